@@ -1,0 +1,1 @@
+"""Federated learning where clients' data differ."""

@@ -1,0 +1,49 @@
+"""The contract between methods and engines: imports torch and the standard library only."""
+
+from fedkin.core.bundle import Bundle, Download, stack, to_all, to_each
+from fedkin.core.errors import (
+    ClientError,
+    ConfigError,
+    DataError,
+    EngineError,
+    FedkinError,
+    MethodError,
+    ModelError,
+    PartitionError,
+    RunFolderError,
+)
+from fedkin.core.method import Method, Work, uniform_cohort
+from fedkin.core.net import Net
+from fedkin.core.samples import Batch, Data
+from fedkin.core.sides import Client, Roster, Round
+from fedkin.core.train import Recipe, Train, cross_entropy, stackable
+
+__all__ = [
+    "Batch",
+    "Bundle",
+    "Client",
+    "ClientError",
+    "ConfigError",
+    "Data",
+    "DataError",
+    "Download",
+    "EngineError",
+    "FedkinError",
+    "Method",
+    "MethodError",
+    "ModelError",
+    "Net",
+    "PartitionError",
+    "Recipe",
+    "Roster",
+    "Round",
+    "RunFolderError",
+    "Train",
+    "Work",
+    "cross_entropy",
+    "stack",
+    "stackable",
+    "to_all",
+    "to_each",
+    "uniform_cohort",
+]

@@ -1,0 +1,118 @@
+"""Named tensors: the one thing that is sent, stored and checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import MethodError
+
+
+class Bundle(dict[str, Tensor]):
+    """Named tensors with attribute access: ``Bundle(model=w).model``.
+
+    What leaves a client, what stays on it, what the server keeps and what a checkpoint holds are all bundles.
+    """
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no tensor named {name!r} in this bundle; it holds {sorted(self)}") from None
+
+    def but(self, **changes: Tensor) -> Bundle:
+        """A copy with some tensors replaced or added."""
+        return Bundle({**self, **changes})
+
+    def only(self, names: Iterable[str]) -> Bundle:
+        """The tensors of these names."""
+        return Bundle({name: self[name] for name in names})
+
+    def owned(self) -> Bundle:
+        """A copy whose tensors own their memory, detached from any graph and from each other."""
+        return Bundle({name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in self.items()})
+
+    def inside(self, prefix: str) -> Bundle:
+        """The part stored under ``prefix.``, with the prefix taken off (a wrapped method's own bundle)."""
+        return Bundle({name[len(prefix) + 1 :]: t for name, t in self.items() if name.startswith(prefix + ".")})
+
+    def under(self, prefix: str) -> Bundle:
+        """The same tensors with ``prefix.`` in front of their names."""
+        return Bundle({f"{prefix}.{name}": t for name, t in self.items()})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire: the numbers alone."""
+        return sum(t.numel() * t.element_size() for t in self.values())
+
+
+@dataclass(frozen=True)
+class Download:
+    """What ``distribute`` gives out: tensors for everybody and one row for each of ``r.ids``.
+
+    Attributes:
+        shared: the same for every receiver.
+        rows: row i is for ``r.ids[i]``.
+        given: bool ``[m]`` per name in ``rows``; who gets that row. A missing name means everybody.
+        weights: float ``[m, K]`` or None; who each receiver's rows were mixed from (never sent, kept for the record).
+    """
+
+    shared: Bundle
+    rows: Bundle
+    given: Bundle
+    weights: Tensor | None = None
+
+    def __or__(self, other: Download) -> Download:
+        return Download(
+            Bundle({**self.shared, **other.shared}),
+            Bundle({**self.rows, **other.rows}),
+            Bundle({**self.given, **other.given}),
+            self.weights if other.weights is None else other.weights,
+        )
+
+    def under(self, prefix: str) -> Download:
+        """The same download with ``prefix.`` in front of every name."""
+        parts = (self.shared.under(prefix), self.rows.under(prefix), self.given.under(prefix))
+        return Download(*parts, self.weights)
+
+    def row(self, i: int) -> Bundle:
+        """What the i-th receiver is sent."""
+        mine = {n: t[i] for n, t in self.rows.items() if n not in self.given or bool(self.given[n][i])}
+        return Bundle({**self.shared, **mine})
+
+
+def to_all(**tensors: Tensor) -> Download:
+    """The same tensors for every receiver."""
+    return Download(Bundle(tensors), Bundle(), Bundle())
+
+
+def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **rows: Tensor) -> Download:
+    """One row for each receiver: row i is for ``r.ids[i]``.
+
+    Args:
+        given: bool ``[m]``; only these receivers get their row (default: all).
+        weights: float ``[m, K]``; whom each row was mixed from, for the record of who learned from whom.
+        rows: tensors ``[m, ...]``.
+    """
+    masks = {} if given is None else dict.fromkeys(rows, given)
+    return Download(Bundle(), Bundle(rows), Bundle(masks), weights)
+
+
+def stack(bundles: Mapping[int, Bundle]) -> Bundle:
+    """Uploads, one row per client in ascending order of id.
+
+    Raises:
+        MethodError: two clients sent different names or shapes.
+    """
+    ids = sorted(bundles)
+    names = set(bundles[ids[0]])
+    for i in ids:
+        if set(bundles[i]) != names:
+            raise MethodError(
+                f"client {i} sent {sorted(bundles[i])} but client {ids[0]} sent {sorted(names)}; "
+                "all uploads of a round need the same names"
+            )
+    return Bundle({name: torch.stack([bundles[i][name] for i in ids]) for name in bundles[ids[0]]})

@@ -1,0 +1,62 @@
+"""Every error a user can meet.
+
+    FedkinError
+    +-- ConfigError        a setting is out of range, unknown or contradicts another
+    +-- DataError          a file or an array cannot be used as data
+    |   +-- PartitionError     the requested split over clients is impossible
+    +-- ModelError         a network cannot be used: no head, wrong shapes
+    +-- MethodError        a method broke its contract
+    |   +-- ClientError        client code failed: carries round, client and step
+    +-- RunFolderError     a run folder exists, is missing, damaged or of another run
+    +-- EngineError        an engine cannot do what was asked, a worker died
+
+A message says what was expected, what came and what to do; the values are in it.
+"""
+
+from __future__ import annotations
+
+
+class FedkinError(Exception):
+    """Base of all errors that fedkin raises on purpose; the command line turns it into exit code 2."""
+
+
+class ConfigError(FedkinError):
+    """A setting is out of range, unknown, or contradicts another."""
+
+
+class DataError(FedkinError):
+    """A file or an array cannot be used as data."""
+
+
+class PartitionError(DataError):
+    """The requested split over clients is impossible."""
+
+
+class ModelError(FedkinError):
+    """A network cannot be used as asked."""
+
+
+class MethodError(FedkinError):
+    """A method broke its contract."""
+
+
+class ClientError(MethodError):
+    """Client code failed.
+
+    Attributes:
+        round: the round it failed in.
+        client: the client's id.
+        step: the method's step (``describe``, ``client_update``, ``personalize``, ``predict``).
+    """
+
+    def __init__(self, step: str, client: int, round: int, cause: str) -> None:
+        super().__init__(f"{step} of client {client} failed in round {round}: {cause}")
+        self.step, self.client, self.round = step, client, round
+
+
+class RunFolderError(FedkinError):
+    """A run folder exists already, is missing, damaged, or belongs to another run."""
+
+
+class EngineError(FedkinError):
+    """An engine cannot do what was asked, or one of its workers died."""

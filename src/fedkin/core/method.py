@@ -1,0 +1,139 @@
+"""A federated method: a frozen dataclass of hyperparameters with a handful of pure steps."""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedkin.core.bundle import Bundle, Download
+from fedkin.core.errors import ConfigError
+from fedkin.core.net import Net
+from fedkin.core.sides import Client, Round
+from fedkin.core.train import Train
+
+Work: TypeAlias = Generator[Train | tuple[Train, ...], Any, Bundle]
+"""Client code: yields requests for training, is sent the trained vectors, and returns the bundle that leaves."""
+
+
+class Method(ABC):
+    """What a federated method is: how clients and server act, never where or in what order clients are trained.
+
+    A method is a frozen dataclass whose fields are its hyperparameters (a docstring below each field is its help text).
+    Methods are final: a method that inherits from another raises `TypeError` when its class is made; wrap it instead.
+    """
+
+    paper: ClassVar[str] = ""
+    """Authors, title, venue."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named settings: fields of the method, and of the run's recipe under ``recipe``."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__bases__:
+            if base is not Method and issubclass(base, Method):
+                raise TypeError(f"{cls.__name__} inherits from the method {base.__name__}; methods are final, wrap it")
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """The method with the fields of a named preset; `presets` tells which recipe goes with it.
+
+        Raises:
+            ConfigError: there is no such preset.
+        """
+        if name not in cls.presets:
+            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(cls.presets) or 'none'}")
+        fields = {k: v for k, v in cls.presets[name].items() if k != "recipe"}
+        return cls(**{**fields, **changes})
+
+    # ---- server -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def init(self, r: Round) -> Bundle:
+        """The server's state before any client is known."""
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        """The state with the newcomers ``r.ids`` in it, now or in round 100; ``r.roster`` already holds them."""
+        return s
+
+    def sample(self, s: Bundle, r: Round) -> Tensor:
+        """Which of the available clients ``r.ids`` take part: by default ``r.cohort`` of them, uniformly.
+
+        The default draws from a stream that does not depend on the method, so that methods see the same schedule.
+        """
+        return uniform_cohort(r)
+
+    @abstractmethod
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        """What each of ``r.ids`` is given: `to_all`, `to_each`, or both joined with ``|``."""
+
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        """What each of ``r.ids`` is given to predict with: by default the same as for training."""
+        return self.distribute(s, r)
+
+    @abstractmethod
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """The next state from the stacked uploads; row i of ``up`` came from ``r.ids[i]``. Not called without any."""
+
+    def relations(self, s: Bundle, r: Round) -> Tensor | None:
+        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients."""
+        return None
+
+    def notes(self, s: Bundle) -> dict[str, float]:
+        """Numbers about the state worth a line in the log of each round."""
+        return {}
+
+    # ---- client -----------------------------------------------------------------------------------------------
+    def describe(self, c: Client) -> Bundle:
+        """What a client says once, at first contact, before any model."""
+        return Bundle()
+
+    @abstractmethod
+    def client_update(self, c: Client) -> Work:
+        """One round of a client: yields `Train` requests and returns what leaves the client."""
+
+    def personalize(self, c: Client) -> Work | Bundle:
+        """What this client predicts with; may train first. By default the model it is sent."""
+        return Bundle(model=c.received.model)
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        """Further models to evaluate beside `personalize`, by name (before and after training, for example)."""
+        return {}
+
+    # ---- anywhere ---------------------------------------------------------------------------------------------
+    def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Logits ``[B, C]`` of what `personalize` gave."""
+        return net(b.model, x)
+
+    # ---- for __post_init__ --------------------------------------------------------------------------------------
+    def check(
+        self,
+        field: str,
+        *,
+        at_least: float | None = None,
+        above: float | None = None,
+        at_most: float | None = None,
+        below: float | None = None,
+    ) -> None:
+        """Raises `ConfigError`, naming field, value and range, unless the field is a finite number in the range."""
+        value = getattr(self, field)
+        rules = [
+            ("at least", at_least, operator.ge),
+            ("above", above, operator.gt),
+            ("at most", at_most, operator.le),
+            ("below", below, operator.lt),
+        ]
+        wanted = " and ".join(f"{word} {bound:g}" for word, bound, _ in rules if bound is not None)
+        fits = math.isfinite(value) and all(holds(value, bound) for _, bound, holds in rules if bound is not None)
+        if not fits:
+            raise ConfigError(f"{field} of {type(self).__name__} must be {wanted}, got {value}")
+
+
+def uniform_cohort(r: Round) -> Tensor:
+    """``r.cohort`` of ``r.ids`` without replacement, ascending; the same for every method of one seed."""
+    order = torch.randperm(len(r.ids), generator=r.rng)
+    return r.ids[order[: r.cohort]].sort().values

@@ -1,0 +1,262 @@
+"""A torch module seen as a pure function of one flat vector.
+
+The vector is ``[head | body | buffers]``: trainable parameters first, then float buffers (running statistics) as an
+untrained tail. Integer buffers stay out. So ``w[net.params]`` is what distances and proximal terms see, ``w[net.body]``
+is the body with its running statistics, and averaging vectors averages buffers with the weights of the parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.core.errors import ModelError
+from fedkin.core.seeds import key
+
+Part = Literal["all", "fc", "head"]
+
+
+class Net:
+    """A network: its shape, its parts, and its value at any flat vector.
+
+    Attributes:
+        size: P, the length of a flat vector.
+        params, head, body, buffers: slices of a flat vector; ``body`` ends with the buffers.
+        head_weight: the slice of the head's weight matrix (without the bias).
+        classes: C, the number of logits.
+        shape: shape of one input.
+        channels_last: whether inputs are best held in that layout.
+        batchnorm: whether the network has batch normalisation (it cannot train on a batch of one sample).
+
+    Raises:
+        ModelError: no head was found, the named head does not exist, or the network cannot take such inputs.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], nn.Module],
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        head: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.shape, self.classes, self._factory, self._seed = tuple(shape), classes, factory, seed
+        self._module = self._build("init", 0)
+        self.head_name = head or _last_linear(self._module, classes)
+        self._head = _submodule(self._module, self.head_name)
+        self._index()
+        self._w0 = self.flatten(self._module)
+        for p in self._module.parameters():
+            p.requires_grad_(False)
+        self._mode: object = None
+        self._seen: list[Tensor] = []
+        self._head.register_forward_pre_hook(lambda _m, args: self._seen.append(args[0]))
+        self._training = False
+        self._only: slice | None = None
+        self._moves = [True] * len(self._sizes)
+        self.channels_last = self._try_layouts()
+
+    # ---- values -----------------------------------------------------------------------------------------------
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Logits ``[B, C]`` of the model ``w [P]`` at ``x [B, *shape]``.
+
+        In eval mode, except inside a loss while an engine trains: there running statistics in the tail of ``w`` are
+        updated in place, as training a module would.
+        """
+        self._seen.clear()
+        self._load(w)
+        self._switch(self._training)
+        out: Tensor = self._module(x)
+        return out
+
+    def frozen(self, w: Tensor, x: Tensor) -> Tensor:
+        """Logits in eval mode and without gradient, also inside a loss: for a partner that does not move."""
+        with torch.no_grad():
+            return self._still()(w, x)
+
+    def features_and_logits(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's input ``[B, d]`` and the logits ``[B, C]``."""
+        logits = self(w, x)
+        if not self._seen:
+            raise ModelError(f"the head {self.head_name!r} was not called in the forward pass; name another with head=")
+        return self._seen[-1], logits
+
+    def classify(self, head: Tensor, z: Tensor) -> Tensor:
+        """Logits ``[B, C]`` of the head ``[H]`` (a flat vector's ``net.head`` part) at features ``z [B, d]``."""
+        self._seen.clear()
+        parts = head.split(self._sizes[: self._n_head])
+        for slots, part, shape in zip(self._slots, parts, self._shapes, strict=False):
+            for store, name in slots:
+                store[name] = part.view(shape)
+        out: Tensor = self._head(z)
+        return out
+
+    # ---- vectors ----------------------------------------------------------------------------------------------
+    @property
+    def w0(self) -> Tensor:
+        """The common start of the run, ``[P]``: the same for every method and every client of one seed."""
+        return self._w0.clone()
+
+    def fresh(self, *stream: int | str) -> Tensor:
+        """An independent random start ``[P]`` for each stream; ``fresh(0)`` is ``w0``."""
+        return self.w0 if stream == (0,) else self.flatten(self._build("init", *stream))
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """The flat vector of a module of this architecture."""
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return torch.cat([named[n].detach().reshape(-1).float() for n in self.names])
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """Named tensors of a flat vector, as a ``state_dict`` without integer buffers."""
+        parts = w.split(self._sizes)
+        return {n: p.view(s).clone() for n, p, s in zip(self.names, parts, self._shapes, strict=True)}
+
+    def select(self, rows: Tensor, part: Part) -> Tensor:
+        """Columns of ``rows [m, P]``: all parameters, the weights of all linear layers, or the head's weight."""
+        if part == "all":
+            return rows[:, self.params]
+        spans = [self.head_weight] if part == "head" else self._linear
+        return torch.cat([rows[:, s] for s in spans], dim=1)
+
+    def layers(self) -> list[slice]:
+        """The slice of every trainable parameter tensor, in the order of the vector."""
+        return self._spans[: self._n_params]
+
+    # ---- for engines ------------------------------------------------------------------------------------------
+    def training(self, only: slice | None = None) -> Net:
+        """This network in train mode; parameters outside ``only`` stand still and their modules run in eval mode."""
+        view = copy.copy(self)
+        view._training, view._only = True, only
+        view._moves = [only is None or _overlap(s, only) for s in self._spans]
+        return view
+
+    def matrices(self, length: int) -> Tensor:
+        """1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
+
+        A shorter vector is a head, a longer one has more parameters behind the network's.
+        """
+        flags = [float(i < self._n_params and len(shape) > 1) for i, shape in enumerate(self._shapes)]
+        mask = torch.tensor(flags).repeat_interleave(torch.tensor(self._sizes))
+        return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
+
+    def layout(self, x: Tensor) -> Tensor:
+        """``x`` in the memory layout this network is fastest on."""
+        if self.channels_last and x.dim() == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x.contiguous()
+
+    # ---- inside -----------------------------------------------------------------------------------------------
+    def _still(self) -> Net:
+        if not self._training:
+            return self
+        view = copy.copy(self)
+        view._training, view._only, view._seen = False, None, []
+        return view
+
+    def _build(self, *stream: int | str) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self._seed, *stream))
+            return self._factory()
+
+    def _index(self) -> None:
+        params = dict(self._module.named_parameters())
+        inside = [n for n in params if n.startswith(self.head_name + ".")]
+        buffers = {n: b for n, b in self._module.named_buffers() if b.is_floating_point()}
+        self.names = inside + [n for n in params if n not in inside] + list(buffers)
+        tensors = {**params, **buffers}
+        self._n_head, self._n_params = len(inside), len(params)
+        self._shapes = [tensors[n].shape for n in self.names]
+        self._sizes = [tensors[n].numel() for n in self.names]
+        ends = torch.tensor([0, *self._sizes]).cumsum(0).tolist()
+        self._spans = [slice(a, b) for a, b in pairwise(ends)]
+        self.size = ends[-1]
+        self.head, self.body = slice(0, ends[self._n_head]), slice(ends[self._n_head], self.size)
+        self.params, self.buffers = slice(0, ends[self._n_params]), slice(ends[self._n_params], self.size)
+        self._slots = [_slots(self._module, tensors[n]) for n in self.names]
+        span = dict(zip(self.names, self._spans, strict=True))
+        self.head_weight = span[f"{self.head_name}.weight"]
+        linear = [n for n, m in self._module.named_modules() if isinstance(m, nn.Linear)]
+        self._linear = [span[f"{n}.weight"] for n in linear if f"{n}.weight" in span]
+        self.batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._module.modules())
+        self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
+
+    def _load(self, w: Tensor) -> None:
+        parts = w.split(self._sizes)
+        still = w.data.split(self._sizes) if self._n_params < len(parts) else parts
+        for i, (slots, shape) in enumerate(zip(self._slots, self._shapes, strict=True)):
+            # running statistics are written through .data: in place, unseen by autograd
+            part = parts[i] if i < self._n_params else still[i]
+            part = part.view(shape) if self._moves[i] else part.detach().view(shape)
+            for store, name in slots:
+                store[name] = part
+        for m in self._recurrent:
+            m._flat_weights = [getattr(m, n) for n in m._flat_weights_names]
+
+    def _switch(self, training: bool) -> None:
+        mode = (training, None if self._only is None else (self._only.start, self._only.stop))
+        if self._module.__dict__.get("_fedkin_mode") == mode:
+            return
+        self._module.__dict__["_fedkin_mode"] = mode
+        moved = {id(store) for slots, on in zip(self._slots, self._moves, strict=True) if on for store, _ in slots}
+        body = training and (self._only is None or _overlap(self.body, self._only))
+        for m in self._module.modules():
+            m.training = training and (id(m._parameters) in moved if m._parameters else body)
+
+    def _try_layouts(self) -> bool:
+        """Runs one input through; says whether channels_last works (a module may use ``view`` after a convolution)."""
+        x = torch.zeros(2, *self.shape)
+        with torch.no_grad():
+            try:
+                out = self(self._w0, x)
+            except (RuntimeError, ValueError, TypeError) as e:
+                raise ModelError(f"the network cannot take inputs of shape {list(self.shape)}: {e}") from e
+            if tuple(out.shape) != (2, self.classes):
+                got = list(out.shape[1:])
+                raise ModelError(f"the network gives {got} outputs per sample, the data have {self.classes} classes")
+            if x.dim() != 4:
+                return False
+            try:
+                self(self._w0, x.contiguous(memory_format=torch.channels_last))
+            except RuntimeError:
+                return False
+            return True
+
+
+def _slots(module: nn.Module, tensor: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:
+    """Every place that holds this very tensor: tied weights have several."""
+    found: list[tuple[dict[str, Tensor | None], str]] = []
+    for m in module.modules():
+        stores: tuple[dict[str, Tensor | None], ...] = (m._parameters, m._buffers)  # type: ignore[assignment]
+        found += [(store, name) for store in stores for name, t in store.items() if t is tensor]
+    return found
+
+
+def _overlap(a: slice, b: slice) -> bool:
+    return bool(a.start < b.stop and b.start < a.stop)
+
+
+def _last_linear(module: nn.Module, classes: int) -> str:
+    linear = [(n, m) for n, m in module.named_modules() if n and isinstance(m, nn.Linear)]
+    fitting = [n for n, m in linear if m.out_features == classes]
+    if not fitting:
+        raise ModelError(
+            f"no linear layer with {classes} outputs to serve as the head; name the classifying module with head=, "
+            f"one of {[n for n, _ in module.named_children()]}"
+        )
+    return str(fitting[-1])
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module:
+    names = [n for n, m in module.named_modules() if n and any(True for _ in m.parameters(recurse=False))]
+    if name not in names:
+        raise ModelError(f"no module {name!r} with parameters to serve as the head; the network has {names}")
+    found = module.get_submodule(name)
+    if not isinstance(getattr(found, "weight", None), Tensor):
+        raise ModelError(f"the head {name!r} has no weight; the head must be one layer, such as nn.Linear")
+    return found

@@ -1,0 +1,87 @@
+"""Algebra on stacked models ``[m, P]``: means, distances, mixtures. Sums run in float64, in blocks of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
+
+
+def _blocks(rows: Tensor) -> Iterator[slice]:
+    width = max(1, _BLOCK // max(1, rows.shape[0]))
+    for start in range(0, rows.shape[1], width):
+        yield slice(start, min(start + width, rows.shape[1]))
+
+
+def mix(weights: Tensor, rows: Tensor) -> Tensor:
+    """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type."""
+    w = weights.double()
+    out = rows.new_empty((w.shape[0], rows.shape[1]))
+    for block in _blocks(rows):
+        out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
+    return out
+
+
+def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
+    """``sum_i weights_i rows_i / sum_i weights_i``: ``[P]`` from ``[m, P]`` and non-negative weights ``[m]``."""
+    w = weights.double()
+    flat = rows.reshape(rows.shape[0], -1)
+    return mix((w / w.sum())[None], flat)[0].reshape(rows.shape[1:])
+
+
+def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
+    """Weighted mean of each group ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
+
+    Args:
+        rows: ``[m, P]``.
+        weights: non-negative ``[m]``.
+        group: int64 ``[m]``, the group of every row.
+        otherwise: ``[G, P]``, what an empty group keeps.
+    """
+    share = torch.zeros(otherwise.shape[0], rows.shape[0], dtype=torch.float64)
+    share[group, torch.arange(rows.shape[0])] = weights.double()
+    total = share.sum(1, keepdim=True)
+    filled = (total > 0).flatten()
+    out = otherwise.clone()
+    if bool(filled.any()):
+        out[filled] = mix(share[filled] / total[filled], rows).to(out.dtype)
+    return out
+
+
+def squared_distances(rows: Tensor, *, exact: bool = False) -> Tensor:
+    """Squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
+
+    The mean row is taken off first: on close models the Gram formula loses every digit without it.
+
+    Args:
+        exact: sum squared differences instead, so that equal rows are at distance 0 and nothing else (m^2 P work in
+            differences: for classifiers, not for whole models).
+    """
+    m = rows.shape[0]
+    if exact:
+        x = rows.double()
+        return torch.stack([(x - x[i]).square().sum(1) for i in range(m)])
+    gram = torch.zeros(m, m, dtype=torch.float64)
+    for block in _blocks(rows):
+        x = rows[:, block].double()
+        x -= x.mean(0)
+        gram += x @ x.T
+    norm = gram.diagonal()
+    return (norm[:, None] + norm[None] - 2 * gram).clamp_(min=0).fill_diagonal_(0)
+
+
+def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """A copy of ``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``."""
+    out = bank.clone()
+    out[ids] = rows.to(bank.dtype)
+    return out
+
+
+def grow(bank: Tensor | None, total: int, fill: Tensor) -> Tensor:
+    """``bank`` with rows added up to ``total``, each equal to ``fill``; a bank of None is empty."""
+    known = 0 if bank is None else bank.shape[0]
+    new = fill.expand(total - known, *fill.shape)
+    return new.clone() if bank is None else torch.cat([bank, new.to(bank.dtype)])

@@ -1,0 +1,189 @@
+"""The two sides of a round: all that client code and server code may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedkin.core import rows as algebra
+from fedkin.core.bundle import Bundle
+from fedkin.core.net import Net
+from fedkin.core.samples import Data
+from fedkin.core.seeds import generator
+from fedkin.core.train import Recipe
+
+_CHUNK = 256  # samples per forward pass outside training
+
+
+@dataclass
+class Client:
+    """One client during one step: its own data, its own state and what it was sent. Nothing else can be reached.
+
+    Attributes:
+        id: the client's number.
+        data: its training part, ``x [n, *shape]``, ``y [n]``.
+        validation: its validation part.
+        net: the network, a pure function of a flat vector.
+        recipe: how it trains unless a request says otherwise.
+        received: what ``distribute`` sent to it.
+        state: what stays on it between rounds; assign a new bundle. Committed only when its upload was aggregated.
+        offset: logits ``[n, C]`` added to every model on the training data, or None (set by methods that wrap another).
+    """
+
+    id: int
+    data: Data
+    validation: Data
+    net: Net
+    recipe: Recipe
+    received: Bundle
+    state: Bundle
+    seed: int = 0
+    round: int = 0
+    offset: Tensor | None = None
+    _rng: torch.Generator | None = None
+
+    @property
+    def rng(self) -> torch.Generator:
+        """This client's generator for this round."""
+        if self._rng is None:
+            self._rng = generator(self.seed, "client", self.round, self.id)
+        return self._rng
+
+    @property
+    def w0(self) -> Tensor:
+        """The common start of the run ``[P]``, the same on every client."""
+        return self.net.w0
+
+    def counts(self) -> Tensor:
+        """Training samples per class, int64 ``[C]``."""
+        return self.data.counts(self.net.classes)
+
+    def logits(self, w: Tensor) -> Tensor:
+        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode, plus the offset if there is one."""
+        out = chunked(lambda x: self.net(w, x), self.data.x)
+        return out if self.offset is None else out + self.offset
+
+    def features(self, w: Tensor) -> Tensor:
+        """The head's input ``[n, d]`` on the training data, eval mode."""
+        return chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
+
+    def loss(self, w: Tensor) -> float:
+        """Mean cross-entropy of ``w`` on the whole training part, eval mode."""
+        return float(F.cross_entropy(self.logits(w), self.data.y))
+
+    def accuracy(self, w: Tensor) -> float:
+        """Share of the training part that ``w`` classifies rightly, eval mode."""
+        return float((self.logits(w).argmax(1) == self.data.y).double().mean())
+
+    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean feature of each class ``[C, d]`` (zero where a class is absent) and the class counts ``[C]``."""
+        z, counts = self.features(w).double(), self.counts()
+        sums = torch.zeros(self.net.classes, z.shape[1], dtype=torch.float64).index_add_(0, self.data.y, z)
+        return (sums / counts.clamp(min=1)[:, None]).float(), counts
+
+    def inside(self, prefix: str, *, offset: Tensor | None = None) -> Client:
+        """This client as a wrapped method sees it: what is under ``prefix.``, with logits shifted by ``offset``."""
+        return replace(
+            self, received=self.received.inside(prefix), state=self.state.inside(prefix), offset=offset, _rng=None
+        )
+
+
+def chunked(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``f`` over ``x`` in chunks, without gradient."""
+    with torch.no_grad():
+        return torch.cat([f(part) for part in x.split(_CHUNK)]) if len(x) else f(x)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What the server knows of the clients that have joined, row i for client i.
+
+    Attributes:
+        size: training samples, int64 ``[K]``.
+        described: what ``describe`` said, ``[K, ...]`` each.
+    """
+
+    size: Tensor
+    described: Bundle = field(default_factory=Bundle)
+
+    def __len__(self) -> int:
+        return int(self.size.shape[0])
+
+
+@dataclass(frozen=True)
+class Round:
+    """One step of the server in one round.
+
+    Attributes:
+        index: the round, 1..total; 0 before the first.
+        total: rounds of the run.
+        net: the network.
+        roster: the clients that have joined.
+        ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, newcomers).
+        cohort: how many clients a round is meant to have.
+        uniform: every client weighs the same in means, instead of by training samples.
+        damped: group means keep the share of the old model that the absent clients hold (Fed-CAM Eq. 6).
+        stream: sets a wrapped method's random starts apart from its wrapper's.
+    """
+
+    index: int
+    total: int
+    net: Net
+    roster: Roster
+    ids: Tensor
+    cohort: int = 1
+    seed: int = 0
+    step: str = ""
+    uniform: bool = False
+    damped: bool = False
+    stream: str = ""
+
+    @property
+    def size(self) -> Tensor:
+        """Training samples of ``ids``, int64 ``[m]``."""
+        return self.roster.size[self.ids]
+
+    @property
+    def weight(self) -> Tensor:
+        """What each of ``ids`` weighs in a mean, float64 ``[m]``."""
+        return torch.ones(len(self.ids), dtype=torch.float64) if self.uniform else self.size.double()
+
+    @property
+    def w0(self) -> Tensor:
+        """The common start ``[P]``."""
+        return self.net.w0
+
+    def fresh(self, i: int) -> Tensor:
+        """The i-th independent random start ``[P]``; ``fresh(0)`` is ``w0`` unless the method is wrapped."""
+        return self.net.fresh(i) if not self.stream else self.net.fresh(self.stream, i)
+
+    @property
+    def rng(self) -> torch.Generator:
+        """A generator for this step of this round; every use starts it anew."""
+        return generator(self.seed, "server", self.stream, self.step, self.index)
+
+    def client_rng(self, client: int) -> torch.Generator:
+        """A generator for this step of this round and one client."""
+        return generator(self.seed, "server", self.stream, self.step, self.index, client)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Mean of ``rows [m, ...]`` over ``ids``, weighted by training samples (or the run's rule)."""
+        return algebra.weighted_mean(rows, self.weight)
+
+    def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
+        """Mean of each group's rows ``[G, P]``; an empty group keeps its row of ``otherwise [G, P]``."""
+        mean = algebra.group_mean(rows, self.weight, group, otherwise)
+        if not self.damped:
+            return mean
+        share = torch.zeros(len(otherwise), dtype=torch.float64).index_add_(0, group, self.weight)
+        share = (share / self.weight.sum())[:, None]
+        return ((1 - share) * otherwise.double() + share * mean.double()).to(otherwise.dtype)
+
+    def but(self, **changes: Any) -> Round:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)

@@ -1,0 +1,148 @@
+"""A request for local training, as data: what a method yields and what an engine carries out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedkin.core.bundle import Bundle
+from fedkin.core.errors import ConfigError
+from fedkin.core.samples import Batch
+
+if TYPE_CHECKING:
+    from fedkin.core.net import Net
+
+Loss = Callable[["Net", Tensor, Batch, Bundle], Tensor]
+"""``(net, w, batch, aux) -> scalar``: a batch's mean loss. A module-level function, so requests can be compared."""
+
+
+def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """Mean cross-entropy of the model ``w``; ``aux.offset [B, C]``, if given, is added to the logits."""
+    logits = net(w, batch.x)
+    if "offset" in aux:
+        logits = logits + aux.offset
+    return F.cross_entropy(logits, batch.y)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How clients train when a method does not say otherwise: plain SGD, a new optimiser in every round."""
+
+    epochs: int = 1
+    """Passes over the client's training data per round (not used when steps is given)."""
+    steps: int | None = None
+    """Mini-batch steps per round instead of epochs."""
+    batch: int = 10
+    """Samples per mini-batch; a last short batch is trained on, too."""
+    lr: float = 0.01
+    """Step size of SGD."""
+    momentum: float = 0.0
+    """Momentum of SGD."""
+    weight_decay: float = 0.0
+    """L2 coefficient, added to the gradient before momentum."""
+    decay_biases: bool = True
+    """Whether weight decay also acts on parameters with one dimension (biases, norms)."""
+    lr_decay: float = 1.0
+    """Factor on the step size after every round."""
+    epoch_decay: float = 1.0
+    """Factor on the step size after every local epoch."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps must be at least 1, got {self.steps}; leave it out to train by epochs")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"lr must be a positive number, got {self.lr}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ConfigError(f"weight_decay must be 0 or more, got {self.weight_decay}")
+        for name in ("lr_decay", "epoch_decay"):
+            if not 0 < (value := getattr(self, name)) <= 1:
+                raise ConfigError(f"{name} must be in (0, 1], got {value}")
+
+    def steps_for(self, samples: int) -> int:
+        """Mini-batch steps that this recipe takes on so many samples."""
+        return self.steps if self.steps is not None else self.epochs * math.ceil(samples / self.batch)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Minimise ``loss(net, w, batch, aux) + <linear, w> + mu/2 * ||w - center||^2`` by SGD from ``start``.
+
+    ``w = yield Train(...)`` trains one vector; ``a, b = yield (Train(...), Train(...))`` trains two independent ones.
+
+    Attributes:
+        start: ``[P]``, a flat vector the loss understands (two heads, two models: concatenate). Never written to.
+        loss: what is minimised, see `Loss`.
+        aux: what the loss needs and differs by client: prototypes, a prior, a frozen partner.
+        per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
+        only: the part that moves (``c.net.body``, ``c.net.head``); a frozen part runs in eval mode. Default: all.
+        center, mu: proximal term; its gradient ``mu * (w - center)`` is added before momentum.
+        prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``.
+        linear: ``[P]``, linear term (a dual variable, a control variate).
+        epochs, steps, batch, lr, momentum, weight_decay: otherwise the run's `Recipe`.
+    """
+
+    start: Tensor
+    loss: Loss = cross_entropy
+    aux: Bundle = field(default_factory=Bundle)
+    per_sample: Bundle = field(default_factory=Bundle)
+    only: slice | None = None
+    center: Tensor | None = None
+    mu: float = 0.0
+    prox_after: bool = False
+    linear: Tensor | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+    lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+
+    def but(self, **changes: Any) -> Train:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+    def recipe(self, run: Recipe) -> Recipe:
+        """The run's recipe with this request's own settings put in."""
+        own: dict[str, Any] = {
+            name: value
+            for name in ("epochs", "steps", "batch", "lr", "momentum", "weight_decay")
+            if (value := getattr(self, name)) is not None
+        }
+        if self.epochs is not None and self.steps is None:
+            own["steps"] = None  # asking for epochs beats a run that counts in steps
+        return replace(run, **own) if own else run
+
+    def signature(self) -> tuple[object, ...]:
+        """Everything about this request but the numbers in its tensors; equal signatures can share one stack."""
+        span = None if self.only is None else (self.only.start, self.only.stop, self.only.step)
+        return (
+            self.loss,
+            _shapes(self.aux, 0),
+            _shapes(self.per_sample, 1),  # clients differ in their number of samples
+            (tuple(self.start.shape), self.start.dtype),
+            span,
+            self.center is None,
+            self.linear is None,
+            self.mu,
+            self.prox_after,
+            (self.epochs, self.steps, self.batch, self.lr, self.momentum, self.weight_decay),
+        )
+
+
+def stackable(a: Train, b: Train) -> bool:
+    """Whether two requests, tensors aside, can be trained in one stack: same loss, same shapes, same settings."""
+    return a.signature() == b.signature()
+
+
+def _shapes(tensors: Bundle, skip: int) -> tuple[object, ...]:
+    return tuple((name, tuple(tensors[name].shape[skip:]), tensors[name].dtype) for name in sorted(tensors))

@@ -1,0 +1,34 @@
+"""Uploads are checked before they are aggregated: names, shapes, dtypes, finite, within bounds."""
+
+from __future__ import annotations
+
+import torch
+
+from fedkin.core import Bundle, Client, Data, Method, Net, Recipe
+from fedkin.engines.drive import drive
+
+
+def probe(method: Method, net: Net, recipe: Recipe, received: Bundle) -> Bundle:
+    """What an honest client's upload looks like: the client program itself, run on made-up data without training.
+
+    The made-up client has one blank sample per class and no history. Only names, shapes and dtypes of the result mean
+    anything.
+    """
+    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    client = Client(0, data, data, net, recipe, received, Bundle())
+    return drive(method.client_update(client), lambda request: request.start.detach().clone())
+
+
+def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
+    """Why an upload cannot be used, or None if it can."""
+    if set(upload) != set(schema):
+        return f"sent {sorted(upload)}, expected {sorted(schema)}"
+    for name, like in schema.items():
+        t = upload[name]
+        if t.shape != like.shape or t.dtype != like.dtype:
+            return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
+        if t.is_floating_point() and t.numel():
+            largest = float(t.abs().max())  # NaN wins every max
+            if not largest <= bound:
+                return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
+    return None

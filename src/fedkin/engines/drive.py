@@ -1,0 +1,71 @@
+"""Runs client programs to their end: one alone, or many in lock-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from fedkin.core import Bundle, MethodError, Train, Work
+
+TrainOne = Callable[[Train], Tensor]
+TrainMany = Callable[[Sequence[tuple[int, Train]]], Sequence[Tensor]]
+
+
+def drive(work: Work | Bundle, train: TrainOne) -> Bundle:
+    """What one client program returns; ``train`` carries out each request it yields.
+
+    Raises:
+        MethodError: the program yields or returns something else than it may.
+    """
+    return lockstep([work], lambda asked: [train(request) for _, request in asked])[0]
+
+
+def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
+    """What each client program returns, all advanced together.
+
+    Args:
+        works: client programs; a plain bundle is a program that asks for nothing.
+        train: is given the requests of one step of every program still running, as ``(program, request)``, and gives
+            back the trained vectors in that order. An engine may train equal requests in one stack.
+    """
+    done: dict[int, Bundle] = {}
+    waiting: dict[int, Train | tuple[Train, ...]] = {}
+    for i, work in enumerate(works):
+        if isinstance(work, Bundle):
+            done[i] = work
+        else:
+            _advance(i, work, None, waiting, done)
+    while waiting:
+        asked = [(i, request) for i, wanted in waiting.items() for request in _requests(wanted)]
+        trained = iter(train(asked))
+        step, waiting = waiting, {}
+        for i, wanted in step.items():
+            work = works[i]
+            assert not isinstance(work, Bundle)
+            got = next(trained) if isinstance(wanted, Train) else tuple(next(trained) for _ in wanted)
+            _advance(i, work, got, waiting, done)
+    return [done[i] for i in range(len(works))]
+
+
+def _advance(
+    i: int,
+    work: Work,
+    got: object,
+    waiting: dict[int, Train | tuple[Train, ...]],
+    done: dict[int, Bundle],
+) -> None:
+    try:
+        waiting[i] = work.send(got)
+    except StopIteration as end:
+        if not isinstance(end.value, Bundle):
+            raise MethodError(f"client code must return a Bundle, it returned {type(end.value).__name__}") from None
+        done[i] = end.value
+
+
+def _requests(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:
+    found = wanted if isinstance(wanted, tuple) else (wanted,)
+    for request in found:
+        if not isinstance(request, Train):
+            raise MethodError(f"client code may yield Train or a tuple of Train, it yielded {type(request).__name__}")
+    return found

@@ -1,0 +1,122 @@
+"""The reference engine: clients one after another in this process; and local SGD, the only one on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Batch, Data, Net, Recipe, Train
+from fedkin.engines.tasks import Answer, Job, Task, perform
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One client at a time in this process. Slow and obvious: the reference for every other engine."""
+
+    def start(self, job: Job) -> LoopSession:
+        return LoopSession(job)
+
+
+class LoopSession:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            yield perform(self._job, task, sgd)
+
+    def close(self) -> None:
+        pass
+
+
+def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator) -> Tensor:
+    """The vector ``[P]`` that a request for training gives on one client's data.
+
+    Plain SGD with a new momentum buffer: ``d = grad + decay + linear + mu (w - center)``, ``v = momentum v + d``,
+    ``w -= lr v``. Gradients are taken with respect to the flat vector at once, so that one addition is the whole step.
+    """
+    recipe = request.recipe(run)
+    moving = net.training(request.only)
+    w = request.start.detach().clone()
+    part = request.only or slice(0, len(w))
+    add_terms = _terms(request, recipe, net, w, part)
+    velocity: Tensor | None = None
+    lr = recipe.lr
+    for epoch_end, index in batches(len(data), recipe, rng, skip_single=net.batchnorm):
+        aux = request.aux
+        if request.per_sample:
+            aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
+        w.requires_grad_(True)
+        loss = request.loss(moving, w, Batch(take(data.x, index), data.y[index]), aux)
+        (grad,) = torch.autograd.grad(loss, w)
+        w.requires_grad_(False)
+        d = add_terms(grad[part].contiguous(), w[part])
+        if recipe.momentum:
+            velocity = d.clone() if velocity is None else velocity.mul_(recipe.momentum).add_(d)
+            d = velocity
+        before = w[part].clone() if request.prox_after and request.mu else None
+        w[part].add_(d, alpha=-lr)
+        if before is not None and request.center is not None:
+            w[part].sub_(before.sub_(request.center[part]), alpha=lr * request.mu)
+        if epoch_end:
+            lr *= recipe.epoch_decay
+    return w
+
+
+class _terms:
+    """Adds what the request and the recipe put beside the loss's gradient, on the trainable parameters only."""
+
+    def __init__(self, request: Train, recipe: Recipe, net: Net, w: Tensor, part: slice) -> None:
+        self.linear = None if request.linear is None else request.linear[part]
+        pull = request.mu != 0 and request.center is not None and not request.prox_after
+        self.center = request.center[part] if pull and request.center is not None else None
+        self.mu = request.mu
+        self.decay: float | Tensor = recipe.weight_decay
+        if recipe.weight_decay and not recipe.decay_biases:
+            self.decay = net.matrices(len(w))[part] * recipe.weight_decay
+        # running statistics are the tail of a network's vector: no term may move them
+        self.tail: slice | None = None
+        if len(w) >= net.size and net.buffers.start < net.buffers.stop:
+            a, b = max(net.buffers.start, part.start), min(net.buffers.stop, part.stop)
+            self.tail = slice(a - part.start, b - part.start) if a < b else None
+
+    def __call__(self, grad: Tensor, w: Tensor) -> Tensor:
+        if isinstance(self.decay, Tensor):
+            grad.addcmul_(self.decay, w)
+        elif self.decay:
+            grad.add_(w, alpha=self.decay)
+        if self.linear is not None:
+            grad.add_(self.linear)
+        if self.center is not None:
+            grad.add_(w, alpha=self.mu).sub_(self.center, alpha=self.mu)
+        if self.tail is not None:
+            grad[self.tail] = 0
+        return grad
+
+
+def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+    """Index batches without replacement inside an epoch; ``(last of its epoch, index [B])``.
+
+    A last short batch is used, too. ``skip_single`` leaves out batches of one sample, on which BatchNorm cannot train.
+    """
+    left = recipe.steps if recipe.steps is not None else recipe.steps_for(n)
+    while left > 0:
+        parts = torch.randperm(n, generator=rng).split(recipe.batch)
+        if skip_single and len(parts[-1]) == 1:
+            left -= 0 if recipe.steps is not None else 1
+            parts = parts[:-1]
+            if not parts:
+                return
+        for i, index in enumerate(parts[:left]):
+            yield i == len(parts) - 1, index
+        left -= len(parts)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``x`` in ``x``'s own memory layout."""
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+    return x.index_select(0, index)

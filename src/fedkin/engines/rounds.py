@@ -1,0 +1,265 @@
+"""The round loop, written once: the same for the simulator and for real hosts, over a small transport."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Net, Recipe, Roster, Round, stack
+from fedkin.engines.check import probe, refusal
+from fedkin.engines.tasks import Step
+
+_TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sends one client.
+
+    Attributes:
+        step: what is asked for.
+        round: the round.
+        seq: this message's number; the same number again asks for the same answer again.
+        ack: the number of this client's last upload that was aggregated.
+        body: what ``distribute`` gave for it.
+    """
+
+    step: Step
+    round: int
+    seq: int
+    ack: int
+    body: Bundle
+
+
+class Transport(Protocol):
+    """How the server reaches clients. Clients are numbered in the order in which they joined."""
+
+    def available(self, round: int) -> list[int]:
+        """Clients that could take part now."""
+
+    def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        """Clients numbered ``known`` and up that have come, with what they say of themselves (``size`` at least)."""
+
+    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Bundle], dict[int, str]]:
+        """Answers of those who answered, and why the others did not."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop does beside the method.
+
+    Attributes:
+        rounds: how many.
+        participation: share of the joined clients that a round samples.
+        eval_every: evaluate every so many rounds, and in each of the last ten.
+        uniform: means weigh every client the same instead of by training samples.
+        bound: an upload with a number larger than this is refused.
+        seed: of all random draws.
+    """
+
+    rounds: int
+    participation: float = 1.0
+    eval_every: int = 1
+    uniform: bool = False
+    bound: float = 1e8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
+        if not 0 < self.participation <= 1:
+            raise ConfigError(f"participation must be in (0, 1], got {self.participation}")
+        if self.eval_every < 1:
+            raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
+
+    def evaluates(self, round: int) -> bool:
+        """Whether clients are evaluated after this round."""
+        return round % self.eval_every == 0 or round > self.rounds - 10
+
+
+@dataclass
+class Server:
+    """The server between two rounds: all that a checkpoint holds of it."""
+
+    state: Bundle
+    round: int = 0
+    sizes: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    described: Bundle = field(default_factory=Bundle)
+    acks: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+
+    @property
+    def roster(self) -> Roster:
+        return Roster(self.sizes, self.described)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one round did.
+
+    Attributes:
+        cohort, answered: ids; refused: why an upload was not used; missing: why an answer did not come.
+        bytes_down, bytes_up: bytes of what was sent for training, joining included.
+        joined: ids of newcomers.
+        weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
+        clusters: ``[K]``, the cluster of every client; or None.
+        notes: what the method says of its state.
+        evaluation: per client what an evaluation gave; empty if the round was not evaluated.
+        seconds: wall time of the whole round; and of its parts.
+    """
+
+    round: int
+    cohort: list[int]
+    answered: list[int]
+    joined: list[int]
+    refused: dict[int, str]
+    missing: dict[int, str]
+    bytes_down: int
+    bytes_up: int
+    weights: Tensor | None
+    clusters: Tensor | None
+    notes: dict[str, float]
+    evaluation: dict[int, Bundle]
+    seconds: dict[str, float]
+
+
+def begin(method: Method, net: Net, plan: Plan) -> Server:
+    """The server before the first round."""
+    return Server(method.init(_round(net, plan, Server(Bundle()), 0, "init", [])))
+
+
+def rounds(
+    method: Method, net: Net, recipe: Recipe, transport: Transport, plan: Plan, server: Server
+) -> Iterator[Report]:
+    """Runs the rounds that are left, changing ``server``; a report after each, when the server is consistent.
+
+    Raises:
+        MethodError: the method broke its contract on the server side.
+    """
+    while server.round < plan.rounds:
+        yield _one(method, net, recipe, transport, plan, server)
+
+
+def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: Plan, server: Server) -> Report:
+    started, t = time.perf_counter(), server.round + 1
+    joined, said = _admit(method, net, transport, plan, server, t)
+    here = transport.available(t)
+    asked = _round(net, plan, server, t, "sample", here)
+    cohort = _sampled(method, server.state, asked)
+    r = asked.but(step="distribute", ids=cohort)
+    download = method.distribute(server.state, r)
+    messages = _messages("update", download, r, server)
+    sent = time.perf_counter()
+    replies, missing = transport.exchange(messages)
+    received = time.perf_counter()
+    refused: dict[int, str] = {}
+    if replies:
+        schema = probe(method, net, recipe, messages[min(replies)].body)
+        why = {i: refusal(reply, schema, plan.bound) for i, reply in replies.items()}
+        refused = {i: reason for i, reason in why.items() if reason}
+    good = {i: replies[i] for i in sorted(replies) if i not in refused}
+    if good:
+        ids = torch.tensor(list(good))
+        server.state = method.aggregate(server.state, r.but(step="aggregate", ids=ids), stack(good))
+        server.acks = server.acks.clone()
+        server.acks[ids] = t
+    server.round = t
+    merged = time.perf_counter()
+    everyone = _round(net, plan, server, t, "evaluate", here)
+    evaluation = _evaluated(method, transport, server, everyone) if plan.evaluates(t) else {}
+    ended = time.perf_counter()
+    return Report(
+        round=t,
+        cohort=cohort.tolist(),
+        answered=list(good),
+        joined=joined,
+        refused=refused,
+        missing=missing,
+        bytes_down=sum(m.body.nbytes for m in messages.values()),
+        bytes_up=sum(b.nbytes for b in replies.values()) + said,
+        weights=download.weights,
+        clusters=_clusters(method, server, everyone, evaluation),
+        notes=method.notes(server.state),
+        evaluation=evaluation,
+        seconds={
+            "round": merged - started,
+            "server": (sent - started) + (merged - received),
+            "exchange": received - sent,
+            "evaluation": ended - merged,
+        },
+    )
+
+
+def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[int]) -> Round:
+    return Round(
+        index=t,
+        total=plan.rounds,
+        net=net,
+        roster=server.roster,
+        ids=torch.tensor(sorted(ids), dtype=torch.int64),
+        cohort=max(1, math.floor(plan.participation * len(server.sizes) + 1e-9)),
+        seed=plan.seed,
+        step=step,
+        uniform=plan.uniform,
+    )
+
+
+def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: Server, t: int) -> tuple[list[int], int]:
+    """Takes newcomers into the roster and the state; their ids and the bytes they sent."""
+    new = transport.joiners(len(server.sizes), t)
+    if not new:
+        return [], 0
+    said = stack(new)
+    described = {n: rows for n, rows in said.items() if n != "size"}
+    server.sizes = torch.cat([server.sizes, said.size.to(torch.int64)])
+    server.described = Bundle(
+        {n: torch.cat([server.described[n], rows]) if n in server.described else rows for n, rows in described.items()}
+    )
+    server.acks = torch.cat([server.acks, torch.zeros(len(new), dtype=torch.int64)])
+    server.state = method.admit(server.state, _round(net, plan, server, t, "admit", list(new)))
+    return sorted(new), said.nbytes
+
+
+def _sampled(method: Method, s: Bundle, r: Round) -> Tensor:
+    if len(r.ids) == 0:
+        return r.ids
+    cohort = method.sample(s, r).to(torch.int64).sort().values
+    if not bool(torch.isin(cohort, r.ids).all()) or len(cohort.unique()) != len(cohort):
+        raise MethodError(
+            f"sample of {type(method).__name__} gave {cohort.tolist()}, which must be distinct clients out of "
+            f"{r.ids.tolist()}"
+        )
+    return cohort
+
+
+def _messages(step: Step, download: Download, r: Round, server: Server) -> dict[int, Message]:
+    for name, rows in download.rows.items():
+        if len(rows) != len(r.ids):
+            raise MethodError(f"{name!r} has {len(rows)} rows for {len(r.ids)} clients; row i is for r.ids[i]")
+    acks = server.acks.tolist()
+    return {k: Message(step, r.index, r.index, acks[k], download.row(i)) for i, k in enumerate(r.ids.tolist())}
+
+
+def _evaluated(method: Method, transport: Transport, server: Server, r: Round) -> dict[int, Bundle]:
+    """Every client that has joined, in batches, with the models as they are after the round."""
+    found: dict[int, Bundle] = {}
+    for ids in r.ids.split(_TOGETHER):
+        part = r.but(ids=ids)
+        answers, _ = transport.exchange(_messages("evaluate", method.deliver(server.state, part), part, server))
+        found.update(answers)
+    return {i: found[i] for i in sorted(found)}
+
+
+def _clusters(method: Method, server: Server, r: Round, evaluation: dict[int, Bundle]) -> Tensor | None:
+    """What the server knows, corrected by what clients that choose for themselves have just chosen."""
+    labels = method.relations(server.state, r)
+    chosen = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
+    if chosen:
+        labels = torch.full((len(server.sizes),), -1) if labels is None else labels.clone()
+        labels[list(chosen)] = torch.tensor(list(chosen.values()))
+    return labels

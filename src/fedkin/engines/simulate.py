@@ -1,0 +1,115 @@
+"""Clients on one machine: the transport of the round loop over an engine, with drop-outs and late joiners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from fedkin.core import Bundle, ConfigError
+from fedkin.core.seeds import generator
+from fedkin.engines.ledger import Ledger
+from fedkin.engines.rounds import Message
+from fedkin.engines.tasks import Session, Task
+
+Filter = Callable[[int, Bundle], Bundle]
+"""``(client, what it would say of itself) -> what it says``: noise on counts, for example."""
+
+
+class Simulation:
+    """All clients of a federation, each with a ledger, served by one engine.
+
+    Args:
+        session: an engine at work on the federation.
+        clients: K.
+        seed: of the drop-outs.
+        dropout: the chance that a chosen client never answers.
+        joins: the round in which each client comes; ascending. Default: all are there from the start.
+        outgoing: changes what clients say of themselves on its way out.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        clients: int,
+        *,
+        seed: int = 0,
+        dropout: float = 0.0,
+        joins: list[int] | None = None,
+        outgoing: Filter | None = None,
+    ) -> None:
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {dropout}")
+        self._session, self._seed, self._dropout, self._outgoing = session, seed, dropout, outgoing
+        self._joins = joins or [1] * clients
+        self.ledgers = [Ledger() for _ in range(clients)]
+        self.training_s = 0.0
+
+    def available(self, round: int) -> list[int]:
+        return [i for i, came in enumerate(self._joins) if came <= round]
+
+    def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        new = [i for i in self.available(round) if i >= known]
+        tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in new]
+        said = {a.client: a.reply.owned() for a in self._session.map(tasks)}
+        filtered = said if self._outgoing is None else {i: self._outgoing(i, b) for i, b in said.items()}
+        return {i: filtered[i] for i in sorted(filtered)}
+
+    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Bundle], dict[int, str]]:
+        answers: dict[int, Bundle] = {}
+        missing: dict[int, str] = {}
+        tasks: list[Task] = []
+        for i, m in messages.items():
+            ledger = self.ledgers[i]
+            if m.step == "evaluate":
+                tasks.append(Task("evaluate", i, m.round, m.body, ledger.state(m.ack)))
+            elif self._drops(i, m.round):
+                # it would train and its answer be lost: the next message rolls that back, so it need not be done
+                ledger.settle(m.ack)
+                missing[i] = "did not answer"
+            elif (former := ledger.begin(m.seq, m.ack)) is not None:
+                answers[i] = former
+            else:
+                tasks.append(Task("update", i, m.round, m.body, ledger.committed))
+        self.training_s = 0.0
+        for answer in self._session.map(tasks):
+            self.training_s += answer.training_s
+            reply = answer.reply.owned()
+            if messages[answer.client].step == "update":
+                self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state.owned(), reply)
+            answers[answer.client] = reply
+        return answers, missing
+
+    def states(self, acks: torch.Tensor) -> dict[int, Bundle]:
+        """Every client's state as the server believes it to be."""
+        return {i: self.ledgers[i].state(ack) for i, ack in enumerate(acks.tolist())}
+
+    def restore(self, states: Mapping[int, Bundle]) -> None:
+        """Puts clients back to stored states."""
+        for i, state in states.items():
+            self.ledgers[i] = Ledger(committed=state)
+
+    def _drops(self, client: int, round: int) -> bool:
+        if not self._dropout:
+            return False
+        draw = torch.rand((), generator=generator(self._seed, "dropout", round, client))
+        return float(draw) < self._dropout
+
+
+def join_rounds(clients: int, late: str | None) -> list[int]:
+    """The round in which each client joins, from a text such as ``3@50`` (three clients join in round 50).
+
+    Late clients have the highest numbers. Several parts are separated by commas: ``3@50,2@80``.
+
+    Raises:
+        ConfigError: the text is of another form, or leaves no client for round 1.
+    """
+    rounds: list[int] = []
+    for part in (late or "").split(",") if late else []:
+        count, at, when = part.strip().partition("@")
+        if not (at and count.isdigit() and when.isdigit() and int(count) >= 1 and int(when) >= 2):
+            raise ConfigError(f"join_late must look like 3@50 (three clients join in round 50), got {part.strip()!r}")
+        rounds += [int(when)] * int(count)
+    if len(rounds) >= clients:
+        raise ConfigError(f"join_late lets {len(rounds)} of {clients} clients join late; at least one must be there")
+    return [1] * (clients - len(rounds)) + sorted(rounds)

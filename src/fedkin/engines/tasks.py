@@ -1,0 +1,165 @@
+"""What an engine is asked to do for one client, and what comes back: the seam under which engines are exchanged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, Net, Recipe, Train
+from fedkin.core.samples import Shard
+from fedkin.core.seeds import generator, key
+from fedkin.core.sides import chunked
+from fedkin.engines.drive import drive
+
+Step = Literal["describe", "update", "evaluate"]
+Trainer = Callable[[Train, Data, Net, Recipe, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that stays the same during a run: what an engine's processes are made with."""
+
+    method: Method
+    net: Net
+    recipe: Recipe
+    shards: Sequence[Shard]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step of one client: what it was sent and the state it keeps."""
+
+    step: Step
+    client: int
+    round: int
+    received: Bundle
+    state: Bundle
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client's step gave: what leaves it, its proposed new state, and the seconds spent in local training."""
+
+    client: int
+    reply: Bundle
+    state: Bundle
+    training_s: float = 0.0
+
+
+class Session(Protocol):
+    """An engine at work on one job."""
+
+    def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Carries out the tasks, in any order."""
+
+    def close(self) -> None:
+        """Ends processes and frees memory; may be called twice."""
+
+
+class Engine(Protocol):
+    """How local training is carried out: how many clients at once, in which process, on which device."""
+
+    def start(self, job: Job) -> Session:
+        """Makes everything ready for a job."""
+
+
+def perform(job: Job, task: Task, train: Trainer) -> Answer:
+    """One client's step, whatever the engine.
+
+    Raises:
+        ClientError: client code failed; it names step, client and round.
+    """
+    shard = job.shards[task.client]
+    recipe = _recipe_of(job.recipe, task.round)
+    client = Client(
+        id=task.client,
+        data=Data(job.net.layout(shard.train.x), shard.train.y),
+        validation=Data(job.net.layout(shard.validation.x), shard.validation.y),
+        net=job.net,
+        recipe=recipe,
+        received=task.received,
+        state=task.state,
+        seed=job.seed,
+        round=task.round,
+    )
+    trainer = _Counted(job, task, client, train)
+    before = torch.random.get_rng_state()
+    try:
+        reply = _STEPS[task.step](job, client, shard, trainer)
+    except FedkinError:
+        raise
+    except Exception as e:
+        raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e
+    finally:
+        torch.random.set_rng_state(before)
+    return Answer(task.client, reply, client.state, trainer.seconds)
+
+
+class _Counted:
+    """Trains with a generator of its own per request, so that a request's batches depend on nothing before it."""
+
+    def __init__(self, job: Job, task: Task, client: Client, train: Trainer) -> None:
+        self.job, self.task, self.client, self.train = job, task, client, train
+        self.count, self.seconds = 0, 0.0
+
+    def __call__(self, request: Train) -> Tensor:
+        stream = (self.task.step, self.task.round, self.task.client, self.count)
+        self.count += 1
+        torch.manual_seed(key(self.job.seed, "noise", *stream))  # dropout draws from the global generator
+        started = time.perf_counter()
+        c = self.client
+        w = self.train(request, c.data, c.net, c.recipe, generator(self.job.seed, "batches", *stream))
+        self.seconds += time.perf_counter() - started
+        return w
+
+
+def _recipe_of(recipe: Recipe, round: int) -> Recipe:
+    if recipe.lr_decay == 1.0:
+        return recipe
+    return Recipe(**{**recipe.__dict__, "lr": recipe.lr * recipe.lr_decay ** max(0, round - 1)})
+
+
+def _describe(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+    size = torch.tensor(len(shard.train))
+    return Bundle(size=size, **job.method.describe(client))
+
+
+def _update(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+    return drive(job.method.client_update(client), train)
+
+
+def _evaluate(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+    """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; and the class counts.
+
+    A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on.
+    """
+    models = {"": drive(job.method.personalize(client), train)}
+    models |= {f"{name}.": b for name, b in job.method.views(client).items()}
+    out = Bundle(counts=client.counts())
+    if "cluster" in models[""]:
+        out["cluster"] = models[""].cluster
+    for name, b in models.items():
+        for part, data in (("test", shard.test), ("validation", shard.validation)):
+            out[name + part] = _confusion(job, b, data)
+    return out
+
+
+def _confusion(job: Job, b: Bundle, data: Data) -> Tensor:
+    c = job.net.classes
+    if len(data) == 0:
+        return torch.zeros(c, c, dtype=torch.int64)
+    guessed = chunked(lambda x: job.method.predict(job.net, b, x), job.net.layout(data.x)).argmax(1)
+    return torch.bincount(data.y * c + guessed, minlength=c * c).view(c, c)
+
+
+_STEPS: dict[Step, Callable[[Job, Client, Shard, _Counted], Bundle]] = {
+    "describe": _describe,
+    "update": _update,
+    "evaluate": _evaluate,
+}

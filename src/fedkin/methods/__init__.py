@@ -1,0 +1,62 @@
+"""The catalogue of methods, by their names on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from fedkin.core import ConfigError, Method
+from fedkin.methods.cam import CAM
+from fedkin.methods.cfic import CFIC
+from fedkin.methods.dapfl import DAPFL
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedper import FedPer
+from fedkin.methods.fedprox import FedProx
+from fedkin.methods.fesem import FeSEM
+from fedkin.methods.ifca import IFCA
+from fedkin.methods.local import Local
+from fedkin.methods.pfedcs import PFedCS
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "local": Local,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedper": FedPer,
+    "ifca": IFCA,
+    "fesem": FeSEM,
+    "da-pfl": DAPFL,
+    "cfic": CFIC,
+    "pfedcs": PFedCS,
+    "ifca-cam": lambda: CAM(inner=IFCA()),
+    "fesem-cam": lambda: CAM(inner=FeSEM(lam=0.01), warmup_of="cluster", update="mean"),
+}
+"""Name -> a function that gives the method with its defaults."""
+
+
+def get_method(name: str) -> Method:
+    """The method of this name with its defaults.
+
+    Raises:
+        ConfigError: there is none; the message gives the nearest name.
+    """
+    if name in METHODS:
+        return METHODS[name]()
+    near = get_close_matches(name, METHODS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"unknown method {name!r}; {hint}fedkin list methods shows all {len(METHODS)}")
+
+
+__all__ = [
+    "CAM",
+    "CFIC",
+    "DAPFL",
+    "IFCA",
+    "METHODS",
+    "FeSEM",
+    "FedAvg",
+    "FedPer",
+    "FedProx",
+    "Local",
+    "PFedCS",
+    "get_method",
+]

@@ -1,0 +1,144 @@
+"""CFIC: cohorts drawn evenly over groups of clients with one label feature, and a momentum correction; one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, uniform_cohort
+from fedkin.core.rows import grow
+
+_UNKNOWN, _BALANCED = -2, -1
+
+
+@dataclass(frozen=True)
+class CFIC(Method):
+    """Clients grouped by their dominant label, cohorts even over groups, momentum from group directions; one model."""
+
+    paper = "Yang, Ma, Fan, Xie: Cluster Federated Learning with Intra-Cluster Correction, CMC 84(2), 2025"
+
+    memory: float = 0.9
+    """How much of the correction h lasts into the next round (alpha in Eq. 5)."""
+    beta: float = 0.1
+    """Length of a group's step in the correction; an absolute length in parameter space."""
+    beta_decay: float = 1.0
+    """Factor on beta after every round."""
+    correction: bool = True
+    """The intra-cluster correction (IC); without it the model is the plain mean."""
+    even_sampling: bool = True
+    """Cohorts drawn evenly over groups (IS); without it uniformly."""
+    quota: Literal["equal", "paper"] = "equal"
+    """How many of each group: an equal share, or one at most (the printed formula)."""
+    feature: Literal["deviation", "dominant"] = "deviation"
+    """A client's group: the label whose share is farthest from uniform, or simply the most frequent one."""
+    balanced: Literal["own", "first"] = "own"
+    """Clients with all labels alike: a group of their own, or label 0."""
+    register: Literal["eager", "lazy"] = "eager"
+    """A client tells its label when it joins, or with its first model."""
+    norm: Literal["model", "layer"] = "model"
+    """What a group's step is normalised by: its length over the whole model or layer by layer."""
+
+    def __post_init__(self) -> None:
+        self.check("memory", at_least=0, below=1)
+        self.check("beta", at_least=0)
+        self.check("beta_decay", above=0, at_most=1)
+
+    def describe(self, c: Client) -> Bundle:
+        return Bundle(label=self._label(c)) if self.register == "eager" else Bundle()
+
+    def _label(self, c: Client) -> Tensor:
+        return torch.tensor(label_feature(c.counts(), kind=self.feature, balanced=self.balanced))
+
+    def init(self, r: Round) -> Bundle:
+        h = torch.zeros(r.net.size)
+        return Bundle(model=r.w0, h=h, label=torch.empty(0, dtype=torch.int64), ratio=torch.tensor(0.0))
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        label = grow(s.label, len(r.roster), torch.tensor(_UNKNOWN))
+        if self.register == "eager":
+            label[r.ids] = r.roster.described.label[r.ids]
+        return s.but(label=label)
+
+    def sample(self, s: Bundle, r: Round) -> Tensor:
+        if r.index == 1 or not self.even_sampling:
+            return uniform_cohort(r)
+        return even_cohort(r.ids, s.label[r.ids], r.cohort, self.quota, r.rng)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w) if self.register == "eager" else Bundle(model=w, label=self._label(c))
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        label = s.label.clone()
+        if "label" in up:
+            label[r.ids] = up.label
+        mean = r.mean(up.model)
+        if not self.correction:
+            return s.but(model=mean, label=label)
+        _, group = label[r.ids].unique(return_inverse=True)
+        means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))
+        share = torch.zeros(len(means), dtype=torch.float64).index_add_(0, group, r.weight) / r.weight.sum()
+        units = self._units(means - s.model, r)
+        beta = self.beta * self.beta_decay ** (r.index - 1)
+        h = (self.memory * s.h.double() - beta * (share @ units.double())).float()
+        ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
+        return Bundle(model=mean - h, h=h, label=label, ratio=ratio)
+
+    def _units(self, steps: Tensor, r: Round) -> Tensor:
+        """Steps ``[g, P]`` at length 1, or 0 where they are 0; running statistics take no part."""
+        out = torch.zeros_like(steps)
+        for span in [r.net.params] if self.norm == "model" else r.net.layers():
+            length = steps[:, span].double().norm(dim=1, keepdim=True)
+            out[:, span] = (steps[:, span] / torch.where(length > 0, length, 1.0)).float()
+        return out
+
+    def relations(self, s: Bundle, r: Round) -> Tensor:
+        label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
+        return torch.where(label == _UNKNOWN, -1, label)
+
+    def notes(self, s: Bundle) -> dict[str, float]:
+        # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
+        return {"correction_to_step": float(s.ratio)} if self.correction else {}
+
+
+def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "own") -> int:
+    """A client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
+
+    The printed ratio of logarithms has its least value exactly there; evaluated as printed it gives NaN. Ties go to an
+    over-represented label, then to the lowest; equal shares give -1 (``balanced="first"``: 0).
+    """
+    if kind == "dominant":
+        return int((counts == counts.max()).to(torch.uint8).argmax())
+    excess = counts * len(counts) - counts.sum()
+    far = excess.abs() == excess.abs().max()
+    if not bool(excess.any()):
+        return _BALANCED if balanced == "own" else 0
+    over = far & (excess > 0)
+    return int((over if bool(over.any()) else far).to(torch.uint8).argmax())
+
+
+def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
+    """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
+
+    Clients without a known group can only fill up what the groups leave.
+    """
+    budget = min(budget, len(ids))
+    groups = [ids[labels == k] for k in labels.unique().tolist() if k != _UNKNOWN]
+    each = budget // max(1, len(groups))
+    if each == 0 and quota == "equal":
+        chosen = torch.randperm(len(groups), generator=rng)[:budget]
+        return torch.stack([_draw(groups[g], 1, rng)[0] for g in chosen.tolist()]).sort().values
+    each = min(each, 1) if quota == "paper" else each
+    picked = torch.cat([_draw(g, each, rng) for g in groups] + [ids[:0]])
+    rest = ids[~torch.isin(ids, picked)]
+    return torch.cat([picked, _draw(rest, budget - len(picked), rng)]).sort().values
+
+
+def _draw(ids: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    return ids[torch.randperm(len(ids), generator=rng)[:count]]

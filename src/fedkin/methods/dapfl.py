@@ -1,0 +1,148 @@
+"""DA-PFL: a model per client, pulled towards a mixture of clients whose class counts complement its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.rows import grow, mix, put, squared_distances
+
+
+@dataclass(frozen=True)
+class DAPFL(Method):
+    """A model per client, pulled towards a mixture of clients whose class counts complement its own."""
+
+    paper = "Yang, Feng, Guo, Wang, Ding, Fang, Liao: DA-PFL, Dynamic Affinity Aggregation, arXiv 2403.09284"
+    presets: ClassVar = {
+        "paper": {},
+        "code": {  # the settings of the authors' program, without its bug (all clients' models in one storage)
+            "distance": "l2",
+            "include_self": True,
+            "prox": "after",
+            "recipe": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
+        },
+    }
+
+    lam: float = 1.0
+    """Strength of the pull towards the mixture (Eq. 10)."""
+    sigma: float | Literal["median"] = 1.0
+    """Scale of distances in the dynamic factor 1 - exp(-d/sigma); "median": the cohort's median distance."""
+    eps: float = 1e-8
+    """Added to every distance (Eq. 7)."""
+    variant: Literal["full", "v2", "v1", "v1-uniform", "dynamic"] = "full"
+    """full: affinity x distance; v2: affinity only; v1: neither, as the paper counts it (a pull towards the FedAvg
+    model, that is Ditto); v1-uniform: a plain mean of the others; dynamic: distance only."""
+    distance: Literal["squared", "l2"] = "squared"
+    """Eq. 7 squares the norm, the authors' program does not."""
+    include_self: bool = False
+    """Whether a client's own model is part of its mixture, with factor 1 (the authors' program)."""
+    single: Literal["floor", "formula"] = "floor"
+    """Two clients with one common class: treated as without overlap, or by the formula, which ignores sample counts."""
+    floor: float = 0.9
+    """Affinity without overlap, as a share of the smallest computed one."""
+    counts: Literal["raw", "proportions"] = "raw"
+    """Affinity from class counts (the paper; confounded by data size) or from class proportions."""
+    prox: Literal["loss", "after"] = "loss"
+    """The pull as a term of the loss, or as a step of its own after each SGD step (the authors' program)."""
+
+    def __post_init__(self) -> None:
+        self.check("lam", at_least=0)
+        self.check("eps", above=0)
+        self.check("floor", above=0, at_most=1)
+        if isinstance(self.sigma, str):
+            if self.sigma != "median":
+                raise ConfigError(f'sigma of DAPFL must be a number above 0 or "median", got {self.sigma!r}')
+        else:
+            self.check("sigma", above=0)
+
+    def describe(self, c: Client) -> Bundle:
+        return Bundle(counts=c.counts())
+
+    def init(self, r: Round) -> Bundle:
+        if self.variant == "v1":
+            return Bundle(model=r.w0)
+        return Bundle(bank=torch.empty(0, r.net.size), affinity=torch.empty(0, 0, dtype=torch.float64))
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        if self.variant == "v1":
+            return s
+        k = len(r.roster)
+        c = torch.ones(k, k, dtype=torch.float64)
+        if self.variant in ("full", "v2"):
+            counts = r.roster.described.counts.double()
+            share = counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
+            c = affinity(share, single=self.single, floor=self.floor)
+        return Bundle(bank=grow(s.bank, k, r.w0), affinity=c)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        if self.variant == "v1":
+            return to_all(model=s.model)
+        rows = s.bank[r.ids]
+        alpha = self.mixture(rows[:, r.net.params], s.affinity[r.ids][:, r.ids])
+        learned = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
+        learned[:, r.ids] = alpha
+        return to_each(model=mix(alpha, rows), weights=learned)
+
+    def mixture(self, rows: Tensor, c: Tensor) -> Tensor:
+        """alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
+        theta = c.clone()
+        if self.variant in ("full", "dynamic"):
+            d = squared_distances(rows)
+            d = d.sqrt() if self.distance == "l2" else d
+            others = ~torch.eye(len(d), dtype=torch.bool)
+            median = float(d[others].median()) if len(d) > 1 else 1.0
+            sigma = max(median, self.eps) if self.sigma == "median" else float(self.sigma)
+            # 1 - exp(x) is exactly 0 in round 1, when all models are equal; expm1 keeps the ratios
+            theta *= -torch.expm1(-(d + self.eps) / sigma)
+        theta.diagonal().copy_(c.diagonal() if self.include_self else torch.zeros(len(c)))
+        total = theta.sum(1, keepdim=True)
+        return torch.where(total > 0, theta / total, torch.eye(len(c), dtype=theta.dtype))
+
+    def client_update(self, c: Client) -> Work:
+        own = Train(c.state.get("model", c.w0), center=c.received.model, mu=self.lam, prox_after=self.prox == "after")
+        if self.variant == "v1":
+            sent, w = yield (Train(c.received.model), own)
+        else:
+            sent = w = yield own
+        c.state = Bundle(model=w)
+        return Bundle(model=sent)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        if self.variant == "v1":
+            return Bundle(model=r.mean(up.model))
+        return s.but(bank=put(s.bank, r.ids, up.model))
+
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        return to_all()
+
+    def personalize(self, c: Client) -> Bundle:
+        return Bundle(model=c.state.get("model", c.w0))
+
+
+def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9) -> Tensor:
+    """Affinity c ``[K, K]`` of class counts ``[K, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
+
+    Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
+    one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
+    """
+    s = counts.double()
+    k, classes = s.shape
+    out, computed = torch.zeros(k, k, dtype=torch.float64), torch.zeros(k, k, dtype=torch.bool)
+    for i in range(k):
+        both = (s[i] > 0) & (s > 0)
+        e = both.sum(1)
+        a, b = s[i] * both, s * both
+        centre = ((a.sum(1) + b.sum(1)) / (2 * e.clamp(min=1)))[:, None]
+        u, v = (s[i] - centre) * both, (s - centre) * both
+        size = u.norm(dim=1) * v.norm(dim=1)
+        flat = size <= 1e-12 * a.norm(dim=1) * b.norm(dim=1)  # no spread: the neutral, lowest factor
+        cos = torch.where(flat, 1.0, (u * v).sum(1) / torch.where(flat, 1.0, size))
+        out[i] = e / classes * (2 - cos)
+        computed[i] = e >= (1 if single == "formula" else 2)
+    if not bool(computed.any()):
+        return torch.ones(k, k, dtype=torch.float64)
+    return torch.where(computed, out, floor * out[computed].min())

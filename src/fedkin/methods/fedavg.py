@@ -1,0 +1,34 @@
+"""FedAvg: one global model, the weighted mean of what the sampled clients trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One global model: the mean of the clients' models, weighted by their samples."""
+
+    paper = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning, AISTATS 2017"
+
+    after_training: bool = False
+    """Also evaluate each client's model right after its own training (FedAvg-local); keeps one model per client."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        c.state = Bundle(local=w) if self.after_training else c.state
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        return {"local": Bundle(model=c.state.get("local", c.received.model))} if self.after_training else {}

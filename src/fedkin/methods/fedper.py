@@ -1,0 +1,50 @@
+"""FedPer: a common body, and a head that never leaves its client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    """A common body; each client keeps its own head (the last linear layer)."""
+
+    paper = "Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, arXiv 1912.00818"
+
+    independent_heads: bool = False
+    """Heads start at random on each client instead of from the common start."""
+    after_training: bool = False
+    """Also evaluate each client's model right after its own training; keeps one more body per client."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(body=r.w0[r.net.body].clone())
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(body=s.body)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(torch.cat([self._head(c), c.received.body]))
+        c.state = Bundle(head=w[c.net.head])
+        if self.after_training:
+            c.state = c.state.but(trained=w[c.net.body])
+        return Bundle(body=w[c.net.body])
+
+    def _head(self, c: Client) -> Tensor:
+        start = c.net.fresh("head", c.id) if self.independent_heads else c.w0
+        return c.state.get("head", start[c.net.head])
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(body=r.mean(up.body))
+
+    def personalize(self, c: Client) -> Bundle:
+        return Bundle(model=torch.cat([self._head(c), c.received.body]))
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        if not self.after_training:
+            return {}
+        return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}

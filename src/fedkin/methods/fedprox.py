@@ -1,0 +1,44 @@
+"""FedProx: FedAvg whose clients are pulled back to the model they were sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedAvg with the term mu/2 ||w - w_received||^2 in every client's loss."""
+
+    paper = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020"
+
+    mu: float = 0.01
+    """Weight of the proximal term; the authors say to tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
+    straggler_fraction: float = 0.0
+    """Chance that a client only manages a random 1 .. E-1 of its E epochs; its partial work counts."""
+
+    def __post_init__(self) -> None:
+        self.check("mu", at_least=0)
+        self.check("straggler_fraction", at_least=0, at_most=1)
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model, center=c.received.model, mu=self.mu, epochs=self._epochs(c))
+        return Bundle(model=w)
+
+    def _epochs(self, c: Client) -> int | None:
+        full = c.recipe.epochs
+        if c.recipe.steps is not None or full < 2 or float(torch.rand((), generator=c.rng)) >= self.straggler_fraction:
+            return None
+        return int(torch.randint(1, full, (), generator=c.rng))
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))

@@ -1,0 +1,86 @@
+"""FeSEM: several centres; the server groups clients by their models and each trains its group's centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
+from fedkin.core.rows import grow, put, weighted_mean
+from fedkin.functional.grouping import kmeans_plus_plus, lloyd
+
+
+@dataclass(frozen=True)
+class FeSEM(Method):
+    """Several cluster models; the server assigns each client to the nearest by K-means on the uploaded models."""
+
+    paper = "Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, World Wide Web 26, 2023"
+
+    clusters: int = 3
+    """Number of cluster models."""
+    feature: Literal["fc", "all", "head"] = "fc"
+    """What K-means sees of a model: the weights of all linear layers, all parameters, or the head's weight."""
+    start: Literal["first-uploads", "balanced"] = "first-uploads"
+    """First clusters: k-means++ on the first uploads, or a random balanced assignment."""
+    lam: float = 0.0
+    """Weight of lam/2 ||w - centre||^2 in every client's loss."""
+
+    def __post_init__(self) -> None:
+        self.check("clusters", at_least=1)
+        self.check("lam", at_least=0)
+
+    def init(self, r: Round) -> Bundle:
+        # one common start: the mean of differently initialised networks is worth nothing
+        centres = r.fresh(0).expand(self.clusters, -1).clone()
+        width = r.net.select(centres, self.feature).shape[1]
+        return Bundle(
+            centres=centres,
+            labels=torch.empty(0, dtype=torch.int64),
+            features=torch.empty(0, width),
+            seen=torch.empty(0, dtype=torch.bool),
+            grouped=torch.tensor(False),
+        )
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        labels = grow(s.labels, len(r.roster), torch.tensor(-1))
+        if self.start == "balanced" and not bool(s.grouped):
+            labels[r.ids] = torch.randperm(len(r.ids), generator=r.rng) % self.clusters
+        return s.but(
+            labels=labels,
+            features=grow(s.features, len(r.roster), torch.zeros(s.features.shape[1])),
+            seen=grow(s.seen, len(r.roster), torch.tensor(False)),
+        )
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        labels = s.labels[r.ids]
+        rows = s.centres[labels.clamp(min=0)]
+        if bool((labels < 0).any()):  # not grouped yet: the average centre, which at the start is the common start
+            known = s.labels[s.labels >= 0]
+            size = torch.bincount(known, minlength=self.clusters) if len(known) else torch.ones(self.clusters)
+            rows[labels < 0] = weighted_mean(s.centres, size)
+        return to_each(model=rows)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model, center=c.received.model, mu=self.lam)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        features = put(s.features, r.ids, r.net.select(up.model, self.feature))
+        seen = s.seen.clone()
+        seen[r.ids] = True
+        labels = s.labels.clone()
+        if bool(s.grouped) or self.start == "first-uploads":
+            labels[seen] = self._group(s, r, features[seen], r.roster.size[seen])
+        centres = r.group_mean(up.model, labels[r.ids], s.centres)
+        return Bundle(centres=centres, labels=labels, features=features, seen=seen, grouped=torch.tensor(True))
+
+    def _group(self, s: Bundle, r: Round, points: Tensor, sizes: Tensor) -> Tensor:
+        if bool(s.grouped):  # from the centres as they are, so that a cluster keeps its number
+            return lloyd(points, sizes, r.net.select(s.centres, self.feature))[0]
+        return lloyd(points, sizes, kmeans_plus_plus(points, sizes, self.clusters, r.rng))[0]
+
+    def relations(self, s: Bundle, r: Round) -> Tensor:
+        return s.labels

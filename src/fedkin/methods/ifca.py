@@ -1,0 +1,86 @@
+"""IFCA: several models; every client trains the one that fits its own training data best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.rows import grow
+
+
+@dataclass(frozen=True)
+class IFCA(Method):
+    """Several cluster models; each client picks the one with the least loss on its own training data."""
+
+    paper = "Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
+
+    clusters: int = 3
+    """Number of cluster models; all are sent to every participant."""
+    average: Literal["models", "gradients"] = "models"
+    """New cluster model: the mean of its members, or the old one plus the members' changes over all participants."""
+    share_body: bool = False
+    """Average the body over all participants and only the head per cluster (the paper's weight sharing)."""
+    init_min_share: float = 0.0
+    """Redraw all start models while a cluster attracts a smaller share of a round's clients; costs that round."""
+    max_redraws: int = 50
+    """How often the start models may be drawn anew."""
+
+    def __post_init__(self) -> None:
+        self.check("clusters", at_least=1)
+        self.check("init_min_share", at_least=0, below=1)
+        self.check("max_redraws", at_least=0)
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(centres=self._starts(r, 0), labels=torch.empty(0, dtype=torch.int64), redraws=torch.tensor(0))
+
+    def _starts(self, r: Round, draw: int) -> Tensor:
+        # independent starts: from equal ones every client would pick the first for ever
+        centres = torch.stack([r.fresh(draw * self.clusters + i) for i in range(self.clusters)])
+        if self.share_body:
+            centres[:, r.net.body] = r.w0[r.net.body]
+        return centres
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        return s.but(labels=grow(s.labels, len(r.roster), torch.tensor(-1)))
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        if self.share_body:
+            return to_all(body=s.centres[0, r.net.body], heads=s.centres[:, r.net.head])
+        return to_all(centres=s.centres)
+
+    def client_update(self, c: Client) -> Work:
+        centres, k = self._choose(c)
+        w = yield Train(centres[k])
+        return Bundle(model=w, cluster=torch.tensor(k))
+
+    def _choose(self, c: Client) -> tuple[Tensor, int]:
+        centres = c.received.get("centres")
+        if centres is None:
+            heads, body = c.received.heads, c.received.body
+            centres = torch.cat([heads, body.expand(len(heads), -1)], dim=1)
+        losses = [c.loss(w) for w in centres]
+        return centres, losses.index(min(losses))
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        labels = s.labels.clone()
+        labels[r.ids] = up.cluster
+        smallest = float(torch.bincount(up.cluster, minlength=self.clusters).min()) / len(r.ids)
+        if 0 <= int(s.redraws) < self.max_redraws and smallest < self.init_min_share:
+            draw = int(s.redraws) + 1
+            return Bundle(centres=self._starts(r, draw), labels=labels, redraws=torch.tensor(draw))
+        means = r.but(damped=r.damped or self.average == "gradients")
+        centres = means.group_mean(up.model, up.cluster, s.centres)
+        if self.share_body:
+            centres[:, r.net.body] = r.mean(up.model)[r.net.body]
+        return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept
+
+    def relations(self, s: Bundle, r: Round) -> Tensor:
+        return s.labels
+
+    def personalize(self, c: Client) -> Bundle:
+        centres, k = self._choose(c)
+        return Bundle(model=centres[k], cluster=torch.tensor(k))

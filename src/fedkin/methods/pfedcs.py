@@ -1,0 +1,146 @@
+"""PFedCS: a classifier customised from clients with similar classifiers teaches each client's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.rows import grow, mix, put
+from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
+from fedkin.functional.losses import distillation, head_loss
+
+
+@dataclass(frozen=True)
+class PFedCS(Method):
+    """A common body; for a while a classifier mixed from clients with similar classifiers teaches each client's own."""
+
+    paper = "Wu, Jia, Liu, Xiang, Xu, Dou: PFedCS, Enhancing Collaboration among Similar Classifiers, AAAI 2025"
+
+    beta: int | None = None
+    """Rounds of stage 1, in which classifiers are shared; then only bodies are. Default: half of the rounds."""
+    lam: float = 0.5
+    """Weight of similarity against data size in the mixture (Eq. 7)."""
+    select: Literal["gmm", "kmeans", "hier", "fixed", "all", "random", "none"] = "gmm"
+    """Who may collaborate: the nearer of two groups (by mixture of normals, K-means, Ward), a fixed distance, all,
+    some at random, nobody (that is FedPer)."""
+    fixed: float = 0.5
+    """Largest relative distance for select "fixed"."""
+    random_size: int = 3
+    """How many for select "random"."""
+    rho: int = 1
+    """Epochs for which the client tunes the customised classifier before it teaches."""
+    teacher_lr: float | None = None
+    """Step size of that tuning. Default: the run's."""
+    kappa: float = 1.0
+    """Weight of the distillation term (Eq. 12 prints none)."""
+    temperature: float = 1.0
+    """Temperature of the distillation."""
+    weights: Literal["union", "others", "literal-norm"] = "union"
+    """Eqs. 6-8 over the collaborators and the client; over the collaborators; or as printed, divided by their sum."""
+    include_bias: bool = False
+    """Whether distances of classifiers see the bias, too."""
+    pool: Literal["cached", "last-round"] = "cached"
+    """Classifiers to mix from: the newest of every client, or only those uploaded in the last round."""
+    max_age: int | None = None
+    """Oldest cached classifier in rounds. Default: no limit."""
+    teacher_features: Literal["live", "round-start"] = "live"
+    """The teacher sees the features of the body in training, or those from the start of the round."""
+    evaluate_at: Literal["trained", "download"] = "trained"
+    """The model reported: the client's own after its last training, or its classifier on the new common body."""
+
+    def __post_init__(self) -> None:
+        self.check("lam", at_least=0, at_most=1)
+        for field, least in (("rho", 0), ("random_size", 1), ("kappa", 0), ("fixed", 0)):
+            self.check(field, at_least=least)
+        self.check("temperature", above=0)
+        for name, low in (("beta", 0), ("max_age", 1), ("teacher_lr", 1e-12)):
+            if getattr(self, name) is not None:
+                self.check(name, at_least=low)
+
+    def init(self, r: Round) -> Bundle:
+        w = r.w0
+        return Bundle(
+            body=w[r.net.body].clone(),
+            heads=torch.empty(0, len(w[r.net.head])),
+            uploaded=torch.empty(0, dtype=torch.int64),  # the round of each cached head, 0 = none
+        )
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        heads = grow(s.heads, len(r.roster), torch.zeros(s.heads.shape[1]))
+        return s.but(heads=heads, uploaded=grow(s.uploaded, len(r.roster), torch.tensor(0)))
+
+    def _last_round(self, r: Round) -> int:
+        """The last round of stage 1."""
+        return 0 if self.select == "none" else r.total // 2 if self.beta is None else self.beta
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        body = to_all(body=s.body)
+        if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay at home from now on
+            return body | self._teachers(s, r) if r.index == self._last_round(r) else body
+        return body | to_all(collect=torch.tensor(True)) | self._teachers(s, r)
+
+    def _teachers(self, s: Bundle, r: Round) -> Download:
+        """A customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
+        oldest = r.index - 1 if self.pool == "last-round" else r.index - (self.max_age or r.index - 1)
+        pool = ((s.uploaded > 0) & (s.uploaded >= oldest)).nonzero().flatten()
+        given = torch.isin(r.ids, pool) & (len(pool) > 1)
+        p = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
+        for i in given.nonzero().flatten().tolist():
+            p[i, pool] = self.mixture(s, r, int(r.ids[i]), pool)
+        if not bool(given.any()):
+            return to_all()
+        return to_each(given=given, weights=p, teacher=mix(p[:, pool], s.heads[pool]))
+
+    def mixture(self, s: Bundle, r: Round, k: int, pool: Tensor) -> Tensor:
+        """What each head of ``pool [a]`` weighs in the customised classifier of client k: float64 ``[a]``, sum 1."""
+        seen = slice(None) if self.include_bias else r.net.head_weight
+        me = int((pool == k).nonzero())
+        d = row_distances(s.heads[pool][:, seen], me)
+        others = torch.arange(len(pool)) != me
+        chosen = others.clone()
+        if self.select == "random":
+            order = torch.randperm(len(pool) - 1, generator=r.client_rng(k))
+            chosen[others.nonzero().flatten()[order[self.random_size :]]] = False
+        elif self.select != "all":
+            chosen[others] = candidates(d[others], self.select, self.fixed)
+            chosen &= d <= threshold(d[others], r.index, self._last_round(r)) * (1 + 1e-12)
+        return customised_weights(d, chosen, me, r.roster.size[pool], self.lam, self.weights)
+
+    def client_update(self, c: Client) -> Work:
+        w = torch.cat([self._head(c), c.received.body])
+        if "teacher" not in c.received:
+            w = yield Train(w)
+        else:
+            v, z = c.received.teacher, c.features(w)
+            if self.rho:  # Eqs. 9-10, on the features of the body as received, which stand still
+                tuned = Train(v, loss=head_loss, per_sample=Bundle(z=z), epochs=self.rho, lr=self.teacher_lr)
+                v = yield tuned
+            aux = Bundle(kappa=torch.tensor(self.kappa), temperature=torch.tensor(self.temperature), teacher=v)
+            start = Bundle(z=z) if self.teacher_features == "round-start" else Bundle()
+            w = yield Train(w, loss=distillation, aux=aux, per_sample=start)
+        c.state = Bundle(head=w[c.net.head], trained=w[c.net.body])
+        up = Bundle(body=w[c.net.body])
+        return up.but(head=w[c.net.head]) if "collect" in c.received else up
+
+    def _head(self, c: Client) -> Tensor:
+        return c.state.get("head", c.w0[c.net.head])
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        s = s.but(body=r.mean(up.body))
+        if "head" not in up:
+            return s
+        return s.but(heads=put(s.heads, r.ids, up.head), uploaded=put(s.uploaded, r.ids, torch.tensor(r.index)))
+
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        return to_all(body=s.body)
+
+    def personalize(self, c: Client) -> Bundle:
+        own = {"trained": c.state.get("trained", c.received.body), "download": c.received.body}
+        return Bundle(model=torch.cat([self._head(c), own[self.evaluate_at]]))
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        return {"download": Bundle(model=torch.cat([self._head(c), c.received.body]))}

@@ -1,0 +1,3 @@
+"""The version, read by the build and by checkpoints."""
+
+__version__ = "0.1.0"
