@@ -1,0 +1,59 @@
+"""Checks of arrays that several files of this package need; every message says where the value was found."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import DataError
+
+Indices = npt.NDArray[np.int64]
+
+_PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
+
+
+def check_samples(x: Tensor, y: Tensor, classes: int, where: str) -> None:
+    """Are these usable inputs and labels?
+
+    Args:
+        x: inputs, float32 ``[n, *shape]``.
+        y: labels, int64 ``[n]`` in ``0..classes-1``.
+        classes: number of classes.
+        where: put in front of the message, for example ``client 3, test part``.
+
+    Raises:
+        DataError: wrong type, sizes that differ, a label out of range, a value that is not finite.
+    """
+    if x.dtype != torch.float32:
+        raise DataError(f"{where}: inputs must be float32, got {_dtype(x)}; convert with x.float()")
+    if y.dtype != torch.int64:
+        raise DataError(f"{where}: labels must be int64, got {_dtype(y)}; convert with y.long()")
+    if x.ndim < 2 or y.ndim != 1:
+        raise DataError(
+            f"{where}: expected inputs [n, ...] and labels [n], got shapes {list(x.shape)} and {list(y.shape)}"
+        )
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} inputs but {len(y)} labels; each input needs one label")
+    if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
+        at = int(torch.nonzero((y < 0) | (y >= classes))[0])
+        raise DataError(
+            f"{where}: label {int(y[at])} of sample {at} is not in 0..{classes - 1}; "
+            f"number the {classes} classes from 0 or raise classes"
+        )
+    _check_finite(x, where)
+
+
+def _check_finite(x: Tensor, where: str) -> None:
+    width = max(1, x[:1].numel())
+    step = max(1, _PIECE // width)
+    for start in range(0, len(x), step):
+        good = torch.isfinite(x[start : start + step].reshape(-1, width)).all(dim=1)
+        if not bool(good.all()):
+            at = start + int(torch.nonzero(~good)[0])
+            raise DataError(f"{where}: sample {at} holds NaN or an infinite value; remove or fill such values first")
+
+
+def _dtype(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")

@@ -1,0 +1,167 @@
+"""What a reader gives: labelled samples, not yet shared out to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
+from fedkin.data.checks import Indices, check_samples
+
+SPLITS = ("pooled", "official")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a partition may look at: labels and client ids of the samples, never the inputs.
+
+    Samples are numbered ``0..n-1``; those of the official test part, where it is kept apart, go on from ``n``.
+
+    Attributes:
+        y: labels of the ``n`` samples that are shared out.
+        classes: number of classes.
+        name: name of the data set, for messages.
+        client: natural client of each sample, ``-1`` where it is not known; None: no natural clients.
+        client_names: names of the natural clients.
+        groups: true group of each natural client, int64.
+        test_y: labels of the official test part; None when there is none or it is part of the pool.
+        test_client: natural client of each sample of the official test part.
+    """
+
+    y: Indices
+    classes: int
+    name: str = "data"
+    client: Indices | None = None
+    client_names: tuple[str, ...] | None = None
+    groups: Tensor | None = None
+    test_y: Indices | None = None
+    test_client: Indices | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples of one source.
+
+    Attributes:
+        x: inputs, float32 ``[n, *shape]``.
+        y: labels, int64 ``[n]`` in ``0..classes-1``.
+        classes: number of classes.
+        name: name of the data set.
+        official_test: the test part that the source itself keeps apart, where it does.
+        client: natural client of each sample (hospital, writer, subject), int64 ``[n]``, ids ``0..K-1``.
+        test_client: the same for the official test part.
+        client_names: names of the natural clients, ``K`` of them.
+        groups: true group of each natural client, int64 ``[K]``, where the source knows it.
+        unit: samples with the same number stay on the same side of a train/test split, int64 ``[n]``: overlapping
+            windows of one recording would otherwise be trained on and tested on.
+        labels: names of the classes.
+
+    Raises:
+        DataError: parts that do not fit each other, labels out of range, values that are not finite.
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: int
+    name: str = "data"
+    official_test: Data | None = None
+    client: Tensor | None = None
+    test_client: Tensor | None = None
+    client_names: tuple[str, ...] | None = None
+    groups: Tensor | None = None
+    unit: Tensor | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.y) == 0:
+            raise DataError(f"{self.name}: no samples; expected at least one")
+        check_samples(self.x, self.y, self.classes, self.name)
+        if self.official_test is not None:
+            where = f"{self.name}, official test part"
+            check_samples(self.official_test.x, self.official_test.y, self.classes, where)
+            if self.official_test.x.shape[1:] != self.x.shape[1:]:
+                raise DataError(
+                    f"{where}: inputs of shape {list(self.official_test.x.shape[1:])}, "
+                    f"the training part has {list(self.x.shape[1:])}; both must be the same"
+                )
+        if self.labels is not None and len(self.labels) != self.classes:
+            raise DataError(f"{self.name}: {len(self.labels)} class names for {self.classes} classes")
+        self._check_ids("client", self.client, len(self.y))
+        self._check_ids("unit", self.unit, len(self.y))
+        self._check_ids("test_client", self.test_client, 0 if self.official_test is None else len(self.official_test))
+
+    def _check_ids(self, field: str, ids: Tensor | None, expected: int) -> None:
+        if ids is not None and ids.shape != (expected,):
+            raise DataError(
+                f"{self.name}: {field} has shape {list(ids.shape)} for {expected} samples; expected one id per sample"
+            )
+
+    def __len__(self) -> int:
+        return int(self.y.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    def pool(self, split: str = "pooled") -> Pool:
+        """The labels a partition sees.
+
+        Args:
+            split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
+
+        Raises:
+            ConfigError: an unknown split, or ``official`` without an official test part.
+        """
+        if split not in SPLITS:
+            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got '{split}'")
+        if split == "official":
+            return self._official_pool()
+        y, client, test = self.y.numpy(), _array(self.client), self.official_test
+        if test is not None:
+            y = np.concatenate([y, test.y.numpy()])
+            if client is not None:
+                client = np.concatenate([client, _ids_or_unknown(self.test_client, len(test))])
+        return Pool(y, self.classes, self.name, client, self.client_names, self.groups)
+
+    def _official_pool(self) -> Pool:
+        if self.official_test is None:
+            raise ConfigError(f"split 'official' needs an official test part, {self.name} has none; use 'pooled'")
+        return Pool(
+            y=self.y.numpy(),
+            classes=self.classes,
+            name=self.name,
+            client=_array(self.client),
+            client_names=self.client_names,
+            groups=self.groups,
+            test_y=self.official_test.y.numpy(),
+            test_client=_array(self.test_client),
+        )
+
+    def rows(self, index: Indices) -> Data:
+        """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part."""
+        picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
+        n = len(self)
+        if self.official_test is None or not bool((picked >= n).any()):
+            return Data(self.x[picked], self.y[picked])
+        x = torch.empty((len(picked), *self.shape), dtype=torch.float32)
+        y = torch.empty(len(picked), dtype=torch.int64)
+        own = picked < n
+        x[own], y[own] = self.x[picked[own]], self.y[picked[own]]
+        x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
+        return Data(x, y)
+
+
+def _array(t: Tensor | None) -> Indices | None:
+    return None if t is None else np.asarray(t.numpy(), dtype=np.int64)
+
+
+def _ids_or_unknown(t: Tensor | None, n: int) -> Indices:
+    return np.full(n, -1, dtype=np.int64) if t is None else np.asarray(t.numpy(), dtype=np.int64)

@@ -1,0 +1,126 @@
+"""From a data set and a partition to a federation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedkin.core.errors import ConfigError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset, Pool
+from fedkin.data.draws import generator
+from fedkin.data.federation import Federation, Shard
+from fedkin.data.partition import Assignment, Partition
+from fedkin.data.splitting import check_fractions, three_parts
+
+
+def federate(
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    clients: int | None = None,
+    seed: int = 0,
+    test: float = 0.2,
+    validation: float = 0.1,
+    split: Literal["pooled", "official"] = "pooled",
+    samples_per_client: int | None = None,
+) -> Federation:
+    """Shares out a data set.
+
+    ``pooled`` merges the official test part, if there is one, into the samples, shares all of them out and splits
+    each client's into train, validation and test. ``official`` shares out the training part only; each client's test
+    samples come from the official test part: of every class it trains on, the same proportion as it has of that class
+    in training (at least one sample in all). Protocols with a test rule of their own (``dapfl``, ``natural`` where
+    clients are known in both parts) keep it, and ``test`` is ignored.
+
+    Args:
+        dataset: the samples.
+        partition: how to share them out.
+        clients: number of clients; None only where the data bring their clients.
+        seed: fixes every draw; the global random state is neither used nor changed.
+        test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
+        validation: fraction of a client's samples (without separate test samples) for validation.
+        split: what becomes of the official test part.
+        samples_per_client: keep at most so many samples of each client, drawn at random; separate test samples are
+            not counted.
+
+    Raises:
+        PartitionError: impossible with these samples.
+        ConfigError: a setting out of range.
+    """
+    check_fractions(test, validation)
+    if samples_per_client is not None and samples_per_client < 1:
+        raise ConfigError(f"samples_per_client must be at least 1, got {samples_per_client}")
+    pool = dataset.pool(split)
+    assigned = partition.split(pool, clients, seed)
+    train = tuple(_capped(index, samples_per_client, seed, k) for k, index in enumerate(assigned.train))
+    tests = assigned.test
+    if tests is None and pool.test_y is not None:
+        tests = _official_tests(train, pool, seed)
+    y, unit = _all_labels(dataset), _all_units(dataset)
+    shards = []
+    for k, index in enumerate(train):
+        rng = generator(seed, "split", k)
+        kept = None if unit is None else unit[index]
+        fraction = test if tests is None else 0.0
+        parts = [index[i] for i in three_parts(y[index], test=fraction, validation=validation, rng=rng, unit=kept)]
+        if tests is not None:
+            parts[2] = tests[k]
+        shards.append(Shard(*(dataset.rows(part) for part in parts)))
+    return _federation(dataset, partition, shards, assigned)
+
+
+def _federation(dataset: Dataset, partition: Partition, shards: list[Shard], assigned: Assignment) -> Federation:
+    return Federation(
+        clients=tuple(shards),
+        classes=dataset.classes,
+        name=f"{dataset.name}, {partition.name}",
+        groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
+        labels=dataset.labels,
+        client_names=assigned.names,
+    )
+
+
+def _capped(index: Indices, most: int | None, seed: int, client: int) -> Indices:
+    if most is None or len(index) <= most:
+        return index
+    return np.sort(generator(seed, "cap", client).choice(index, size=most, replace=False))
+
+
+def _all_labels(dataset: Dataset) -> Indices:
+    own = dataset.y.numpy()
+    return own if dataset.official_test is None else np.concatenate([own, dataset.official_test.y.numpy()])
+
+
+def _all_units(dataset: Dataset) -> Indices | None:
+    """Units of all samples; one of its own for each sample of the official test part, whose units are not known."""
+    if dataset.unit is None:
+        return None
+    own = dataset.unit.numpy()
+    if dataset.official_test is None:
+        return own
+    return np.concatenate([own, own.max() + 1 + np.arange(len(dataset.official_test))])
+
+
+def _official_tests(train: tuple[Indices, ...], pool: Pool, seed: int) -> tuple[Indices, ...]:
+    """Test samples of each client in the proportions of its training samples, of its own classes only."""
+    rng, test_y = generator(seed, "official test"), pool.test_y
+    assert test_y is not None  # the caller has looked
+    counts = np.stack([np.bincount(pool.y[index], minlength=pool.classes) for index in train])
+    shares: list[list[Indices]] = [[] for _ in train]
+    for c in range(pool.classes):
+        there = rng.permutation(np.flatnonzero(test_y == c))
+        owned = int(counts[:, c].sum())
+        if owned == 0:
+            continue
+        ends = np.floor(np.cumsum(counts[:, c]) / owned * len(there) + 0.5).astype(np.int64)
+        for k, piece in enumerate(np.split(there, ends[:-1])):
+            shares[k].append(piece)
+    tests = [np.concatenate(share) for share in shares]
+    for k, index in enumerate(tests):
+        if len(index) == 0:  # too few samples for a share: one of its most frequent class, shared with the owner
+            there = np.flatnonzero(test_y == int(counts[k].argmax()))
+            tests[k] = rng.choice(there, size=min(1, len(there)), replace=False) if len(there) else there
+    return tuple(len(pool) + np.sort(index) for index in tests)

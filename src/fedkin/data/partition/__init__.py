@@ -1,0 +1,34 @@
+"""Ways of sharing out a data set to clients.
+
+iid, dirichlet, dirichlet-total, classes     by label              label.py
+cluster-dirichlet, cluster-classes           with true groups      clustered.py
+natural                                      as the data came      natural.py
+dapfl                                        one paper's protocol  dapfl.py
+"""
+
+from __future__ import annotations
+
+from fedkin.data.partition.base import Assignment, Partition
+from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
+from fedkin.data.partition.dapfl import DAPFL
+from fedkin.data.partition.label import IID, Classes, Dirichlet, DirichletTotal
+from fedkin.data.partition.natural import Natural
+
+__all__ = [
+    "DAPFL",
+    "IID",
+    "PARTITIONS",
+    "Assignment",
+    "Classes",
+    "ClusterClasses",
+    "ClusterDirichlet",
+    "Dirichlet",
+    "DirichletTotal",
+    "Natural",
+    "Partition",
+]
+
+PARTITIONS: dict[str, type[Partition]] = {
+    p.name: p for p in (IID, Dirichlet, DirichletTotal, Classes, ClusterDirichlet, ClusterClasses, Natural, DAPFL)
+}
+"""Partition classes by the name used on the command line."""

@@ -1,0 +1,136 @@
+"""What every partition shares: the call, its result, the checks and the dealing out of samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Pool
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which samples belong to whom.
+
+    Attributes:
+        train: numbers of each client's samples, sorted. They are split further into train, validation and test,
+            unless ``test`` is given.
+        test: numbers of each client's test samples, for protocols with a test rule of their own.
+        groups: true group of each client, int64 ``[K]``, where the partition makes or knows groups.
+        names: names of the clients, where they have any.
+    """
+
+    train: tuple[Indices, ...]
+    test: tuple[Indices, ...] | None = None
+    groups: Tensor | None = None
+    names: tuple[str, ...] | None = None
+
+
+class Partition(ABC):
+    """A way of sharing out samples to clients: a frozen dataclass whose fields are its settings.
+
+    Its draws depend on the seed alone. A partition sees labels and client ids, never inputs.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Shares out ``pool``.
+
+        Args:
+            pool: labels of the samples, see `Dataset.pool`.
+            clients: number of clients.
+            seed: fixes every draw.
+
+        Raises:
+            PartitionError: impossible with these samples.
+            ConfigError: a number out of range.
+        """
+
+
+def check_clients(clients: int | None, pool: Pool, name: str) -> int:
+    """The number of clients, if it is possible.
+
+    Raises:
+        ConfigError: none given, or below 1.
+        PartitionError: more clients than samples.
+    """
+    if clients is None:
+        raise ConfigError(f"partition '{name}' needs the number of clients")
+    if clients < 1:
+        raise ConfigError(f"clients must be at least 1, got {clients}")
+    if clients > len(pool):
+        raise PartitionError(f"{clients} clients cannot share the {len(pool)} samples of {pool.name}; ask for fewer")
+    return clients
+
+
+def check_positive(**values: float) -> None:
+    """Raises ConfigError for the first value that is not a finite number above 0."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{name} must be a number above 0, got {value}")
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Raises ConfigError for the first value below ``least``."""
+    for name, value in values.items():
+        if value < least:
+            raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def check_min_samples(min_samples: int, clients: int, pool: Pool) -> None:
+    """Raises PartitionError when there are too few samples in all."""
+    if min_samples * clients > len(pool):
+        raise PartitionError(
+            f"{clients} clients with at least {min_samples} samples each need {min_samples * clients} samples, "
+            f"{pool.name} has {len(pool)}; lower min_samples or the number of clients"
+        )
+
+
+def members(pool: Pool) -> list[Indices]:
+    """Numbers of the samples of each class."""
+    return [np.flatnonzero(pool.y == c) for c in range(pool.classes)]
+
+
+def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -> tuple[Indices, ...]:
+    """Shares out the samples of each class at random.
+
+    Args:
+        samples: numbers of the samples of each class.
+        counts: how many of each class each client gets, ``[classes, K]``; a class's sum is at most its size.
+        rng: where the draws come from.
+    """
+    shares: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
+    for numbers, row in zip(samples, counts, strict=True):
+        pieces = np.split(rng.permutation(numbers), np.cumsum(row))
+        for share, piece in zip(shares, pieces, strict=False):  # the last piece is nobody's
+            share.append(piece)
+    return tuple(np.sort(np.concatenate(share)) for share in shares)
+
+
+def cut(total: int | Counts, shares: npt.NDArray[np.float64]) -> Counts:
+    """Whole numbers in the proportions of ``shares [..., K]`` that sum to ``total`` exactly."""
+    ends = np.floor(np.cumsum(shares, axis=-1) * np.asarray(total)[..., None] + 1e-9).astype(np.int64)
+    ends[..., -1] = total
+    pieces: Counts = np.diff(np.minimum(ends, np.asarray(total)[..., None]), axis=-1, prepend=0)
+    return pieces
+
+
+def largest_remainder(total: int, shares: npt.NDArray[np.float64]) -> Counts:
+    """``total`` in whole numbers nearest to the proportions ``shares [n]``, which sum to 1; ties to the first."""
+    exact = total * shares
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    rest = total - int(whole.sum())
+    whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1
+    return whole

@@ -1,0 +1,214 @@
+"""Partitions by label without groups: iid, two kinds of Dirichlet, a fixed number of classes per client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.core.errors import PartitionError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Pool
+from fedkin.data.draws import generator
+from fedkin.data.partition.base import (
+    Assignment,
+    Counts,
+    Partition,
+    check_at_least,
+    check_clients,
+    check_min_samples,
+    check_positive,
+    cut,
+    deal,
+    largest_remainder,
+    members,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class IID(Partition):
+    """Samples dealt at random, equally many to each client."""
+
+    name: ClassVar[str] = "iid"
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        k = check_clients(clients, pool, self.name)
+        order = generator(seed, "partition", self.name).permutation(len(pool))
+        return Assignment(train=tuple(np.sort(share) for share in np.array_split(order, k)))
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Each class shared out in proportions drawn from Dirichlet(alpha): the usual label skew."""
+
+    name: ClassVar[str] = "dirichlet"
+
+    alpha: float = 0.5
+    """Concentration: below 1 clients hold few classes, above 10 nearly the same mix."""
+    min_samples: int = 10
+    """Every client gets at least so many; the draw is repeated until it does."""
+    balance: bool = False
+    """A client that holds its equal share gets nothing of the classes to come (as NIID-Bench and PFLlib do)."""
+    tries: int = 100
+    """Draws before giving up."""
+
+    def __post_init__(self) -> None:
+        check_positive(alpha=self.alpha)
+        check_at_least(1, min_samples=self.min_samples, tries=self.tries)
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        k = check_clients(clients, pool, self.name)
+        check_min_samples(self.min_samples, k, pool)
+        rng, samples = generator(seed, "partition", self.name), members(pool)
+        counts = np.zeros((pool.classes, k), dtype=np.int64)
+        for _ in range(self.tries):
+            counts = self._draw(samples, k, rng)
+            if counts.sum(axis=0).min() >= self.min_samples:
+                return Assignment(train=deal(samples, counts, rng))
+        worst = int(counts.sum(axis=0).argmin())
+        raise PartitionError(
+            f"Dirichlet({self.alpha:g}) gave client {worst} only {counts[:, worst].sum()} samples after {self.tries} "
+            f"tries; lower min_samples (now {self.min_samples}), raise alpha or tries, or set balance"
+        )
+
+    def _draw(self, samples: list[Indices], clients: int, rng: np.random.Generator) -> Counts:
+        shares = rng.dirichlet(np.full(clients, self.alpha), size=len(samples))
+        sizes = np.array([len(numbers) for numbers in samples])
+        if not self.balance:
+            return cut(sizes, shares)
+        counts, fair = np.zeros((len(samples), clients), dtype=np.int64), sizes.sum() / clients
+        for c in rng.permutation(np.flatnonzero(sizes)):  # while samples are left, some client is open
+            open_ = counts.sum(axis=0) < fair
+            share = np.where(open_, shares[c], 0.0)
+            if share.sum() <= 0:  # the open clients' shares are below what a float can hold
+                share = open_ / open_.sum()
+            counts[c] = cut(int(sizes[c]), share / share.sum())
+        return counts
+
+
+@dataclass(frozen=True)
+class DirichletTotal(Partition):
+    """Clients of equal size whose class mixes are drawn from Dirichlet(alpha * p), total concentration alpha."""
+
+    name: ClassVar[str] = "dirichlet-total"
+
+    alpha: float = 0.5
+    """Total concentration. With C equal classes each has alpha / C: far harsher than ``dirichlet`` with that alpha."""
+
+    def __post_init__(self) -> None:
+        check_positive(alpha=self.alpha)
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """See `Partition.split`.
+
+        Clients are served in random order. One whose class has run out takes the classes that are left in its own
+        proportions among them, which are again Dirichlet distributed with the same parameters; so the skew stays, but
+        the last clients must take what is there. Sizes differ by one at most and every sample is used.
+        Source: CFIC's experiments, which ran on FLGo.
+        """
+        k = check_clients(clients, pool, self.name)
+        rng, samples = generator(seed, "partition", self.name), members(pool)
+        stock = np.array([len(numbers) for numbers in samples])
+        p = stock / stock.sum()
+        sizes = np.full(k, len(pool) // k) + (np.arange(k) < len(pool) % k)
+        counts = np.zeros((pool.classes, k), dtype=np.int64)
+        for client in rng.permutation(k):
+            counts[:, client] = _serve(int(sizes[client]), stock, _log_dirichlet(self.alpha * p, rng))
+            stock = stock - counts[:, client]
+        return Assignment(train=deal(samples, counts, rng))
+
+
+def _log_dirichlet(alpha: Floats, rng: np.random.Generator) -> Floats:
+    """Logarithms of a Dirichlet draw up to a constant: proportions like 1e-400 stay apart; -inf where alpha is 0."""
+    log = np.full(len(alpha), -np.inf)
+    some = alpha > 0
+    # G(a) = G(a + 1) * U^(1/a): a gamma variate of small shape a is below the smallest float, its logarithm is not
+    log[some] = np.log(rng.gamma(alpha[some] + 1)) + np.log(1 - rng.random(int(some.sum()))) / alpha[some]
+    return log
+
+
+def _serve(size: int, stock: Counts, log_mix: Floats) -> Counts:
+    """``size`` samples in the proportions ``log_mix``, as far as the stock of each class allows."""
+    got = np.zeros(len(stock), dtype=np.int64)
+    while (need := size - int(got.sum())) > 0:
+        logits = np.where(stock > got, log_mix, -np.inf)
+        share = np.exp(logits - logits.max())
+        got += np.minimum(largest_remainder(need, share / share.sum()), stock - got)
+    return got
+
+
+@dataclass(frozen=True)
+class Classes(Partition):
+    """A fixed number of classes per client, called pathological; no sample is shared."""
+
+    name: ClassVar[str] = "classes"
+
+    classes_per_client: int = 2
+    """Classes each client holds. With clients * classes_per_client below the number of classes, some stay unused."""
+    balanced: bool = False
+    """Owners of a class get equal shares of it; otherwise weights from 0.1 to 1 are drawn."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, classes_per_client=self.classes_per_client)
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        k = check_clients(clients, pool, self.name)
+        samples = members(pool)
+        present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
+        if self.classes_per_client > len(present):
+            raise PartitionError(
+                f"classes_per_client is {self.classes_per_client}, but {pool.name} has only {len(present)} classes; "
+                "lower it"
+            )
+        rng = generator(seed, "partition", self.name)
+        owned = np.zeros((pool.classes, k), dtype=bool)
+        owned[present] = hand_out(np.ones((len(present), k), dtype=bool), self.classes_per_client, rng)
+        return Assignment(train=deal(samples, share_classes(samples, owned, self.balanced, pool, rng), rng))
+
+
+def hand_out(allowed: npt.NDArray[np.bool_], each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Gives every taker ``each`` of the items it is allowed, those given out least so far, ties at random.
+
+    So every item is given out when there are enough takers, and about equally often.
+
+    Args:
+        allowed: which items each taker may have, ``[items, takers]``.
+        each: items per taker.
+        rng: where the draws come from.
+
+    Returns:
+        who got what, ``[items, takers]``.
+    """
+    given = np.zeros_like(allowed)
+    for taker in rng.permutation(allowed.shape[1]):
+        wear = given.sum(axis=1) + rng.random(len(allowed))
+        wear[~allowed[:, taker]] = np.inf
+        given[np.argsort(wear)[:each], taker] = True
+    return given
+
+
+def share_classes(
+    samples: list[Indices], owned: npt.NDArray[np.bool_], balanced: bool, pool: Pool, rng: np.random.Generator
+) -> Counts:
+    """Shares of each class for its owners: at least one sample each; equal, or with weights drawn from [0.1, 1).
+
+    Raises:
+        PartitionError: a class has fewer samples than owners.
+    """
+    counts = np.zeros(owned.shape, dtype=np.int64)
+    for c, numbers in enumerate(samples):
+        owners = rng.permutation(np.flatnonzero(owned[c]))
+        if len(owners) == 0:
+            continue
+        if len(owners) > len(numbers):
+            raise PartitionError(
+                f"class {c} of {pool.name} has {len(numbers)} samples for {len(owners)} clients that are to hold it; "
+                "use fewer clients or fewer classes per client"
+            )
+        weight = np.ones(len(owners)) if balanced else rng.uniform(0.1, 1, len(owners))
+        counts[c, owners] = 1 + largest_remainder(len(numbers) - len(owners), weight / weight.sum())
+    return counts

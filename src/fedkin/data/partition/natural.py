@@ -1,0 +1,72 @@
+"""The clients that the data came with: hospitals, writers, subjects, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Pool
+from fedkin.data.draws import generator
+from fedkin.data.partition.base import Assignment, Partition, check_at_least
+
+
+@dataclass(frozen=True)
+class Natural(Partition):
+    """The clients the data came with (hospital, writer, subject, file); true groups where the source knows them."""
+
+    name: ClassVar[str] = "natural"
+
+    min_samples: int = 10
+    """Clients with fewer samples are left out."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, min_samples=self.min_samples)
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """See `Partition.split`; ``clients`` is the most to keep, drawn at random, None: all.
+
+        Where the official test part is kept apart and every chosen client has samples in it, those are its test
+        samples. Samples whose client is not known are left out.
+        """
+        if pool.client is None:
+            raise PartitionError(
+                f"{pool.name} has no natural clients; name the client column or array, or use another partition"
+            )
+        if clients is not None and clients < 1:
+            raise ConfigError(f"clients must be at least 1, got {clients}")
+        ids, sizes = np.unique(pool.client[pool.client >= 0], return_counts=True)
+        large = ids[sizes >= self.min_samples]
+        if len(large) == 0:
+            raise PartitionError(
+                f"none of the {len(ids)} natural clients of {pool.name} has {self.min_samples} samples, the largest "
+                f"has {sizes.max(initial=0)}; lower min_samples"
+            )
+        if clients is not None and clients < len(large):
+            rng = generator(seed, "partition", self.name)
+            large = np.sort(rng.choice(large, size=clients, replace=False))
+        return Assignment(
+            train=_of_clients(pool.client, large),
+            test=_own_tests(pool, large),
+            groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
+            names=None if pool.client_names is None else tuple(pool.client_names[i] for i in large),
+        )
+
+
+def _of_clients(client: Indices, ids: Indices) -> tuple[Indices, ...]:
+    """Numbers of the samples of each of these clients."""
+    order = np.argsort(client, kind="stable")
+    ordered = client[order]
+    first, last = np.searchsorted(ordered, ids, side="left"), np.searchsorted(ordered, ids, side="right")
+    return tuple(order[a:b] for a, b in zip(first, last, strict=True))
+
+
+def _own_tests(pool: Pool, ids: Indices) -> tuple[Indices, ...] | None:
+    if pool.test_client is None:
+        return None
+    tests = tuple(len(pool) + numbers for numbers in _of_clients(pool.test_client, ids))
+    return tests if all(len(numbers) for numbers in tests) else None

@@ -1,0 +1,106 @@
+"""Reading and judging files: what several readers share."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import DataError
+
+Array = npt.NDArray[np.generic]
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed when its name ends in ``.gz``."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                return file.read()
+        return path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
+
+
+def pixels(values: Array) -> Tensor:
+    """Images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+
+    The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
+    deviation 0.5 differ by a linear map, which a network's first layer takes up.
+
+    Args:
+        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
+    """
+    return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)
+
+
+def channels_first(values: Array) -> Array:
+    """Images as ``[n, channels, height, width]``; arrays that are not images are returned as they are.
+
+    A last dimension of 1, 3 or 4 that is smaller than the first of a sample is taken for the channels.
+    """
+    if values.ndim == 3:
+        return values[:, None]
+    if values.ndim == 4 and values.shape[3] in (1, 3, 4) and values.shape[3] < values.shape[1]:
+        return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+    return values
+
+
+def class_numbers(values: Array, where: str) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Labels as int64 tensor, with class names when they were texts.
+
+    Args:
+        values: whole numbers from 0, or texts, ``[n]`` or ``[n, 1]``.
+        where: put in front of messages.
+
+    Raises:
+        DataError: more than one label per sample, negative, fractional, or absurdly large labels.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise DataError(f"{where}: expected one label per sample, got an array of shape {list(values.shape)}")
+    if len(values) == 0:
+        raise DataError(f"{where}: no labels; expected at least one")
+    if values.dtype.kind in "US":
+        names, numbers = np.unique(values.astype(str), return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
+    if values.dtype.kind not in "iufb":
+        raise DataError(f"{where}: labels must be whole numbers or texts, got an array of {values.dtype}")
+    bad = np.flatnonzero(values.astype(np.float64) != np.floor(values.astype(np.float64)))
+    if len(bad):
+        raise DataError(f"{where}: label {values[bad[0]]} of sample {bad[0]} is not a whole number")
+    if values.min() < 0:
+        at = int(np.argmin(values))
+        raise DataError(f"{where}: label {values[at]} of sample {at} is negative; number the classes from 0")
+    if int(values.max()) >= max(len(values), 2):
+        raise DataError(
+            f"{where}: the largest label is {int(values.max())} with only {len(values)} samples; "
+            "number the classes 0, 1, 2, ..."
+        )
+    return torch.from_numpy(values.astype(np.int64)), None
+
+
+def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
+    """Ids ``0..K-1`` in the order of the values, and the values as names."""
+    names, numbers = np.unique(values, return_inverse=True)
+    return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def listed(names: Sequence[str], limit: int = 20) -> str:
+    """The names, comma separated, the rest counted."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,145 @@
+"""numpy ``.npz`` files: four ways of naming the arrays, never a pickle.
+
+| arrays | who writes so |
+| --- | --- |
+| ``x``, ``y`` | own data; with ``scale``: ``x`` is fixed point and is multiplied by it |
+| ``x_train``, ``y_train``, perhaps ``x_test``, ``y_test`` | CIFAR and others in plain form |
+| ``train_images``, ``train_labels``, perhaps ``val_*``, ``test_*`` | MedMNIST; its validation part is trained on |
+
+Natural clients: an array named by the caller, or ``client``, ``subject`` or ``writer``, one id per sample; where the
+file has a test part, the same name with ``_train`` and ``_test``. ``unit`` or ``segment`` marks samples that must stay
+on one side of a split. ``label_names`` may name the classes.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import DataError
+from fedkin.core.samples import Data
+from fedkin.data.dataset import Dataset
+from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, nearest, numbered, pixels
+
+_CLIENT_KEYS = ("client", "subject", "writer")
+_UNIT_KEYS = ("unit", "segment")
+_LAYOUTS = (
+    ((("x", "y"),), None),
+    ((("x_train", "y_train"),), ("x_test", "y_test")),
+    ((("train_images", "train_labels"), ("val_images", "val_labels")), ("test_images", "test_labels")),
+)
+
+
+def read_npz(path: Path, *, client: str | None = None) -> Dataset:
+    """A data set from one ``.npz`` file.
+
+    uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
+    channel; channels may come first or last. Other inputs keep their values and shape.
+
+    Args:
+        path: the file.
+        client: name of the array with the client of each sample.
+
+    Raises:
+        DataError: not an npz file, pickled arrays, unknown names, sizes that differ, labels or values out of range.
+    """
+    arrays = read_arrays(path)
+    train, test = _layout(arrays, path)
+    x = np.concatenate([arrays[key] for key, _ in train])
+    label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
+    y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path))
+    n = len(x)
+    classes = int(y.max()) + 1
+    if "label_names" in arrays:
+        labels = tuple(str(name) for name in arrays["label_names"].ravel())
+        classes = max(classes, len(labels))
+    if n + (len(arrays[test[0]]) if test else 0) != len(y):
+        raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
+    official = Data(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
+    ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
+    unit = next((numbered(arrays[key])[0] for key in _UNIT_KEYS if key in arrays), None)
+    return Dataset(
+        x=_inputs(x, arrays, path),
+        y=y[:n],
+        classes=classes,
+        name=path.stem,
+        official_test=official,
+        client=None if ids is None else ids[:n],
+        test_client=None if ids is None or test is None else ids[n:],
+        client_names=names,
+        unit=unit,
+        labels=labels,
+    )
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an npz file by name; DataError when it cannot be read without unpickling."""
+    try:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise DataError(f"{path}: expected several named arrays (numpy.savez), got a single one")
+            return {key: file[key] for key in file.files}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable .npz file ({error}); fetch it again") from error
+    except ValueError as error:
+        raise DataError(
+            f"{path}: holds pickled objects or is no .npz file ({error}); fedkin never unpickles data, "
+            "save plain arrays of numbers or texts"
+        ) from error
+
+
+def _layout(arrays: Mapping[str, Array], path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[str, str] | None]:
+    for parts, test in _LAYOUTS:
+        if all(key in arrays for key in parts[0]):
+            train = tuple(pair for pair in parts if all(key in arrays for key in pair))
+            return train, test if test and all(key in arrays for key in test) else None
+    raise DataError(
+        f"{path}: expected arrays x and y, or x_train and y_train, or train_images and train_labels; "
+        f"it holds {listed(sorted(arrays))}"
+    )
+
+
+def _column(values: Array) -> Array:
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
+    if values.dtype.kind not in "iufb" or values.ndim < 2:
+        raise DataError(
+            f"{path}: inputs must be an array of numbers [n, ...], got {values.dtype} of shape {list(values.shape)}"
+        )
+    if "scale" in arrays:
+        return torch.from_numpy(values.astype(np.float32) * np.float32(arrays["scale"]))
+    if values.dtype == np.uint8:
+        return pixels(channels_first(values))
+    square = values.ndim == 3 and values.shape[1] == values.shape[2]
+    return torch.from_numpy((channels_first(values) if square or values.ndim == 4 else values).astype(np.float32))
+
+
+def _clients(
+    arrays: Mapping[str, Array], path: Path, client: str | None, n: int, tests: int | None
+) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Client ids of the training and test samples one after the other, and their names."""
+    for key in _CLIENT_KEYS if client is None else (client,):
+        ends = ("",) if tests is None else ("_train", "_test")
+        found = [arrays[key + end] for end in ends if key + end in arrays]
+        if len(found) != len(ends):
+            continue
+        sizes, expected = [len(a) for a in found], [n] if tests is None else [n, tests]
+        if sizes != expected or any(a.ndim != 1 for a in found):
+            raise DataError(f"{path}: array '{key}' gives {sizes} client ids for {expected} samples; each needs one")
+        ids, names = numbered(np.concatenate(found))
+        return ids, tuple(f"{key} {name}" for name in names)
+    if client is None:
+        return None, None
+    raise DataError(
+        f"{path}: no array '{client}' with the client of each sample{nearest(client, arrays)}; "
+        f"it holds {listed(sorted(arrays))}"
+    )

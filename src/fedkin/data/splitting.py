@@ -1,0 +1,93 @@
+"""Splits one client's samples into train, validation and test parts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.core.errors import ConfigError
+from fedkin.data.checks import Indices
+
+Parts = tuple[Indices, Indices, Indices]
+
+
+def check_fractions(test: float, validation: float) -> None:
+    """Raises ConfigError unless both are in [0, 1) and something is left to train on."""
+    for name, value in (("test", test), ("validation", validation)):
+        if not 0 <= value < 1:
+            raise ConfigError(f"{name} must be a fraction from 0 up to, not including, 1; got {value}")
+    if test + validation >= 1:
+        raise ConfigError(f"test {test} + validation {validation} leave nothing to train on; their sum must be below 1")
+
+
+def three_parts(
+    y: Indices, *, test: float, validation: float, rng: np.random.Generator, unit: Indices | None = None
+) -> Parts:
+    """Positions of the train, validation and test samples of one client.
+
+    Stratified as far as the numbers allow: the first sample of every class is for training, the others are laid out
+    so that every stretch of them holds the classes in the client's proportions, and each part takes one stretch.
+    A client with three samples or more has at least one in each part that was asked for.
+
+    Args:
+        y: the client's labels, ``[n]``.
+        test: fraction for the test part.
+        validation: fraction for the validation part.
+        rng: where the draws come from.
+        unit: samples with equal numbers stay together, ``[n]``; parts then have about the sizes asked for.
+
+    Returns:
+        three sorted arrays of positions in ``0..n-1``, disjoint, together all of them.
+    """
+    label, size, member = _units(y, unit)
+    order = _order(label, rng)
+    train, held, _ = part_sizes(len(y), test, validation)
+    middle = np.cumsum(size[order]) - size[order] / 2
+    part = (middle >= train).astype(np.int64) + (middle >= train + held)
+    _fill_empty(part, test, validation)
+    of_unit = np.empty(len(label), dtype=np.int64)
+    of_unit[order] = part
+    of_sample = of_unit[member]
+    return np.flatnonzero(of_sample == 0), np.flatnonzero(of_sample == 1), np.flatnonzero(of_sample == 2)
+
+
+def part_sizes(n: int, test: float, validation: float) -> tuple[int, int, int]:
+    """How many of ``n`` samples are for training, validation and test."""
+    held = {"test": math.floor(test * n + 0.5), "validation": math.floor(validation * n + 0.5)}
+    if n >= 2 and test > 0:
+        held["test"] = max(held["test"], 1)
+    if n >= 3 and validation > 0:
+        held["validation"] = max(held["validation"], 1)
+    while sum(held.values()) > n - 1:  # one sample is always left to train on
+        held[max(held, key=lambda part: held[part])] -= 1
+    return n - sum(held.values()), held["validation"], held["test"]
+
+
+def _units(y: Indices, unit: Indices | None) -> tuple[Indices, Indices, Indices]:
+    """Label and size of each unit, and the unit each sample belongs to."""
+    if unit is None:
+        return y, np.ones(len(y), dtype=np.int64), np.arange(len(y))
+    _, first, member, size = np.unique(unit, return_index=True, return_inverse=True, return_counts=True)
+    return y[first], size.astype(np.int64), member.astype(np.int64)
+
+
+def _order(label: Indices, rng: np.random.Generator) -> Indices:
+    key: npt.NDArray[np.float64] = np.empty(len(label))
+    for c in np.unique(label):
+        member = rng.permutation(np.flatnonzero(label == c))
+        key[member[0]] = rng.random() - 1  # before everything else: trained on
+        rest = len(member) - 1
+        key[member[1:]] = (np.arange(rest) + rng.random()) / max(rest, 1)
+    return np.argsort(key, kind="stable")
+
+
+def _fill_empty(part: Indices, test: float, validation: float) -> None:
+    """With units of different sizes a part can come out empty: move one unit, in place."""
+    part[0] = 0
+    if test > 0 and len(part) >= 2:
+        part[-1] = 2
+    if validation > 0 and len(part) >= 3 and not (part == 1).any():
+        spare = np.flatnonzero(part[1:] < 2) + 1
+        part[spare[-1] if len(spare) else len(part) - 2] = 1

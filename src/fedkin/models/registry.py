@@ -1,0 +1,149 @@
+"""Networks by name, and people's own by import path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.core.errors import ModelError
+from fedkin.models import papers, plain
+from fedkin.models.resnet import resnet18
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "linear": plain.linear,
+    "mlp": plain.mlp,
+    "small-cnn": plain.small_cnn,
+    "dapfl-cnn": papers.dapfl_cnn,
+    "dapfl-cnn100": papers.dapfl_cnn100,
+    "dapfl-mlp": papers.dapfl_mlp,
+    "dapfl-mlp-code": papers.dapfl_mlp_code,
+    "pfedcs-cnn": papers.pfedcs_cnn,
+    "resnet18": resnet18,
+    "cfic-cnn": papers.cfic_cnn,
+    "cfic-cnn-cifar": papers.cfic_cnn_cifar,
+    "cfic-cnn-emnist": papers.cfic_cnn_emnist,
+    "cam-cnn": papers.cam_cnn,
+    "cam-lenet": papers.cam_lenet,
+}
+"""Makers of networks, called as ``f(shape, classes)``; the first line of a maker's docstring describes the network."""
+
+_CLASSES = ("classes", "num_classes", "n_classes", "n_class")
+
+
+def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A new network, its parameters drawn from torch's global generator.
+
+    Args:
+        name: a name from `MODELS`, or ``package.module:attribute``, an ``nn.Module`` class or a function that returns
+            a module. It is called with ``shape`` and ``classes`` if it has parameters of these names, else, by the
+            number of arguments that it must be given, as ``f(shape, classes)``, ``f(classes)`` or ``f()``. Modules in
+            the current folder are found too.
+        shape: shape of one input, without the batch.
+        classes: number of classes.
+
+    Raises:
+        ModelError: no such name or import, the maker failed, or the network does not give ``[B, classes]``.
+    """
+    if name in MODELS:
+        module = MODELS[name](shape, classes)
+    elif ":" in name:
+        module = _make(_find(name), name, shape, classes)
+    else:
+        close = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else "."
+        raise ModelError(
+            f"no model '{name}'{hint} Known: {', '.join(MODELS)}; or give package.module:attribute for one of your own"
+        )
+    _check_output(module, name, shape, classes)
+    return module
+
+
+def _find(name: str) -> Any:
+    path, _, attribute = name.partition(":")
+    here, known = str(Path.cwd()), list(sys.path)
+    try:
+        sys.path.append(here)  # a console script does not look into the current folder by itself
+        found = importlib.import_module(path)
+    except Exception as error:  # whatever a person's module raises at import
+        raise ModelError(f"{name}: importing {path!r} failed: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = known
+    if not hasattr(found, attribute):
+        close = difflib.get_close_matches(attribute, dir(found), n=1)
+        raise ModelError(
+            f"{name}: module {path!r} has no attribute {attribute!r}"
+            + (f"; did you mean '{close[0]}'?" if close else "")
+        )
+    return getattr(found, attribute)
+
+
+def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    if not callable(maker) or isinstance(maker, nn.Module):
+        raise ModelError(
+            f"{name}: expected an nn.Module class or a function that makes a module, got {_kind(maker)}; "
+            "each run needs a network of its own"
+        )
+    args, kwargs = _arguments(maker, name, shape, classes)
+    try:
+        module = maker(*args, **kwargs)
+    except Exception as error:  # whatever a person's maker raises
+        raise ModelError(f"{name}: making the network failed: {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{name}: expected an nn.Module from the call, got {_kind(module)}")
+    return module
+
+
+def _arguments(
+    maker: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What to call the maker with, see `get_model`."""
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{name}: its arguments cannot be found out ({error}); wrap it in a function") from error
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    kwargs: dict[str, Any] = {"shape": shape} if "shape" in named else {}
+    kwargs |= {word: classes for word in _CLASSES if word in named}
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in kwargs
+    ]
+    if not needed:
+        return (), kwargs
+    if not kwargs and len(needed) <= 2:
+        return ((classes,) if len(needed) == 1 else (shape, classes)), {}
+    raise ModelError(
+        f"{name}: cannot tell what to pass for {', '.join(needed)}; fedkin calls f(shape, classes), f(classes) or f(), "
+        "so wrap it in a function with these arguments"
+    )
+
+
+def _check_output(module: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """One pass of two zero inputs in eval mode, which leaves statistics and random state alone."""
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(torch.zeros(2, *shape))
+    except Exception as error:  # whatever a person's forward raises
+        raise ModelError(
+            f"{name}: inputs of shape {list(shape)} cannot go through: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        module.train(was_training)
+    if not isinstance(out, Tensor) or tuple(out.shape) != (2, classes):
+        got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {_kind(out)}"
+        raise ModelError(f"{name}: expected logits [B, {classes}] for {classes} classes, got {got} for B = 2")
+
+
+def _kind(thing: object) -> str:
+    return f"an object of type {type(thing).__name__}"

@@ -1,0 +1,41 @@
+"""What a run starts from: a name, a module or a function, as a function that makes fresh networks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from torch import nn
+
+from fedkin.models.registry import get_model
+
+Model = str | nn.Module | Callable[[], nn.Module]
+
+
+def factory(model: Model, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+    """A function that makes the network anew, with the values that the global random state gives.
+
+    A module is first copied as it is, so that a run can start from trained values; further copies are drawn anew.
+    """
+    if isinstance(model, str):
+        return lambda: get_model(model, shape, classes)
+    if isinstance(model, nn.Module):
+        return _Again(model)
+    return model
+
+
+class _Again:
+    """Makes copies of a module: the first as it is, the others with new random values."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._first = module, True
+
+    def __call__(self) -> nn.Module:
+        made = copy.deepcopy(self._module)
+        if not self._first:
+            for m in made.modules():
+                reset = getattr(m, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        self._first = False
+        return made

@@ -1,0 +1,127 @@
+"""Reading csv files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.data import load
+
+TABLE = "age,ward,colour,sick\n40,b,red,0\n50,a,blue,2\n,b,red,1\n60,a,,0\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "patients.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_columns(table: Path) -> None:
+    """Numbers are standardised, missing ones become the mean with a flag, texts one column each."""
+    d = load(table, target="sick", client="ward")
+    assert d.shape == (2 + 3,)
+    age = np.array([40, 50, 50, 60.0])
+    assert np.allclose(d.x[:, 0].numpy(), (age - 50) / np.std([40, 50, 60]))
+    assert d.x[:, 1].tolist() == [0, 0, 1, 0]
+    assert d.x[:, 2:].tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert (d.classes, d.labels, d.y.tolist()) == (3, ("0", "1", "2"), [0, 2, 1, 0])
+    assert d.client is not None
+    assert d.client.tolist() == [1, 0, 1, 0]
+    assert (d.client_names, d.name) == (("a", "b"), "patients")
+
+
+def test_binary_and_drop(table: Path) -> None:
+    """binary makes two classes, drop leaves columns out, a client column is never an input."""
+    d = load(table, target="sick", client="ward", binary=True, drop=["colour"])
+    assert (d.y.tolist(), d.labels, d.shape) == ([0, 1, 1, 0], ("sick <= 0", "sick > 0"), (2,))
+    assert load(table, target="sick", drop=["colour"]).client is None
+
+
+def test_text_target(table: Path) -> None:
+    """A target of texts becomes classes in alphabetical order."""
+    d = load(table, target="ward")
+    assert (d.y.tolist(), d.labels) == ([1, 0, 1, 0], ("a", "b"))
+    with pytest.raises(DataError, match="binary needs a target of numbers, 'ward' holds texts"):
+        load(table, target="ward", binary=True)
+
+
+def test_numbered_classes_are_in_order(tmp_path: Path) -> None:
+    """Whole numbers are ordered as numbers, whatever they start from; 2.0 is 2; clients 2 and 10 too."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,y,c\n1,10,10\n2,2.0,2\n3,2,10\n")
+    d = load(path, target="y", client="c")
+    assert (d.labels, d.y.tolist(), d.client_names) == (("2", "10"), [1, 0, 0], ("2", "10"))
+
+
+def test_one_file_per_client(tmp_path: Path) -> None:
+    """Several files, or a folder of them, are one client each; the order of columns may differ."""
+    (tmp_path / "north.csv").write_text("x;y\n1;0\n2;1\n")
+    (tmp_path / "south.csv").write_text("y\tx\n1\t6\n")
+    for spec in (tmp_path, [tmp_path / "north.csv", tmp_path / "south.csv"]):
+        d = load(spec, target="y")
+        assert d.client is not None
+        assert (d.client.tolist(), d.client_names) == ([0, 0, 1], ("north", "south"))
+        assert np.allclose(d.x[:, 0].numpy(), (np.array([1, 2, 6]) - 3) / np.std([1, 2, 6]))
+        assert d.y.tolist() == [0, 1, 1]
+
+
+def test_columns_of_files_must_agree(tmp_path: Path) -> None:
+    """Files with other columns are refused with both lists."""
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n")
+    (tmp_path / "b.csv").write_text("z,y\n1,0\n")
+    with pytest.raises(DataError, match=r"b\.csv: columns z, y differ from those of a\.csv, x, y"):
+        load(tmp_path, target="y")
+
+
+def test_target_is_needed(table: Path) -> None:
+    """Without a target the columns are listed; a wrong one is answered with the nearest."""
+    with pytest.raises(ConfigError, match="needs target, the column with the class; it has age, ward, colour, sick"):
+        load(table)
+    with pytest.raises(DataError, match="no column 'sik' for the target; did you mean 'sick'"):
+        load(table, target="sik")
+    with pytest.raises(DataError, match=r"no column 'hospital' for the client.*the columns are age, ward"):
+        load(table, target="sick", client="hospital")
+    with pytest.raises(DataError, match="no column 'id' for the columns to drop"):
+        load(table, target="sick", drop=["id"])
+    with pytest.raises(DataError, match="no column is left as input"):
+        load(table, target="sick", client="ward", drop=["age", "colour"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a header line and at least one row, got 0 lines"),
+        ("x,y\n", "expected a header line and at least one row, got 1 lines"),
+        ("x,x,y\n1,2,0\n", "every column needs a name of its own, the header is x, x, y"),
+        ("x,,y\n1,2,0\n", "every column needs a name of its own"),
+        ("x,y\n1,0\n1\n", "line 3: 1 fields, the header has 2"),
+        ("x,y\n1,0\n1,\n", "line 3: the target 'y' is empty"),
+        ("x,y\n1,0\n1,0.5\n", r"line 3: target 0\.5 is not a class"),
+        ("x,y\n1,0\ninf,1\n", "line 3: 'x' is inf"),
+        ("x,y\n?,0\nNA,1\n", "column 'x' is empty in every row; drop it"),
+        ("x,y\n" + "".join(f"t{i},0\n" for i in range(51)), "column 'x' holds 51 different texts, at most 50"),
+        ("x,y\n" + "".join(f"1,{i}\n" for i in range(1001)), "target 'y' has 1001 different values, at most 1000"),
+    ],
+)
+def test_bad_tables(text: str, message: str, tmp_path: Path) -> None:
+    """Every fault of a table is named with its place."""
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "t.csv", target="y")
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    """A file that is no text is refused."""
+    (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00x")
+    with pytest.raises(DataError, match="cannot be read as a UTF-8 csv file"):
+        load(tmp_path / "t.csv", target="y")
+
+
+def test_constant_column(tmp_path: Path) -> None:
+    """A column with a single value becomes zeros, not NaN."""
+    (tmp_path / "t.csv").write_text("x,y\n5,0\n5,1\n")
+    assert load(tmp_path / "t.csv", target="y").x.tolist() == [[0.0], [0.0]]

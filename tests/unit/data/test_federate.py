@@ -1,0 +1,178 @@
+"""From a data set and a partition to a federation: pooled and official splits, caps, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.core.errors import ConfigError, DataError, PartitionError
+from fedkin.core.samples import Data
+from fedkin.data import DAPFL, IID, Classes, Dataset, Dirichlet, Federation, Natural, federate, planted_groups
+
+Make = Callable[..., Dataset]
+
+
+def numbers(data: Data) -> list[int]:
+    """The samples' numbers, which are their inputs."""
+    return [int(v) for v in data.x[:, 0]]
+
+
+def official(n: int, first: int, classes: int = 3) -> Data:
+    return Data(torch.arange(first, first + n, dtype=torch.float32)[:, None], torch.arange(n) % classes)
+
+
+def test_pooled_uses_every_sample_once(make_dataset: Make) -> None:
+    """With a pooled split the official test part is shared out too, each sample to exactly one part of one client."""
+    f = federate(make_dataset(60, official_test=official(30, 60)), IID(), clients=4, seed=3)
+    seen = [i for s in f.clients for part in (s.train, s.validation, s.test) for i in numbers(part)]
+    assert sorted(seen) == list(range(90))
+    assert f.name == "toy, iid"
+
+
+def test_official_keeps_test_images_for_testing(make_dataset: Make) -> None:
+    """With the official split nobody trains on a test image, and clients are tested on their own classes only."""
+    f = federate(
+        make_dataset(60, official_test=official(30, 60)),
+        Classes(classes_per_client=1, balanced=True),
+        clients=6,
+        split="official",
+    )
+    assert sorted(i for s in f.clients for i in numbers(s.test)) == list(range(60, 90))
+    assert all(i < 60 for s in f.clients for i in numbers(s.train) + numbers(s.validation))
+    for s in f.clients:
+        assert set(s.test.y.tolist()) == set(s.train.y.tolist())
+        assert len(s.test) == 5
+
+
+def test_official_gives_small_clients_a_test_image(make_dataset: Make) -> None:
+    """A client too small for a share of the official test part still gets one image of its most frequent class."""
+    f = federate(make_dataset(60, official_test=official(3, 60)), IID(), clients=20, split="official")
+    assert int(f.sizes()[:, 2].min()) == 1
+    assert all(set(s.test.y.tolist()) <= {*s.train.y.tolist(), *s.validation.y.tolist()} for s in f.clients)
+
+
+def test_official_needs_a_test_part(make_dataset: Make) -> None:
+    """Asking for an official split of data without one is refused, as is an unknown split."""
+    with pytest.raises(ConfigError, match="needs an official test part, toy has none; use 'pooled'"):
+        federate(make_dataset(), IID(), clients=2, split="official")
+    with pytest.raises(ConfigError, match="split must be one of pooled, official, got 'random'"):
+        federate(make_dataset(), IID(), clients=2, split="random")  # type: ignore[arg-type]
+
+
+def test_same_seed_same_federation(make_dataset: Make) -> None:
+    """The federation depends on the seed alone, not on the global random state, which it leaves as it was."""
+    data = make_dataset(200)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    first = federate(data, Dirichlet(0.5, min_samples=1), clients=5, seed=7).fingerprint()
+    assert torch.equal(state, torch.random.get_rng_state())
+    torch.manual_seed(2)
+    assert federate(data, Dirichlet(0.5, min_samples=1), clients=5, seed=7).fingerprint() == first
+    assert federate(data, Dirichlet(0.5, min_samples=1), clients=5, seed=8).fingerprint() != first
+
+
+def test_cap(make_dataset: Make) -> None:
+    """samples_per_client keeps a random subset of the larger clients; smaller ones stay as they are."""
+    f = federate(make_dataset(60), IID(), clients=4, samples_per_client=10)
+    assert f.sizes().sum(dim=1).tolist() == [10] * 4
+    with pytest.raises(ConfigError, match="samples_per_client must be at least 1, got 0"):
+        federate(make_dataset(60), IID(), clients=4, samples_per_client=0)
+
+
+def test_units_are_respected(make_dataset: Make) -> None:
+    """Windows of one recording never lie on both sides of a client's split."""
+    data = make_dataset(60, classes=1, unit=torch.arange(60) // 3, client=torch.arange(60) // 30)
+    f = federate(data, Natural(), seed=1)
+    for s in f.clients:
+        recordings = [{i // 3 for i in numbers(part)} for part in (s.train, s.validation, s.test)]
+        assert sum(map(len, recordings)) == 10
+
+
+def test_natural_tests_on_own_official_samples(make_dataset: Make) -> None:
+    """Where clients are known in both parts, an official split gives each client its own test samples."""
+    data = make_dataset(
+        60,
+        official_test=official(20, 60),
+        client=torch.arange(60) % 2,
+        test_client=torch.arange(20) % 2,
+        client_names=("a", "b"),
+        groups=torch.tensor([1, 0]),
+    )
+    f = federate(data, Natural(), split="official")
+    assert numbers(f.clients[1].test) == list(range(61, 80, 2))
+    assert f.client_names == ("a", "b")
+    assert f.groups is not None
+    assert f.groups.tolist() == [1, 0]
+    pooled = federate(data, Natural())
+    assert pooled.sizes().sum(dim=1).tolist() == [40, 40]
+
+
+def test_dapfl_uses_its_own_test_rule(make_dataset: Make) -> None:
+    """DA-PFL's test images come from the official part, or from a sixth of each class that nobody trains on."""
+    data = make_dataset(3000, official_test=official(600, 3000))
+    f = federate(data, DAPFL(1.0), clients=5, split="official", validation=0)
+    assert all(i >= 3000 for s in f.clients for i in numbers(s.test))
+    assert f.sizes()[:, 1].tolist() == [0] * 5
+    f = federate(data, DAPFL(1.0), clients=5)
+    tested = {i for s in f.clients for i in numbers(s.test)}
+    assert not tested & {i for s in f.clients for i in numbers(s.train) + numbers(s.validation)}
+
+
+def test_clients_are_needed(make_dataset: Make) -> None:
+    """Without natural clients the number of clients must be given, and be possible."""
+    with pytest.raises(ConfigError, match="partition 'iid' needs the number of clients"):
+        federate(make_dataset(), IID())
+    with pytest.raises(PartitionError, match="70 clients cannot share the 60 samples of toy"):
+        federate(make_dataset(), IID(), clients=70)
+
+
+def test_planted_groups() -> None:
+    """Planted clients come with their true groups; group g calls class c by the number c + g."""
+    f = planted_groups(clients=6, groups=3, samples=40, classes=4, noise=0.0)
+    assert isinstance(f, Federation)
+    assert f.groups is not None
+    assert f.groups.tolist() == [0, 1, 2, 0, 1, 2]
+    called = [{tuple(x.tolist()): int(y) for x, y in zip(s.train.x, s.train.y, strict=True)} for s in f.clients]
+    for k in range(6):
+        assert all(called[k][x] == (called[0][x] + k % 3) % 4 for x in called[0])
+
+
+def test_planted_inputs() -> None:
+    """With kind 'inputs' a group's inputs are turned: lengths stay, directions do not; labels mean the same."""
+    f = planted_groups(clients=4, groups=2, kind="inputs", noise=0.0, shape=(1, 4, 4))
+    assert f.shape == (1, 4, 4)
+    means = [torch.stack([s.train.x[s.train.y == c].mean(0).flatten() for c in range(4)]) for s in f.clients]
+    assert torch.allclose(means[0].norm(dim=1), means[1].norm(dim=1), atol=1e-4)
+    assert torch.allclose(means[0], means[2], atol=1e-5)
+    assert not torch.allclose(means[0], means[1], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"groups": 13}, r"groups must lie in 1\.\.12"),
+        ({"groups": 5}, "4 classes can be renumbered for at most 4 groups"),
+        ({"samples": 3}, "3 samples"),
+        ({"kind": "both"}, "kind must be"),
+    ],
+)
+def test_planted_settings(setting: dict[str, object], message: str) -> None:
+    """Impossible numbers of groups, samples or classes are refused."""
+    with pytest.raises(ConfigError, match=message):
+        planted_groups(**setting)  # type: ignore[arg-type]
+
+
+def test_dataset_checks(make_dataset: Make) -> None:
+    """A data set refuses parts that do not fit."""
+    with pytest.raises(DataError, match="toy: no samples"):
+        make_dataset(0)
+    with pytest.raises(DataError, match=r"toy: client has shape \[3\] for 60 samples"):
+        make_dataset(60, client=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"official test part: inputs of shape \[2\]"):
+        make_dataset(60, official_test=Data(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64)))
+    with pytest.raises(DataError, match="2 class names for 3 classes"):
+        make_dataset(60, labels=("a", "b"))

@@ -1,0 +1,144 @@
+"""A federation checks its clients and can tell whether data changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
+from fedkin.data import Federation, Shard
+
+
+def part(n: int, label: int = 0, shape: tuple[int, ...] = (2,)) -> Data:
+    return Data(torch.zeros(n, *shape), torch.full((n,), label))
+
+
+def shard(n: int = 2, **parts: Data) -> Shard:
+    return Shard(**{"train": part(n), "validation": part(1), "test": part(1), **parts})
+
+
+def test_properties() -> None:
+    """Length, input shape, sizes and class counts follow from the shards; empty validation and test are allowed."""
+    f = Federation((shard(3), shard(train=part(2, 1), validation=part(0), test=part(0))), classes=2)
+    assert (len(f), f.shape) == (2, (2,))
+    assert f.sizes().tolist() == [[3, 1, 1], [2, 0, 0]]
+    assert f.counts().tolist() == [[3, 0], [0, 2]]
+
+
+def test_no_clients() -> None:
+    """A federation without clients is refused."""
+    with pytest.raises(DataError, match="at least one client"):
+        Federation((), classes=2)
+
+
+def test_empty_client_is_named() -> None:
+    """A client without training samples is refused by name."""
+    with pytest.raises(DataError, match="client 1 has no training sample"):
+        Federation((shard(), shard(train=part(0))), classes=2)
+
+
+def test_label_out_of_range_is_named() -> None:
+    """A label outside 0..classes-1 is refused with client, part, value and position."""
+    bad = Data(torch.zeros(3, 2), torch.tensor([0, 1, 7]))
+    with pytest.raises(DataError, match=r"client 1, test part: label 7 of sample 2 is not in 0\.\.1"):
+        Federation((shard(), shard(test=bad)), classes=2)
+    with pytest.raises(DataError, match="label -1 of sample 0"):
+        Federation((shard(train=part(2, -1)),), classes=2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_not_finite_is_named(value: float) -> None:
+    """NaN and infinite inputs are refused with client and sample."""
+    x = torch.zeros(4, 2)
+    x[3, 1] = value
+    with pytest.raises(DataError, match="client 0, train part: sample 3 holds NaN or an infinite value"):
+        Federation((shard(train=Data(x, torch.zeros(4, dtype=torch.int64))),), classes=2)
+
+
+def test_types() -> None:
+    """Inputs must be float32, labels int64, and both must be as long."""
+    with pytest.raises(DataError, match="inputs must be float32, got float64"):
+        Federation((shard(train=Data(torch.zeros(1, 2).double(), torch.zeros(1, dtype=torch.int64))),), classes=2)
+    with pytest.raises(DataError, match="labels must be int64, got int32"):
+        Federation((shard(train=Data(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int32))),), classes=2)
+    with pytest.raises(DataError, match="2 inputs but 1 labels"):
+        Federation((shard(train=Data(torch.zeros(2, 2), torch.zeros(1, dtype=torch.int64))),), classes=2)
+    with pytest.raises(DataError, match=r"got shapes \[2\] and \[2\]"):
+        Federation((shard(train=Data(torch.zeros(2), torch.zeros(2, dtype=torch.int64))),), classes=2)
+
+
+def test_shapes_must_agree() -> None:
+    """A client with inputs of another shape is refused with both shapes."""
+    with pytest.raises(DataError, match=r"client 1, train part: inputs of shape \[3\], those of client 0 have \[2\]"):
+        Federation((shard(), shard(train=part(2, shape=(3,)))), classes=2)
+
+
+def test_groups_and_names_must_fit() -> None:
+    """Groups are int64, one per client; class names one per class; client names one per client."""
+    with pytest.raises(DataError, match="groups must be int64"):
+        Federation((shard(),), classes=2, groups=torch.tensor([0, 1]))
+    with pytest.raises(DataError, match="groups must be int64"):
+        Federation((shard(),), classes=2, groups=torch.tensor([0.0]))
+    with pytest.raises(DataError, match="labels holds 1 names, expected 2"):
+        Federation((shard(),), classes=2, labels=("cat",))
+    with pytest.raises(DataError, match="client_names holds 2 names, expected 1"):
+        Federation((shard(),), classes=2, client_names=("a", "b"))
+
+
+def test_fingerprint_sees_every_change() -> None:
+    """Equal data have equal fingerprints; one pixel, one label, or a sample in another part changes it."""
+    base = Federation((shard(3), shard(2)), classes=2)
+    assert base.fingerprint() == Federation((shard(3), shard(2)), classes=2, name="other").fingerprint()
+    assert len(base.fingerprint()) == 32
+    x = torch.zeros(3, 2)
+    x[0, 0] = 1e-6
+    others = [
+        Federation((shard(train=Data(x, torch.zeros(3, dtype=torch.int64))), shard(2)), classes=2),
+        Federation((shard(train=part(3, 1)), shard(2)), classes=2),
+        Federation((shard(2), shard(3)), classes=2),
+        Federation((shard(2, validation=part(2)), shard(2)), classes=2),
+        dataclasses.replace(base, classes=3),
+    ]
+    assert len({f.fingerprint() for f in [base, *others]}) == 6
+
+
+def test_describe() -> None:
+    """The description has the sizes and the number of true groups."""
+    text = Federation((shard(3), shard(2)), classes=2, name="toy", groups=torch.tensor([0, 1])).describe()
+    assert "toy: 2 clients, 2 classes, inputs [2]" in text
+    assert "2 / 2.5 / 3 (min / median / max) samples per client, 5 in all" in text
+    assert "2 true groups" in text
+
+
+def test_from_arrays() -> None:
+    """Own arrays are split per client into three disjoint parts that hold everything."""
+    rng = np.random.default_rng(0)
+    own = [(np.arange(n, dtype=float)[:, None], rng.integers(0, 3, n)) for n in (50, 20)]
+    f = Federation.from_arrays(own, classes=3, groups=[1, 0], client_names=["north", "south"])
+    assert f.sizes().tolist() == [[35, 5, 10], [14, 2, 4]]
+    assert f.groups is not None
+    assert f.groups.tolist() == [1, 0]
+    assert f.client_names == ("north", "south")
+    for (x, y), s in zip(own, f.clients, strict=True):
+        seen = torch.cat([s.train.x, s.validation.x, s.test.x])[:, 0].long()
+        assert sorted(seen.tolist()) == list(range(len(x)))
+        assert torch.cat([s.train.y, s.validation.y, s.test.y]).tolist() == y[seen.numpy()].tolist()
+
+
+def test_from_arrays_errors() -> None:
+    """Clients without samples, labels that are no whole numbers, arrays that are none: refused by client."""
+    good = (np.zeros((3, 2)), np.zeros(3, dtype=int))
+    with pytest.raises(DataError, match="client 1 has no samples"):
+        Federation.from_arrays([good, (np.zeros((0, 2)), np.zeros(0, dtype=int))])
+    with pytest.raises(DataError, match="client 1: labels must be whole numbers"):
+        Federation.from_arrays([good, (np.zeros((3, 2)), np.zeros(3))])
+    with pytest.raises(DataError, match="client 0: cannot be read as an array"):
+        Federation.from_arrays([([[1.0], [1.0, 2.0]], [0, 1])])
+    with pytest.raises(DataError, match="client 0: label -1"):
+        Federation.from_arrays([(np.zeros((3, 2)), -np.ones(3, dtype=int))])
+    with pytest.raises(ConfigError, match=r"test 0\.6 \+ validation 0\.5 leave nothing"):
+        Federation.from_arrays([good], test=0.6, validation=0.5)

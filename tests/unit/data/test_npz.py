@@ -1,0 +1,174 @@
+"""Reading npz files in four layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedkin.core.errors import DataError
+from fedkin.data import Dataset, load
+
+RNG = np.random.default_rng(0)
+
+
+def saved(folder: Path, **arrays: object) -> Path:
+    np.savez(folder / "own.npz", **arrays)  # type: ignore[arg-type]
+    return folder / "own.npz"
+
+
+def read(folder: Path, **arrays: object) -> Dataset:
+    return load(saved(folder, **arrays))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((6, 4, 5), "uint8", (1, 4, 5)),
+        ((6, 3, 4, 5), "uint8", (3, 4, 5)),
+        ((6, 4, 5, 3), "uint8", (3, 4, 5)),
+        ((6, 4, 5, 1), "float32", (1, 4, 5)),
+        ((6, 4, 4), "float64", (1, 4, 4)),
+        ((6, 9, 4), "float64", (9, 4)),
+        ((6, 7), "int32", (7,)),
+    ],
+)
+def test_shapes(shape: tuple[int, ...], dtype: str, expected: tuple[int, ...], tmp_path: Path) -> None:
+    """Images get their channels in front; sequences and rows keep their shape; bytes are divided by 255."""
+    x = RNG.integers(0, 200, shape).astype(dtype)
+    d = read(tmp_path, x=x, y=np.arange(6) % 2)
+    assert (d.shape, d.classes, d.name) == (expected, 2, "own")
+    scale = 255 if dtype == "uint8" else 1
+    assert np.isclose(float(d.x.double().sum()) * scale, x.sum(dtype=float), rtol=1e-5)
+
+
+def test_channels_last_is_moved(tmp_path: Path) -> None:
+    """Moving the channels to the front keeps every pixel in its place."""
+    x = RNG.integers(0, 256, (2, 4, 5, 3)).astype(np.uint8)
+    d = read(tmp_path, x=x, y=np.arange(2))
+    assert np.allclose(d.x[1, 2].numpy() * 255, x[1, :, :, 2])
+
+
+def test_train_and_test(tmp_path: Path) -> None:
+    """x_train and x_test are the samples and the official test part; classes are counted over both."""
+    x = np.zeros((4, 3, 2, 2), np.uint8)
+    d = read(tmp_path, x_train=x, y_train=np.arange(4) % 2, x_test=x[:3], y_test=np.array([0, 1, 2]))
+    assert d.official_test is not None
+    assert (len(d), len(d.official_test), d.classes) == (4, 3, 3)
+
+
+def test_medmnist(tmp_path: Path) -> None:
+    """MedMNIST's validation part joins the training part; its labels have a second axis."""
+    arrays = {}
+    for part, n in (("train", 5), ("val", 2), ("test", 3)):
+        arrays[f"{part}_images"] = np.zeros((n, 4, 4), np.uint8)
+        arrays[f"{part}_labels"] = (np.arange(n) % 2)[:, None]
+    d = read(tmp_path, **arrays)
+    assert d.official_test is not None
+    assert (len(d), len(d.official_test), d.shape) == (7, 3, (1, 4, 4))
+    assert d.y.tolist() == [0, 1, 0, 1, 0, 0, 1]
+
+
+def test_fixed_point_subjects_and_segments(tmp_path: Path) -> None:
+    """``scale`` multiplies whole numbers; subjects are clients, segments are units."""
+    d = read(
+        tmp_path,
+        x=np.full((4, 2, 3), 8, np.int16),
+        scale=np.float32(0.25),
+        y=np.array([0, 1, 0, 1]),
+        subject=np.array([5, 5, 9, 9]),
+        segment=np.array([1, 2, 3, 3]),
+    )
+    assert d.x.unique().tolist() == [2.0]
+    assert d.client is not None
+    assert d.unit is not None
+    assert d.client.tolist() == [0, 0, 1, 1]
+    assert d.client_names == ("subject 5", "subject 9")
+    assert d.unit.tolist() == [0, 1, 2, 2]
+
+
+def test_named_client_array(tmp_path: Path) -> None:
+    """Any array can be named as the clients', in both parts; a wrong name is answered with the right one."""
+    x, y = np.zeros((4, 2)), np.arange(4) % 2
+    path = saved(tmp_path, x=x, y=y, hospital=np.array(["b", "a", "b", "a"]))
+    d = load(path, client="hospital")
+    assert d.client_names == ("hospital a", "hospital b")
+    assert load(path).client is None
+    with pytest.raises(DataError, match=r"no array 'hospitl'.*did you mean 'hospital'.*it holds hospital, x, y"):
+        load(path, client="hospitl")
+    both = {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2]}
+    d = read(tmp_path, **both, client_train=np.array([1, 1, 2, 2]), client_test=np.array([2, 4]))
+    assert d.client is not None
+    assert d.test_client is not None
+    assert d.client.tolist() == [0, 0, 1, 1]
+    assert d.test_client.tolist() == [1, 2]
+    assert read(tmp_path, **both, client=np.zeros(4)).client is None
+    with pytest.raises(DataError, match=r"array 'client' gives \[3\] client ids for \[4\] samples"):
+        read(tmp_path, x=x, y=y, client=np.zeros(3))
+
+
+def test_text_labels_and_class_names(tmp_path: Path) -> None:
+    """Texts become classes in alphabetical order; label_names names numbered classes, also absent ones."""
+    x = np.zeros((3, 2))
+    d = read(tmp_path, x=x, y=np.array(["dog", "cat", "dog"]))
+    assert (d.y.tolist(), d.labels) == ([1, 0, 1], ("cat", "dog"))
+    d = read(tmp_path, x=x, y=np.array([0, 1, 0]), label_names=np.array(["a", "b", "c"]))
+    assert (d.classes, d.labels) == (3, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0, 1], "3 inputs in x but 2 labels in y"),
+        ([0, -2, 1], "label -2 of sample 1 is negative"),
+        ([0.0, 1.5, 1.0], "label 1.5 of sample 1 is not a whole number"),
+        ([0, 1, 900], "the largest label is 900 with only 3 samples"),
+        ([[0, 1], [1, 0], [0, 1]], "expected one label per sample"),
+        ([float("nan"), 0.0, 1.0], "label nan of sample 0 is not a whole number"),
+    ],
+)
+def test_bad_labels(y: list[float], message: str, tmp_path: Path) -> None:
+    """Labels that are too few, negative, fractional, absurd, doubled or NaN are refused."""
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, x=np.zeros((3, 2)), y=np.array(y))
+
+
+def test_bad_inputs(tmp_path: Path) -> None:
+    """NaN, texts, single numbers per sample and empty arrays are refused."""
+    y = np.arange(3)
+    with pytest.raises(DataError, match="sample 1 holds NaN"):
+        read(tmp_path, x=np.array([[0.0], [np.nan], [1.0]]), y=y)
+    with pytest.raises(DataError, match="inputs must be an array of numbers"):
+        read(tmp_path, x=np.array([["a"], ["b"], ["c"]]), y=y)
+    with pytest.raises(DataError, match=r"got float64 of shape \[3\]"):
+        read(tmp_path, x=np.zeros(3), y=y)
+    with pytest.raises(DataError, match="no labels; expected at least one"):
+        read(tmp_path, x=np.zeros((0, 2)), y=np.zeros(0, dtype=int))
+
+
+def test_unknown_arrays(tmp_path: Path) -> None:
+    """Unknown names are answered with those that are there and those that would do."""
+    with pytest.raises(DataError, match=r"expected arrays x and y, or x_train.*it holds data, targets"):
+        read(tmp_path, data=np.zeros((3, 2)), targets=np.arange(3))
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    """Pickled arrays are never loaded."""
+    with pytest.raises(DataError, match="fedkin never unpickles data"):
+        read(tmp_path, x=np.array([{"a": 1}, None], dtype=object), y=np.arange(2))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    """A file cut short, one that is no archive, and a bare array are refused."""
+    path = saved(tmp_path, x=np.zeros((30, 20)), y=np.arange(30) % 2)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"own\.npz"):
+        load(path)
+    path.write_bytes(b"plain text")
+    with pytest.raises(DataError, match=r"own\.npz"):
+        load(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match="several named arrays"):
+        load(path)

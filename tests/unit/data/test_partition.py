@@ -1,0 +1,330 @@
+"""Each partition does what it says, and refuses what is impossible."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.data import (
+    DAPFL,
+    IID,
+    PARTITIONS,
+    Assignment,
+    Classes,
+    ClusterClasses,
+    ClusterDirichlet,
+    Dirichlet,
+    DirichletTotal,
+    Natural,
+    Partition,
+    Pool,
+)
+
+Make = Callable[..., Pool]
+
+
+def table(assigned: Assignment, pool: Pool) -> np.ndarray:
+    """Samples per client and class."""
+    return np.stack([np.bincount(pool.y[i], minlength=pool.classes) for i in assigned.train])
+
+
+def test_registry() -> None:
+    """Names are unique, every partition is a frozen dataclass with a one-line description of itself and its fields."""
+    assert list(PARTITIONS) == [
+        "iid",
+        "dirichlet",
+        "dirichlet-total",
+        "classes",
+        "cluster-dirichlet",
+        "cluster-classes",
+        "natural",
+        "dapfl",
+    ]
+    for name, kind in PARTITIONS.items():
+        assert kind.name == name
+        assert kind.__doc__
+        assert "\n" not in kind.__doc__
+        partition = kind()
+        assert dataclasses.is_dataclass(partition)
+        for field in dataclasses.fields(partition):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(partition, field.name, 1)
+
+
+@pytest.mark.parametrize("name", [n for n in PARTITIONS if n != "natural"])
+@pytest.mark.parametrize("clients", [0, -1, None])
+def test_number_of_clients(name: str, clients: int | None, make_pool: Make) -> None:
+    """Fewer than one client, or none given, is refused by every partition that makes its clients."""
+    with pytest.raises(ConfigError, match="clients"):
+        PARTITIONS[name]().split(make_pool(50, 50, 50), clients, 0)
+
+
+@pytest.mark.parametrize("name", [n for n in PARTITIONS if n != "natural"])
+def test_more_clients_than_samples(name: str, make_pool: Make) -> None:
+    """More clients than samples is refused with both numbers."""
+    with pytest.raises(PartitionError, match="11 clients cannot share the 10 samples of toy"):
+        PARTITIONS[name]().split(make_pool(5, 5), 11, 0)
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [Dirichlet, DirichletTotal, DAPFL, lambda a: ClusterDirichlet(alpha_between=a)])
+def test_alpha_must_be_positive(make: Callable[[float], Partition], alpha: float) -> None:
+    """A concentration that is not a finite number above 0 is refused with its value."""
+    with pytest.raises(ConfigError, match="must be a number above 0, got"):
+        make(alpha)
+
+
+def test_iid_sizes(make_pool: Make) -> None:
+    """Clients differ by one sample at most and have about the same class mix."""
+    counts = table(IID().split(make_pool(500, 500), 7, 0), make_pool(500, 500))
+    assert set(counts.sum(axis=1)) <= {142, 143}
+    assert counts.min() > 40
+
+
+def test_dirichlet_skew_follows_alpha(make_pool: Make) -> None:
+    """The largest class share of a client falls as alpha rises."""
+    pool = make_pool(*[600] * 10)
+    tops = []
+    for alpha in (0.1, 1.0, 100.0):
+        counts = table(Dirichlet(alpha, min_samples=1).split(pool, 20, 0), pool)
+        tops.append(np.median(counts.max(axis=1) / counts.sum(axis=1)))
+    assert tops[0] > tops[1] > tops[2]
+    assert tops[2] < 0.15
+
+
+def test_dirichlet_min_samples(make_pool: Make) -> None:
+    """Draws are repeated until every client has min_samples."""
+    pool = make_pool(*[100] * 10)
+    for seed in range(5):
+        counts = table(Dirichlet(0.3, min_samples=20).split(pool, 10, seed), pool)
+        assert counts.sum(axis=1).min() >= 20
+
+
+def test_dirichlet_gives_up(make_pool: Make) -> None:
+    """After all tries the message names the client, its samples and what to change."""
+    with pytest.raises(
+        PartitionError,
+        match=r"Dirichlet\(0\.05\) gave client \d+ only \d+ samples after 100 tries; lower min_samples \(now 10\)",
+    ):
+        Dirichlet(0.05).split(make_pool(*[100] * 3), 20, 0)
+
+
+def test_min_samples_impossible(make_pool: Make) -> None:
+    """More samples asked for than there are is refused before drawing."""
+    with pytest.raises(PartitionError, match="need 300 samples, toy has 100; lower min_samples"):
+        Dirichlet(1.0, min_samples=30).split(make_pool(50, 50), 10, 0)
+    with pytest.raises(PartitionError, match="need 300 samples"):
+        ClusterDirichlet(groups=2, min_samples=30).split(make_pool(50, 50), 10, 0)
+    with pytest.raises(ConfigError, match="min_samples must be at least 1, got 0"):
+        Dirichlet(1.0, min_samples=0)
+
+
+def test_dirichlet_balance(make_pool: Make) -> None:
+    """With balance no client is given another class once it has an equal share: sizes are far closer."""
+    pool = make_pool(*[600] * 100)
+    free, balanced = (
+        table(Dirichlet(0.1, min_samples=1, balance=b).split(pool, 20, 0), pool).sum(axis=1) for b in (False, True)
+    )
+    assert balanced.sum() == free.sum() == 60000
+    assert balanced.max() <= 3000 + 600
+    assert free.max() > balanced.max()
+
+
+def test_dirichlet_total_sizes_and_skew(make_pool: Make) -> None:
+    """Sizes are equal, and the median largest share at total alpha 0.05 is 1.00 (0.82 per class, as measured)."""
+    pool = make_pool(*[6000] * 10)
+    total = table(DirichletTotal(0.05).split(pool, 100, 0), pool)
+    assert set(total.sum(axis=1)) == {600}
+    assert np.median(total.max(axis=1) / 600) > 0.995
+    per_class = table(Dirichlet(0.05, min_samples=1).split(pool, 100, 0), pool)
+    assert 0.7 < np.median(per_class.max(axis=1) / per_class.sum(axis=1)) < 0.92
+
+
+def test_dirichlet_total_concentration(make_pool: Make) -> None:
+    """A large total concentration gives every client the global mix."""
+    pool = make_pool(4000, 2000)
+    counts = table(DirichletTotal(1e5).split(pool, 10, 0), pool)
+    assert np.abs(counts[:, 0] / 600 - 2 / 3).max() < 0.02
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_classes(balanced: bool, make_pool: Make) -> None:
+    """Every client has exactly so many classes, every class an owner; sizes are equal only if balanced."""
+    pool = make_pool(*[600] * 10)
+    counts = table(Classes(3, balanced=balanced).split(pool, 20, 0), pool)
+    assert set((counts > 0).sum(axis=1)) == {3}
+    assert (counts > 0).sum(axis=0).tolist() == [6] * 10
+    assert counts.sum() == 6000
+    assert (set(counts.sum(axis=1)) == {300}) is balanced
+
+
+def test_classes_skips_absent_classes(make_pool: Make) -> None:
+    """A class number without samples is given to nobody."""
+    pool = make_pool(40, 0, 40)
+    counts = table(Classes(2, balanced=True).split(pool, 2, 0), pool)
+    assert counts.tolist() == [[20, 0, 20], [20, 0, 20]]
+
+
+def test_classes_impossible(make_pool: Make) -> None:
+    """More classes per client than there are, or more owners than samples of a class, is refused with the numbers."""
+    with pytest.raises(PartitionError, match="classes_per_client is 4, but toy has only 3 classes"):
+        Classes(4).split(make_pool(9, 9, 9), 3, 0)
+    with pytest.raises(PartitionError, match="class 1 of toy has 2 samples for 5 clients"):
+        Classes(2).split(make_pool(50, 2), 5, 0)
+    with pytest.raises(ConfigError, match="classes_per_client must be at least 1, got 0"):
+        Classes(0)
+
+
+def test_cluster_dirichlet_groups(make_pool: Make) -> None:
+    """Clients are nearer to their own group's class mix than to another's, and groups are returned."""
+    pool = make_pool(*[600] * 10)
+    assigned = ClusterDirichlet(groups=4).split(pool, 22, 0)
+    assert assigned.groups is not None
+    assert torch.bincount(assigned.groups).tolist() == [6, 6, 5, 5]
+    mix = table(assigned, pool).astype(float)
+    mix /= mix.sum(axis=1, keepdims=True)
+    far = np.abs(mix[:, None] - mix[None]).sum(axis=2)
+    same = (assigned.groups[:, None] == assigned.groups[None]).numpy()
+    assert far[same].mean() < 0.5 * far[~same].mean()
+
+
+def test_cluster_dirichlet_gives_up(make_pool: Make) -> None:
+    """When no draw is large enough in every group the message names the settings."""
+    with pytest.raises(PartitionError, match=r"3 groups by Dirichlet\(0\.001\).*did not come up in 1000 tries"):
+        ClusterDirichlet(groups=3, alpha_between=0.001).split(make_pool(100, 100), 9, 0)
+    with pytest.raises(ConfigError, match="min_group must be a fraction"):
+        ClusterDirichlet(min_group=1.0)
+
+
+def test_cluster_classes_sets(make_pool: Make) -> None:
+    """A client's classes are among its group's; groups' sets are distinct and use all classes where possible."""
+    pool = make_pool(*[600] * 10)
+    for seed in range(5):
+        assigned = ClusterClasses(groups=5).split(pool, 50, seed)
+        counts = table(assigned, pool)
+        assert set((counts > 0).sum(axis=1)) == {2}
+        assert assigned.groups is not None
+        sets = [frozenset(np.flatnonzero(counts[assigned.groups.numpy() == g].sum(axis=0))) for g in range(5)]
+        assert len(set(sets)) == 5
+        assert {len(s) for s in sets} == {3}
+        assert counts.sum() == 6000
+
+
+def test_cluster_classes_impossible(make_pool: Make) -> None:
+    """Sets larger than the number of classes, or smaller than a client's, are refused; so are too many groups."""
+    with pytest.raises(PartitionError, match="classes_per_group is 3, but toy has only 2 classes"):
+        ClusterClasses(groups=2).split(make_pool(50, 50), 4, 0)
+    with pytest.raises(ConfigError, match="classes_per_client is 4, more than classes_per_group, 3"):
+        ClusterClasses(classes_per_client=4)
+    with pytest.raises(ConfigError, match="5 groups need at least 5 clients, got 4"):
+        ClusterClasses(groups=5).split(make_pool(50, 50, 50), 4, 0)
+
+
+def test_natural() -> None:
+    """Clients are those of the data; small ones and unknown samples are left out; groups and names follow."""
+    pool = Pool(
+        y=np.zeros(60, dtype=np.int64),
+        classes=1,
+        name="toy",
+        client=np.repeat([2, 0, 1, -1], [20, 30, 4, 6]),
+        client_names=("a", "b", "c"),
+        groups=torch.tensor([5, 6, 7]),
+    )
+    assigned = Natural(min_samples=10).split(pool, None, 0)
+    assert [len(i) for i in assigned.train] == [30, 20]
+    assert assigned.train[1].tolist() == list(range(20))
+    assert assigned.names == ("a", "c")
+    assert assigned.groups is not None
+    assert assigned.groups.tolist() == [5, 7]
+    assert len(Natural(min_samples=1).split(pool, None, 0).train) == 3
+    assert len(Natural(min_samples=1).split(pool, 2, 0).train) == 2
+    assert len(Natural(min_samples=1).split(pool, 99, 0).train) == 3
+
+
+def test_natural_impossible(make_pool: Make) -> None:
+    """Data without client ids, or with only small clients, are refused with what to do."""
+    with pytest.raises(PartitionError, match="toy has no natural clients; name the client column"):
+        Natural().split(make_pool(5, 5), None, 0)
+    pool = dataclasses.replace(make_pool(5, 5), client=np.repeat([0, 1], 5))
+    with pytest.raises(PartitionError, match="none of the 2 natural clients of toy has 10 samples, the largest has 5"):
+        Natural().split(pool, None, 0)
+    with pytest.raises(ConfigError, match="clients must be at least 1, got 0"):
+        Natural(min_samples=1).split(pool, 0, 0)
+
+
+# variant, images per class, classes, clients, alpha; training samples per client: min, median, mean, max; mean of test
+# samples; classes per client: min, mean
+SIZES = [
+    ("cifar", 6000, 10, 20, 1.0, (270, 356, 365, 519), 42, (8.4, 9.7)),
+    ("cifar", 6000, 10, 20, 0.5, (220, 339, 367, 646), 42, (6.3, 8.6)),
+    ("cifar", 6000, 10, 100, 1.0, (249, 351, 365, 631), 42, (7.9, 9.7)),
+    ("cifar", 6000, 10, 100, 0.5, (201, 339, 370, 850), 42, (5.4, 8.6)),
+    ("cifar", 600, 20, 20, 1.0, (511, 668, 682, 942), 79, (17.8, 19.4)),
+    ("cifar", 600, 20, 20, 0.5, (430, 681, 711, 1136), 81, (14.4, 17.3)),
+    ("cifar", 600, 20, 100, 1.0, (609, 1063, 1088, 1830), 120, (17.7, 19.6)),
+    ("cifar", 600, 20, 100, 0.5, (486, 1150, 1189, 2432), 129, (13.8, 17.8)),
+    ("femnist", 4000, 10, 20, 1.0, (301, 468, 481, 763), 59, (9.7, 10)),
+    ("femnist", 4000, 10, 20, 0.5, (247, 482, 518, 997), 62, (7.7, 9.6)),
+    ("femnist", 4000, 10, 100, 1.0, (287, 547, 573, 1138), 69, (9.5, 10)),
+    ("femnist", 4000, 10, 100, 0.5, (224, 572, 624, 1566), 74, (7.1, 9.7)),
+]
+
+
+@pytest.mark.parametrize(("variant", "images", "classes", "clients", "alpha", "sizes", "tests", "own"), SIZES)
+def test_dapfl_sizes(
+    variant: str,
+    images: int,
+    classes: int,
+    clients: int,
+    alpha: float,
+    sizes: tuple[float, ...],
+    tests: float,
+    own: tuple[float, float],
+    make_pool: Make,
+) -> None:
+    """The sizes that the authors' code gives (means over 20 draws): samples per client, test samples, classes."""
+    pool = make_pool(*[images] * classes)
+    train, test, held = [], [], []
+    for seed in range(20):
+        assigned = DAPFL(alpha, variant=variant).split(pool, clients, seed)  # type: ignore[arg-type]
+        n = np.array([len(i) for i in assigned.train])
+        train.append([n.min(), np.median(n), n.mean(), n.max()])
+        assert assigned.test is not None
+        test.append(np.mean([len(i) for i in assigned.test]))
+        per_client = (table(assigned, pool) > 0).sum(axis=1)
+        held.append([per_client.min(), per_client.mean()])
+    np.testing.assert_allclose(np.mean(train, axis=0), sizes, rtol=0.06)
+    np.testing.assert_allclose(np.mean(test), tests, rtol=0.02)
+    np.testing.assert_allclose(np.mean(held, axis=0), own, atol=0.55)
+
+
+def test_dapfl_draws(make_pool: Make) -> None:
+    """Inside a client no sample is used twice, test samples are never training samples, every count has the floor."""
+    pool = make_pool(*[6000] * 10)
+    assigned = DAPFL(0.5).split(pool, 20, 0)
+    assert assigned.test is not None
+    counts = table(assigned, pool)
+    assert all(len(set(i)) == len(i) for i in (*assigned.train, *assigned.test))
+    assert not set(np.concatenate(assigned.train)) & set(np.concatenate(assigned.test))
+    tests = np.stack([np.bincount(pool.y[i], minlength=10) for i in assigned.test])
+    assert (tests == np.where(counts > 0, counts // 10 + 1, 0)).all()
+    assert (counts.max(axis=1) >= 100).all()
+    assert ((counts > 0).sum(axis=1) >= 2).all()
+    shared = np.unique(np.concatenate(assigned.train)).size / counts.sum()
+    assert 0.9 < shared < 0.97  # 6 % of the draws are repeats at 20 clients
+
+
+def test_dapfl_settings(make_pool: Make) -> None:
+    """An unknown variant and a total below one are refused; total replaces the authors' samples per class."""
+    with pytest.raises(ConfigError, match="variant must be 'cifar' or 'femnist', got 'mnist'"):
+        DAPFL(variant="mnist")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="total must be at least 1, got 0"):
+        DAPFL(total=0)
+    pool = make_pool(*[2000] * 10)
+    few, many = (sum(map(len, DAPFL(total=t).split(pool, 5, 0).train)) for t in (300, 900))
+    assert many > 1.5 * few

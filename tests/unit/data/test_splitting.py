@@ -1,0 +1,64 @@
+"""One client's samples in three parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedkin.core.errors import ConfigError
+from fedkin.data.splitting import check_fractions, part_sizes, three_parts
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [(1, (1, 0, 0)), (2, (1, 0, 1)), (3, (1, 1, 1)), (4, (2, 1, 1)), (10, (7, 1, 2)), (100, (70, 10, 20))],
+)
+def test_sizes(n: int, expected: tuple[int, int, int]) -> None:
+    """Training always has a sample; three samples give one to each part; large clients get the fractions."""
+    assert part_sizes(n, test=0.2, validation=0.1) == expected
+
+
+def test_sizes_of_unwanted_parts() -> None:
+    """A fraction of 0 gives an empty part; large fractions leave one sample to train on."""
+    assert part_sizes(5, test=0, validation=0) == (5, 0, 0)
+    assert part_sizes(3, test=0.5, validation=0.49) == (1, 1, 1)
+
+
+def test_stratified() -> None:
+    """Every part holds the classes in the client's proportions, up to one sample."""
+    y = np.repeat([0, 1, 2], [100, 50, 10])
+    train, validation, test = three_parts(y, test=0.2, validation=0.1, rng=np.random.default_rng(0))
+    for part, fraction in ((train, 0.7), (validation, 0.1), (test, 0.2)):
+        assert np.all(np.abs(np.bincount(y[part], minlength=3) - fraction * np.array([100, 50, 10])) <= 2)
+    assert sorted(np.concatenate([train, validation, test])) == list(range(160))
+
+
+def test_every_class_is_trained_on() -> None:
+    """A class of a single sample goes to training when there is room."""
+    y = np.array([0] * 30 + [1, 2, 3])
+    for seed in range(20):
+        train, _, _ = three_parts(y, test=0.2, validation=0.1, rng=np.random.default_rng(seed))
+        assert set(y[train]) == {0, 1, 2, 3}
+
+
+def test_units_stay_together() -> None:
+    """Samples of one unit are on one side of the split, and the parts have about their sizes."""
+    unit = np.repeat(np.arange(40), 5)
+    y = np.repeat(np.arange(40) % 2, 5)
+    parts = three_parts(y, test=0.2, validation=0.1, rng=np.random.default_rng(1), unit=unit)
+    assert [len(p) for p in parts] == [140, 20, 40]
+    assert sum(len(set(unit[p])) for p in parts) == 40
+
+
+def test_uneven_units_leave_no_part_empty() -> None:
+    """One huge unit and two small ones still make three parts."""
+    unit = np.array([0] * 50 + [1, 2])
+    parts = three_parts(np.zeros(52, dtype=int), test=0.2, validation=0.1, rng=np.random.default_rng(0), unit=unit)
+    assert all(len(p) for p in parts)
+
+
+@pytest.mark.parametrize(("test", "validation"), [(-0.1, 0.1), (0.1, 1.0), (0.5, 0.5)])
+def test_fractions_out_of_range(test: float, validation: float) -> None:
+    """Fractions below 0, from 1 on, or that sum to 1, are refused."""
+    with pytest.raises(ConfigError, match="must be"):
+        check_fractions(test, validation)

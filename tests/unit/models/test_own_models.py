@@ -1,0 +1,119 @@
+"""People's own networks by import path, and what is said when that goes wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedkin.core.errors import ModelError
+from fedkin.models import get_model
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Both(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), classes))
+
+class OnlyClasses(nn.Sequential):
+    def __init__(self, n):
+        super().__init__(nn.Flatten(), nn.Linear(4, n))
+
+class Named(nn.Sequential):
+    def __init__(self, width=8, num_classes=10):
+        super().__init__(nn.Flatten(), nn.Linear(4, num_classes))
+
+def nothing():
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+def three(a, b, c): ...
+def half(shape, depth): ...
+def number(): return 5
+def broken(shape, classes): raise ValueError("no idea")
+def pair():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+    return Pair(4, 3)
+def counting(classes):
+    net = nothing()
+    net.eval()
+    return net
+
+instance = nothing()
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a module of own networks in the current folder, which is not on the import path."""
+    (tmp_path / "own_networks.py").write_text(SOURCE)
+    (tmp_path / "faulty_networks.py").write_text("import nowhere_to_be_found")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    sys.modules.pop("own_networks", None)
+    return "own_networks"
+
+
+@pytest.mark.parametrize("attribute", ["Both", "OnlyClasses", "Named", "nothing"])
+def test_signatures(own: str, attribute: str) -> None:
+    """A maker is called with (shape, classes), (classes), its named arguments, or nothing, as it asks."""
+    before = list(sys.path)
+    model = get_model(f"{own}:{attribute}", (4,), 3)
+    assert isinstance(model, nn.Module)
+    assert model(torch.zeros(5, 4)).shape == (5, 3)
+    assert sys.path == before
+
+
+def test_mode_is_kept(own: str) -> None:
+    """The check does not change whether a network is in training mode."""
+    assert get_model(f"{own}:nothing", (4,), 3).training
+    assert not get_model(f"{own}:counting", (4,), 3).training
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("Bth", "module 'own_networks' has no attribute 'Bth'; did you mean 'Both'?"),
+        ("three", "cannot tell what to pass for a, b, c; fedkin calls f(shape, classes), f(classes) or f()"),
+        ("half", "cannot tell what to pass for depth"),
+        ("number", "expected an nn.Module from the call, got an object of type int"),
+        ("broken", "making the network failed: ValueError: no idea"),
+        ("instance", "expected an nn.Module class or a function that makes a module, got an object of type Sequential"),
+        ("pair", "expected logits [B, 3] for 3 classes, got a an object of type tuple"),
+    ],
+)
+def test_faults(own: str, attribute: str, message: str) -> None:
+    """Each fault of an own network is named."""
+    with pytest.raises(ModelError, match=re.escape(message)):
+        get_model(f"{own}:{attribute}", (4,), 3)
+
+
+def test_wrong_shapes(own: str) -> None:
+    """A network for other inputs or another number of classes is refused with the shapes."""
+    with pytest.raises(ModelError, match=r"inputs of shape \[5\] cannot go through: RuntimeError"):
+        get_model(f"{own}:nothing", (5,), 3)
+    with pytest.raises(ModelError, match=r"expected logits \[B, 4\] for 4 classes, got shape \[2, 3\]"):
+        get_model(f"{own}:nothing", (4,), 4)
+
+
+def test_imports(own: str) -> None:
+    """A module that is not there, or fails at import, is named with the cause."""
+    with pytest.raises(ModelError, match="importing 'no_such_module' failed: ModuleNotFoundError"):
+        get_model("no_such_module:Net", (4,), 3)
+    with pytest.raises(ModelError, match=r"importing 'faulty_networks' failed.*nowhere_to_be_found"):
+        get_model("faulty_networks:Net", (4,), 3)
+
+
+def test_unknown_name() -> None:
+    """A misspelt name is answered with the nearest and all known ones."""
+    with pytest.raises(ModelError, match=r"no model 'dapfl-cn'; did you mean 'dapfl-cnn'\? Known: linear, mlp"):
+        get_model("dapfl-cn", (1, 28, 28), 10)
+    with pytest.raises(ModelError, match=r"no model 'zzz'\. Known: linear"):
+        get_model("zzz", (1, 28, 28), 10)
