@@ -1,0 +1,29 @@
+"""How well a federation did, and whether it paid: pure functions on counts and numbers, no models and no files.
+
+``scores``  one client in one round (from confusion matrices), and the summary over clients
+``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
+``verdict`` a method against a reference (Local), client by client, in one sentence
+"""
+
+from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target
+from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
+from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
+
+__all__ = [
+    "METRICS",
+    "Against",
+    "ClientScore",
+    "Reached",
+    "Spread",
+    "adjusted_rand",
+    "against",
+    "best",
+    "confusion",
+    "final",
+    "final_by_client",
+    "score",
+    "spread",
+    "summarise",
+    "to_target",
+    "verdict",
+]

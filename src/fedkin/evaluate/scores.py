@@ -1,0 +1,191 @@
+"""One client's score in one evaluated round, and the summary of all clients' scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """What one client's test and validation parts say in one round.
+
+    Accuracies and F1 are fractions in 0..1, None where there is nothing to count. ``few``, ``medium``, ``many`` and
+    ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
+    client; the four totals add up to ``n_test``.
+    """
+
+    client: int
+    n_test: int
+    correct: int
+    accuracy: float | None
+    macro_f1: float | None
+    n_validation: int
+    validation_accuracy: float | None
+    few: tuple[int, int]
+    medium: tuple[int, int]
+    many: tuple[int, int]
+    unseen: tuple[int, int]
+
+    def line(self, round: int) -> dict[str, Any]:
+        """The line of ``clients.jsonl``: every field and the round, in types that JSON knows."""
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {"round": round, **fields}
+
+
+def confusion(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Confusion matrix, int64 ``[classes, classes]``: rows are true classes, columns predicted ones.
+
+    ``true`` and ``predicted`` are integer ``[n]`` with values in ``0..classes-1``.
+
+    Raises:
+        DataError: the lengths differ or a label is out of range.
+    """
+    if true.shape != predicted.shape or true.dim() != 1:
+        raise DataError(f"expected two label vectors of one length, got {list(true.shape)} and {list(predicted.shape)}")
+    both = torch.stack([true, predicted]).to(torch.int64)
+    if both.numel() and (int(both.min()) < 0 or int(both.max()) >= classes):
+        raise DataError(f"labels must lie in 0..{classes - 1}, got {int(both.min())}..{int(both.max())}")
+    return torch.bincount(both[0] * classes + both[1], minlength=classes * classes).reshape(classes, classes)
+
+
+def score(
+    client: int,
+    test: Tensor,
+    validation: Tensor | None,
+    train_counts: Tensor,
+    *,
+    few_below: int = 30,
+    many_above: int = 80,
+) -> ClientScore:
+    """Score one client.
+
+    Args:
+        client: its id.
+        test: confusion matrix of its test part, integer ``[C, C]``, rows true, columns predicted.
+        validation: the same for its validation part; None if it has none.
+        train_counts: its training samples per class, integer ``[C]``.
+        few_below: a class with 1..few_below-1 training samples here is *few*, with none *unseen*.
+        many_above: a class with more training samples here than this is *many*; what lies between is *medium*
+            (30 and 80 as in DA-PFL, Table IV).
+
+    Raises:
+        DataError: a matrix is not ``[C, C]`` or holds a negative count.
+        ConfigError: the two limits contradict each other.
+    """
+    if not 1 <= few_below <= many_above + 1:
+        raise ConfigError(
+            f"expected 1 <= few_below <= many_above + 1, got few_below={few_below}, many_above={many_above}"
+        )
+    classes = int(train_counts.shape[0])
+    for name, matrix in (("test", test), ("validation", validation)):
+        if matrix is not None and tuple(matrix.shape) != (classes, classes):
+            raise DataError(
+                f"client {client}: the {name} confusion matrix must be [{classes}, {classes}], got {list(matrix.shape)}"
+            )
+        if matrix is not None and bool((matrix < 0).any()):
+            raise DataError(f"client {client}: the {name} confusion matrix has negative counts")
+    right, total = test.diagonal(), test.sum(1)
+    correct, n_test = int(right.sum()), int(total.sum())
+    n_validation = 0 if validation is None else int(validation.sum())
+    few = (train_counts > 0) & (train_counts < few_below)
+    many = train_counts > many_above
+    unseen = train_counts <= 0
+
+    def of(group: Tensor) -> tuple[int, int]:
+        return int(right[group].sum()), int(total[group].sum())
+
+    return ClientScore(
+        client=client,
+        n_test=n_test,
+        correct=correct,
+        accuracy=correct / n_test if n_test else None,
+        macro_f1=_macro_f1(test),
+        n_validation=n_validation,
+        validation_accuracy=int(validation.diagonal().sum()) / n_validation
+        if validation is not None and n_validation
+        else None,
+        few=of(few),
+        medium=of(~few & ~many & ~unseen),
+        many=of(many),
+        unseen=of(unseen),
+    )
+
+
+def _macro_f1(matrix: Tensor) -> float | None:
+    """Mean of F1 = 2 tp / (true + predicted) over the classes that are true or predicted at least once."""
+    right = matrix.diagonal().to(torch.float64)
+    either = (matrix.sum(0) + matrix.sum(1)).to(torch.float64)
+    present = either > 0
+    if not bool(present.any()):
+        return None
+    return float((2 * right[present] / either[present]).mean())
+
+
+def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
+    """The summary of one evaluated round; all fractions, None where nothing can be said.
+
+    Clients without test samples are left out of everything about the test part, and counted.
+
+    Returns:
+        ``accuracy`` mean over clients (the headline); ``pooled`` over all samples (micro); ``std`` of the clients'
+        accuracies (population); ``worst_decile`` mean accuracy of the worst ceil(10 %) clients; ``macro_f1`` mean over
+        clients and ``macro_f1_weighted`` weighted by test samples (as Fed-CAM reports it); ``few``, ``medium``,
+        ``many``, ``unseen`` accuracy pooled over clients; ``validation`` mean over the clients that have validation
+        samples; ``clients`` with test samples and ``clients_without_test``.
+    """
+    tested = [s for s in scores if s.n_test > 0]
+    accuracies = sorted(s.correct / s.n_test for s in tested)
+    n = sum(s.n_test for s in tested)
+    mean = _mean(accuracies)
+    f1 = [(s.macro_f1, s.n_test) for s in tested if s.macro_f1 is not None]
+    worst = accuracies[: -(-len(accuracies) // 10)]
+    return {
+        "accuracy": mean,
+        "pooled": sum(s.correct for s in tested) / n if n else None,
+        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in accuracies) / len(accuracies)),
+        "worst_decile": _mean(worst),
+        "macro_f1": _mean([value for value, _ in f1]),
+        "macro_f1_weighted": math.fsum(value * weight for value, weight in f1) / n if n else None,
+        "few": _pooled([s.few for s in tested]),
+        "medium": _pooled([s.medium for s in tested]),
+        "many": _pooled([s.many for s in tested]),
+        "unseen": _pooled([s.unseen for s in tested]),
+        "validation": _mean([s.validation_accuracy for s in scores if s.validation_accuracy is not None]),
+        "clients": len(tested),
+        "clients_without_test": len(scores) - len(tested),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _pooled(parts: Sequence[tuple[int, int]]) -> float | None:
+    total = sum(t for _, t in parts)
+    return sum(c for c, _ in parts) / total if total else None
+
+
+def adjusted_rand(labels: Tensor, groups: Tensor) -> float | None:
+    """Adjusted Rand index of a clustering against the true groups: 1 equal up to names, about 0 by chance.
+
+    Both integer ``[K]``; a client marked -1 in either is left out. None if no client remains.
+
+    Raises:
+        DataError: the two have different lengths.
+    """
+    if labels.shape != groups.shape or labels.dim() != 1:
+        raise DataError(f"expected labels and groups [K] of one length, got {list(labels.shape)}, {list(groups.shape)}")
+    known = (labels >= 0) & (groups >= 0)
+    if not bool(known.any()):
+        return None
+    from sklearn.metrics import adjusted_rand_score  # here, because importing it costs a second
+
+    return float(adjusted_rand_score(groups[known].tolist(), labels[known].tolist()))

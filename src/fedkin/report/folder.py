@@ -1,0 +1,146 @@
+"""A run folder, read for reporting; and how report files are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedkin.core.errors import RunFolderError
+from fedkin.evaluate import final, final_by_client
+
+Record = dict[str, Any]
+
+
+class Lines:
+    """The lines of a JSON-lines file, read anew on every pass; nothing if the file does not exist.
+
+    A last line cut short (a run that was killed while writing) is skipped; any other damage raises RunFolderError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[Record]:
+        if not self.path.exists():
+            return
+        with self.path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, start=1):
+                try:
+                    line = json.loads(text)
+                except json.JSONDecodeError as error:
+                    if not text.endswith("\n"):
+                        return
+                    raise RunFolderError(
+                        f"{self.path}: line {number} is not JSON ({error}); restore the file"
+                    ) from error
+                if not isinstance(line, dict):
+                    raise RunFolderError(f"{self.path}: line {number} must be an object, got {type(line).__name__}")
+                yield line
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a report needs of one run.
+
+    Attributes:
+        title: the display name; runs of equal title are seeds of one method.
+        seed: the run's seed.
+        rounds: the lines of ``rounds.jsonl``, by round.
+        clients: the lines of ``clients.jsonl``.
+        relations: the lines of ``relations.jsonl``, possibly read anew on every pass.
+        summary: ``summary.json``.
+        folder: where it was read from; None for a run in memory.
+    """
+
+    title: str
+    seed: int = 0
+    rounds: Sequence[Record] = ()
+    clients: Sequence[Record] = ()
+    relations: Iterable[Record] = ()
+    summary: Record = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def final(self) -> dict[str, float | int | None]:
+        """The final figures: as the run wrote them, else the mean of the last 10 evaluated rounds."""
+        written = self.summary.get("final")
+        return dict(written) if isinstance(written, dict) and written else final(self.rounds)
+
+    @property
+    def by_client(self) -> dict[int, float]:
+        """Final accuracy per client, a fraction."""
+        return final_by_client(self.clients)
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes sent up and down over the whole run; None if nothing was recorded."""
+        keys = ("bytes_up", "bytes_down")
+        if all(isinstance(self.summary.get(key), int) for key in keys):
+            return sum(int(self.summary[key]) for key in keys)
+        lines = [line for line in self.rounds if any(key in line for key in keys)]
+        return sum(int(line.get(key) or 0) for line in lines for key in keys) if lines else None
+
+    @property
+    def groups(self) -> list[int] | None:
+        """True group of every client, ``[K]``, if ``summary.json`` has it under ``clients.groups``; -1 is unknown."""
+        clients = self.summary.get("clients")
+        groups = clients.get("groups") if isinstance(clients, dict) else None
+        return [int(g) for g in groups] if isinstance(groups, list) and groups else None
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read a run folder; ``summary.json`` must be there, the ``.jsonl`` files may be missing.
+
+    Raises:
+        RunFolderError: the folder or its summary is missing, or a file is damaged.
+    """
+    folder = Path(folder)
+    path = folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder} is not a finished run: it has no summary.json; resume the run first") from error
+    except json.JSONDecodeError as error:
+        raise RunFolderError(f"{path} is not JSON ({error}); resume the run to write it again") from error
+    if not isinstance(summary, dict):
+        raise RunFolderError(f"{path} must hold an object, got {type(summary).__name__}")
+    rounds = {int(line["round"]): line for line in Lines(folder / "rounds.jsonl") if "round" in line}
+    return Run(
+        title=str(summary.get("title") or summary.get("method") or folder.name),
+        seed=int(summary.get("seed") or 0),
+        rounds=[rounds[key] for key in sorted(rounds)],
+        clients=list(Lines(folder / "clients.jsonl")),
+        relations=Lines(folder / "relations.jsonl"),
+        summary=summary,
+        folder=folder,
+    )
+
+
+def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs of equal title together, ordered by seed; titles in the order of their first run.
+
+    Raises:
+        RunFolderError: two runs have the same title and seed, so they are not seeds of one method.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        group = groups.setdefault(run.title, [])
+        if any(run.seed == other.seed for other in group):
+            raise RunFolderError(f"two runs are titled {run.title!r} with seed {run.seed}; give one another title")
+        group.append(run)
+    return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: to a neighbour first, then renamed over the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.write_bytes(content)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)

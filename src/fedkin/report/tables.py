@@ -1,0 +1,270 @@
+"""The tables of a run and of a comparison: one function builds the cells, several write them down."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from fedkin.core.errors import ConfigError
+from fedkin.evaluate import Against, Spread, against, best, spread
+from fedkin.report.folder import Run
+
+DASH = "–"
+NAMES = {
+    "accuracy": "accuracy, mean over clients",
+    "pooled": "accuracy, pooled over samples",
+    "std": "std of clients' accuracies",
+    "worst_decile": "accuracy of the worst 10 % of clients",
+    "macro_f1": "macro-F1, mean over clients",
+    "macro_f1_weighted": "macro-F1, weighted by samples",
+    "few": "accuracy on few-sample classes",
+    "medium": "accuracy on medium-sample classes",
+    "many": "accuracy on many-sample classes",
+    "unseen": "accuracy on classes a client never trained on",
+    "validation": "validation accuracy",
+    "ari": "adjusted Rand index of the clusters",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as text: what every renderer gets.
+
+    Attributes:
+        title: what it shows.
+        columns: headings; the first ``words`` columns hold words, the others numbers (aligned right).
+        rows: cells, each row as long as ``columns``.
+        bold: (row, column) of the best cells.
+        note: a line below it; may be empty.
+        words: how many leading columns hold words.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    bold: frozenset[tuple[int, int]] = frozenset()
+    note: str = ""
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a comparison; fractions, over its seeds. ``gain`` and what follows compare with the reference."""
+
+    title: str
+    seeds: int
+    accuracy: Spread | None
+    worst_decile: Spread | None
+    macro_f1: Spread | None
+    megabytes: Spread | None
+    against: tuple[Against, ...] = ()
+
+    @property
+    def gain(self) -> Spread | None:
+        """Mean gain over the reference, a fraction, over the seeds that both ran."""
+        return spread([a.mean for a in self.against])
+
+
+def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local", tolerance: float = 0.0) -> list[Row]:
+    """One row per method, in the order of ``groups`` (title -> seeds, as from ``by_title``).
+
+    A run is compared with the reference's run of the *same seed*, since seeds split the data differently; seeds that
+    the reference did not run have no part in gain and harm.
+    """
+    local = {run.seed: run.by_client for run in groups.get(reference, ())}
+    rows = []
+    for title, runs in groups.items():
+        finals = [run.final for run in runs]
+        pairs = [(local[run.seed], run.by_client) for run in runs if title != reference and run.seed in local]
+        rows.append(
+            Row(
+                title=title,
+                seeds=len(runs),
+                accuracy=spread([f.get("accuracy") for f in finals]),
+                worst_decile=spread([f.get("worst_decile") for f in finals]),
+                macro_f1=spread([f.get("macro_f1") for f in finals]),
+                megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
+                against=tuple(against(a, b, tolerance) for a, b in pairs if a.keys() & b.keys()),
+            )
+        )
+    return rows
+
+
+def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
+    """Methods side by side; the highest accuracy, as shown, is bold."""
+    shown = [None if row.accuracy is None else round(100 * row.accuracy.mean, 1) for row in rows]
+    top = max((value for value in shown if value is not None), default=None)
+    several = max((row.seeds for row in rows), default=0) > 1
+    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    cells = tuple(
+        (
+            row.title,
+            percent(row.accuracy),
+            percent(row.worst_decile),
+            percent(row.macro_f1),
+            percent(row.gain, sign=True),
+            _harmed(row.against),
+            DASH if row.megabytes is None else _short(row.megabytes.mean),
+        )
+        for row in rows
+    )
+    seeds = {row.seeds for row in rows}
+    note = (
+        "accuracy: mean over clients, last 10 evaluated rounds; worst 10 %: the same over the worst tenth of them; "
+        f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
+    )
+    if several:
+        count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
+        note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
+    left = sum(a.left_out for row in rows for a in row.against)
+    note += f"; {left} client figures without a partner are not compared" if left else ""
+    bold = frozenset((i, 1) for i, value in enumerate(shown) if value is not None and value == top)
+    return Grid("Comparison", columns, cells, bold, note)
+
+
+def _harmed(comparisons: Sequence[Against]) -> str:
+    if not comparisons:
+        return DASH
+    harmed = sum(a.harmed for a in comparisons) / len(comparisons)
+    clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
+    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f} of {clients:.4g}"
+
+
+def final_table(run: Run) -> Grid:
+    """A run's own figures: mean of its last evaluated rounds, and the round that validation chose."""
+    final = run.final
+    written = run.summary.get("best")
+    chosen = written if isinstance(written, dict) and written else best(run.rounds)
+    count = final.get("rounds_averaged")
+    columns = ["", "last 10 evaluated rounds" if count is None else f"mean of the last {count:g} evaluated rounds"]
+    columns += [f"round {chosen.get('round', '?')}, best by validation"] if chosen else []
+    cells = []
+    for key, name in NAMES.items():
+        values = [final.get(key), *([chosen.get(key)] if chosen else [])]
+        if any(v is not None for v in values):
+            show = _index if key == "ari" else _percent
+            cells.append((name, *(show(v) for v in values)))
+    spent = run.bytes
+    note = "" if spent is None else f"{_short(spent / 1e6)} MB sent up and down in all"
+    return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
+
+
+def client_table(run: Run, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local") -> Grid:
+    """Every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
+
+    Args:
+        run: needs its client lines.
+        local: the reference's final accuracy by client (fractions): adds its column and the gain, and orders by it.
+        most: rows at most, 20 or more.
+        reference: its display name.
+
+    Raises:
+        ConfigError: ``most`` is below 20.
+    """
+    if most < 20:
+        raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
+    final = run.by_client
+    samples = {int(line["client"]): line.get("n_test") for line in run.clients}
+    gains = {c: final[c] - local[c] for c in final if local is not None and c in local}
+    order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
+    columns = ["client", "test samples", "accuracy %"]
+    columns += [f"{reference} %", "gain, points"] if gains else []
+    cells: list[tuple[str, ...]] = []
+    for client in order:
+        row = [str(client), str(samples.get(client) or DASH), percent(spread([final[client]]))]
+        if gains:
+            gain = gains.get(client)
+            row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
+        cells.append(tuple(row))
+    note = ""
+    if len(cells) > most:
+        note = f"the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
+        cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
+    return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
+
+
+def percent(value: Spread | None, sign: bool = False) -> str:
+    """A fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
+    if value is None:
+        return DASH
+    mean = f"{100 * value.mean:+.1f}" if sign else f"{100 * value.mean:.1f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def _index(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
+
+
+def _short(number: float) -> str:
+    """About three digits: 1,234 · 12.3 · 0.12; next to nothing is "< 0.01"."""
+    if 0 < number < 0.01:
+        return "< 0.01"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def to_rich(grid: Grid) -> Table:
+    """The table for the console; cells are text, never markup."""
+    caption = Text(grid.note) if grid.note else None
+    table = Table(title=Text(grid.title) if grid.title else None, caption=caption, title_justify="left",
+                  caption_justify="left")  # fmt: skip
+    for number, name in enumerate(grid.columns):
+        words = number < grid.words
+        table.add_column(Text(name), justify="left" if words else "right", no_wrap=number == 0 or not words)
+    for i, row in enumerate(grid.rows):
+        table.add_row(*(Text(cell, style="bold" if (i, j) in grid.bold else "") for j, cell in enumerate(row)))
+    return table
+
+
+def to_markdown(grid: Grid) -> str:
+    """The table in Markdown (pipes), best cells between asterisks, the note below."""
+
+    def cell(text: str) -> str:
+        return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+    lines = ["| " + " | ".join(cell(name) for name in grid.columns) + " |"]
+    lines.append("|" + "|".join(" :-- " if j < grid.words else " --: " for j in range(len(grid.columns))) + "|")
+    for i, row in enumerate(grid.rows):
+        shown = (f"**{cell(text)}**" if (i, j) in grid.bold else cell(text) for j, text in enumerate(row))
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join([*lines, *(["", grid.note] if grid.note else [])]) + "\n"
+
+
+def to_text(grid: Grid) -> str:
+    """The table in plain text, columns aligned, best cells marked with an asterisk."""
+    body = [
+        [text + ("*" if (i, j) in grid.bold else "") for j, text in enumerate(row)] for i, row in enumerate(grid.rows)
+    ]
+    table = [list(grid.columns), *body]
+    widths = [max(len(row[j]) for row in table) for j in range(len(grid.columns))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (t.ljust(w) if j < grid.words else t.rjust(w) for j, (t, w) in enumerate(zip(row, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    lines = [line(table[0]), "  ".join("-" * w for w in widths), *(line(row) for row in body)]
+    return "\n".join([*lines, *([grid.note] if grid.note else [])]) + "\n"
+
+
+def to_html(grid: Grid) -> str:
+    """The table as an HTML ``<table>``, every text escaped."""
+
+    def cell(tag: str, text: str, number: bool, bold: bool = False) -> str:
+        inner = html.escape(text)
+        kind = ' class="number"' if number else ""
+        return f"<{tag}{kind}>{f'<strong>{inner}</strong>' if bold else inner}</{tag}>"
+
+    head = "".join(cell("th", name, j >= grid.words) for j, name in enumerate(grid.columns))
+    body = "".join(
+        "<tr>" + "".join(cell("td", t, j >= grid.words, (i, j) in grid.bold) for j, t in enumerate(row)) + "</tr>\n"
+        for i, row in enumerate(grid.rows)
+    )
+    note = f'<p class="note">{html.escape(grid.note)}</p>\n' if grid.note else ""
+    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}</table></div>\n{note}'

@@ -1,0 +1,77 @@
+"""Small made-up runs for the report tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedkin.report.folder import Run
+
+
+def make_run(
+    title: str = "DA-PFL",
+    seed: int = 0,
+    clients: int = 4,
+    top: float = 0.8,
+    gains: dict[int, float] | None = None,
+    rounds: int = 3,
+    relations: str | None = None,
+    **summary,
+) -> Run:
+    """A run whose client i has accuracy top + gains[i] in the last round and 1/2, 1/3... of it before."""
+    lines, per_client, related = [], [], []
+    for r in range(1, rounds + 1):
+        accuracies = [(top + (gains or {}).get(i, 0.0)) for i in range(clients)]
+        lines.append(
+            {
+                "round": r,
+                "cohort": list(range(clients)),
+                "answered": list(range(clients)),
+                "refused": {},
+                "bytes_up": 1_000_000,
+                "bytes_down": 2_000_000,
+                "evaluated": True,
+                "accuracy": sum(accuracies) / clients,
+                "pooled": sum(accuracies) / clients,
+                "std": 0.05,
+                "worst_decile": min(accuracies),
+                "macro_f1": top - 0.1,
+                "few": None,
+                "medium": 0.5,
+                "many": 0.9,
+                "validation": r / 10,
+            }
+        )
+        per_client += [{"round": r, "client": i, "accuracy": a, "n_test": 10 + i} for i, a in enumerate(accuracies)]
+        if relations == "weights":
+            rows = {str(i): {str((i + 1) % clients): 0.25, str(i): 0.75} for i in range(clients)}
+            related.append({"round": r, "kind": "weights", "rows": rows})
+        elif relations == "clusters":
+            related.append(
+                {"round": r, "kind": "clusters", "labels": [-1 if r == 1 else i % 2 for i in range(clients)]}
+            )
+    return Run(title, seed, lines, per_client, related, {"title": title, "seed": seed, **summary})
+
+
+@pytest.fixture
+def made():
+    """The maker of runs in memory."""
+    return make_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The maker of run folders; ``without`` names files to leave out."""
+
+    def write(name: str = "run", without: tuple[str, ...] = (), **settings) -> Path:
+        run = make_run(**settings)
+        path = tmp_path / name
+        path.mkdir()
+        for file, lines in (("rounds", run.rounds), ("clients", run.clients), ("relations", run.relations)):
+            if file not in without:
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                (path / f"{file}.jsonl").write_text(text, encoding="utf-8")
+        (path / "summary.json").write_text(json.dumps(run.summary), encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,90 @@
+"""Run folders are read whole, or the reader is told what is wrong."""
+
+import os
+
+import pytest
+
+from fedkin.core.errors import RunFolderError
+from fedkin.report.folder import Lines, Run, by_title, read_run, write_atomic
+
+
+def test_a_folder_reads_back_as_the_run(folder, made):
+    """Title, seed, rounds, clients and relations come back as written."""
+    run = read_run(folder(title="IFCA", seed=3, relations="clusters"))
+    same = made(title="IFCA", seed=3, relations="clusters")
+    assert (run.title, run.seed, run.rounds, run.clients) == ("IFCA", 3, same.rounds, same.clients)
+    assert list(run.relations) == list(same.relations) == list(run.relations)
+
+
+def test_only_the_summary_must_be_there(folder):
+    """Without the .jsonl files a run has no rounds, no clients, no relations, and no bytes."""
+    run = read_run(folder(without=("rounds", "clients", "relations")))
+    assert (run.rounds, run.clients, list(run.relations), run.by_client, run.bytes) == ([], [], [], {}, None)
+
+
+def test_a_folder_without_summary_is_refused(tmp_path):
+    """The message says what is missing and what to do."""
+    with pytest.raises(RunFolderError, match=r"no summary\.json; resume"):
+        read_run(tmp_path)
+
+
+def test_a_line_cut_short_at_the_end_is_skipped(tmp_path):
+    """A run killed while writing leaves half a line; the rounds before it count."""
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"round": 1}\n{"rou')
+    assert list(Lines(path)) == [{"round": 1}]
+
+
+@pytest.mark.parametrize("damage", ["{oops}\n", "[1]\n"])
+def test_damage_elsewhere_is_named_by_line(tmp_path, damage):
+    """Any other line that is no JSON object is an error with its number."""
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"round": 1}\n' + damage + '{"round": 2}\n')
+    with pytest.raises(RunFolderError, match="line 2"):
+        list(Lines(path))
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    """Broken JSON in the summary is a run folder error."""
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(RunFolderError, match="not JSON"):
+        read_run(tmp_path)
+
+
+def test_final_figures_are_the_written_ones_else_computed(made):
+    """summary.json's final wins; without it the mean of the last evaluated rounds is taken."""
+    assert made(top=0.8).final["accuracy"] == pytest.approx(0.8)
+    assert made(top=0.8, final={"accuracy": 0.25}).final == {"accuracy": 0.25}
+
+
+def test_bytes_are_those_of_the_summary_else_the_sum_over_rounds(made):
+    """Three rounds of 1 + 2 MB are 9 MB."""
+    assert made().bytes == 9_000_000
+    assert made(bytes_up=1, bytes_down=2).bytes == 3
+
+
+def test_runs_of_one_title_are_seeds_in_order():
+    """Titles keep their order, seeds are sorted."""
+    groups = by_title([Run("B", 1), Run("A", 0), Run("B", 0)])
+    assert [(title, [run.seed for run in runs]) for title, runs in groups.items()] == [("B", [0, 1]), ("A", [0])]
+
+
+def test_two_runs_of_one_title_and_seed_are_refused():
+    """They cannot both be seed 0 of one method; averaging them would hide a difference in settings."""
+    with pytest.raises(RunFolderError, match="'A' with seed 0"):
+        by_title([Run("A", 0), Run("A", 0)])
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    """If the last step fails the old content stands and no half file is left behind."""
+    path = tmp_path / "page.html"
+    write_atomic(path, b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

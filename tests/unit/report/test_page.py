@@ -1,0 +1,162 @@
+"""The page stands alone, says the verdict, and shows the numbers of the run."""
+
+import html
+import json
+import re
+
+import pytest
+
+from fedkin.core.errors import ConfigError, RunFolderError
+from fedkin.report import page, plots
+from fedkin.report.folder import read_run
+
+
+def heading(text: str) -> str:
+    """The first heading, as a reader sees it."""
+    found = re.search(r"<h1>(.*?)</h1>", text, re.DOTALL)
+    assert found
+    return html.unescape(found[1])
+
+
+def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
+    """10 points above Local, one client of four loses: said first, shown in the tables, drawn twice more."""
+    run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
+    local = folder("local", title="Local", top=0.65)
+    text = page.write_page(run, local).read_text(encoding="utf-8")
+    assert heading(text) == "M: 10.0 points above Local on average (3 of 4 clients gain, 1 loses; one seed)"
+    assert text.count("<figure>") == 3
+    assert '<td class="number">75.0 %</td>' in text
+    assert '<td class="number">-5.0</td>' in text
+    assert (run / "overview.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_page_of_a_run_alone_states_its_accuracy(folder):
+    """Without Local there is no verdict, only the figure."""
+    text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
+    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them"
+    assert text.count("<figure>") == 2
+
+
+@pytest.mark.parametrize("clients", [1, 2, 150])
+@pytest.mark.parametrize("kind", ["weights", "clusters"])
+def test_any_number_of_clients(folder, clients, kind):
+    """One, two or 150 clients make a page."""
+    assert page.write_page(folder(clients=clients, relations=kind)).exists()
+
+
+def test_missing_files_and_values_do_not_crash(folder):
+    """Only the summary, without figures: a page that says nothing was evaluated."""
+    path = folder(without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None)
+    text = page.write_page(path, path).read_text(encoding="utf-8")
+    assert heading(text) == "DA-PFL: no round was evaluated"
+
+
+def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
+    """A method named like markup stays text, in the page, the settings and the command; no address, no script."""
+    name = '<script>"M" & $x$</script>'
+    run = folder("m", title=name, relations="clusters", config={"method": {"name": name}})
+    local = folder("local", title="Local", top=0.7)
+    command = "fedkin run 'a<b' && echo"
+    text = page.write_page(run, local, command=command).read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert html.escape(name) in text
+    assert html.escape(command) in text
+    assert "http" not in text
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert not re.findall(r"url\((?!#)", text)
+
+
+def test_settings_are_folded_and_flat(folder):
+    """Nested settings become lines a.b = value inside <details>."""
+    text = page.write_page(folder(config={"recipe": {"lr": 0.1}, "rounds": 3})).read_text(encoding="utf-8")
+    assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>recipe.lr = 0.1\nrounds = 3</pre>" in text
+
+
+def test_the_command_in_the_summary_is_shown(folder):
+    """A run that wrote down its command needs no argument."""
+    text = page.write_page(folder(command="fedkin run fedavg")).read_text(encoding="utf-8")
+    assert "<pre>fedkin run fedavg</pre>" in text
+    assert "Run it again" not in page.write_page(folder("other")).read_text(encoding="utf-8")
+
+
+def test_true_groups_are_read_from_the_summary(folder):
+    """clients.groups in summary.json is the true group of every client; without it there are none."""
+    run = read_run(folder(relations="clusters"))
+    assert run.groups is None
+    path = folder("grouped", relations="clusters")
+    summary = json.loads((path / "summary.json").read_text())
+    summary["clients"] = {"groups": [0, 1, 0, 1]}
+    (path / "summary.json").write_text(json.dumps(summary))
+    assert read_run(path).groups == [0, 1, 0, 1]
+    assert page.write_page(path).exists()
+
+
+def test_a_large_svg_goes_in_as_png(folder, monkeypatch):
+    """Beyond the limit the figure is an embedded PNG."""
+    monkeypatch.setattr(page, "LARGEST_SVG", 10)
+    text = page.write_page(folder()).read_text(encoding="utf-8")
+    assert 'src="data:image/png;base64,' in text
+    assert "<svg" not in text
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    """No summary, no page."""
+    with pytest.raises(RunFolderError, match=r"no summary\.json"):
+        page.write_page(tmp_path)
+
+
+# ---- comparisons
+
+
+def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
+    """M above Local above N, two seeds: M's verdict is the heading, N's follows; the table has all three."""
+    runs = [made(t, s, top=a) for t, a in (("Local", 0.7), ("M", 0.8), ("N", 0.6)) for s in (0, 1)]
+    path = page.write_comparison(tmp_path / "out", runs, command="fedkin compare")
+    text = path.read_text(encoding="utf-8")
+    assert heading(text).startswith("M: 10.0 ± 0.0 points above Local on average (8 of 8 client results gain")
+    assert "<li>N: 10.0 ± 0.0 points below Local" in text
+    assert "<strong>80.0 ± 0.0</strong>" in text
+    assert "<pre>fedkin compare</pre>" in text
+    assert text.count("<figure>") == 3
+    assert (tmp_path / "out" / "overview.png").exists()
+
+
+def test_a_comparison_admits_that_local_is_best(made, tmp_path):
+    """If Local has the highest accuracy the heading says so."""
+    text = page.write_comparison(tmp_path, [made("Local", top=0.9), made("M")]).read_text(encoding="utf-8")
+    assert heading(text) == "No method is above Local on average"
+    assert "<li>M: 10.0 points below Local" in text
+
+
+def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):
+    """Without Local nothing tells whether it paid."""
+    text = page.write_comparison(tmp_path, [made("A"), made("B", top=0.9)]).read_text(encoding="utf-8")
+    assert heading(text) == "B has the highest mean accuracy, 90.0 % (no Local run to compare with)"
+
+
+def test_a_comparison_reads_folders_and_folds_the_relations(folder, tmp_path):
+    """Folders are as good as runs; who learned from whom is one click away."""
+    paths = [folder("a", title="A", relations="weights"), folder("b", title="B", relations="clusters")]
+    text = page.write_comparison(tmp_path / "c", paths).read_text(encoding="utf-8")
+    assert text.count("who learned from whom</summary>") == 2
+    assert "http" not in text
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path):
+    """At least one run."""
+    with pytest.raises(ConfigError, match="at least one run"):
+        page.write_comparison(tmp_path, [])
+
+
+def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
+    """overview.png of a comparison is the chart of final accuracies."""
+    seen = []
+    original = plots.final_accuracies
+
+    def spy(groups, reference="Local"):
+        seen.append(list(groups))
+        return original(groups, reference)
+
+    monkeypatch.setattr(plots, "final_accuracies", spy)
+    page.write_comparison(tmp_path, [made("A"), made("B")])
+    assert seen == [["A", "B"]]

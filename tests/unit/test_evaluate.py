@@ -1,0 +1,452 @@
+"""Scores, summaries, final figures and verdicts, with numbers worked out by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.evaluate import (
+    Against,
+    ClientScore,
+    Reached,
+    adjusted_rand,
+    against,
+    best,
+    confusion,
+    final,
+    final_by_client,
+    score,
+    spread,
+    summarise,
+    to_target,
+    verdict,
+)
+
+
+def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **groups) -> ClientScore:
+    """A score with the given counts; everything else empty."""
+    none = (0, 0)
+    return ClientScore(
+        client=0,
+        n_test=n,
+        correct=correct,
+        accuracy=correct / n if n else None,
+        macro_f1=f1,
+        n_validation=0 if validation is None else 10,
+        validation_accuracy=validation,
+        few=groups.get("few", none),
+        medium=groups.get("medium", none),
+        many=groups.get("many", none),
+        unseen=groups.get("unseen", none),
+    )
+
+
+# ---- one client
+
+
+def test_confusion_counts_rows_true_columns_predicted():
+    """Three samples of class 0, one taken for class 2: row 0 is (2, 0, 1)."""
+    matrix = confusion(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 2, 1]), 3)
+    assert matrix.tolist() == [[2, 0, 1], [0, 1, 0], [0, 0, 0]]
+    assert matrix.dtype == torch.int64
+
+
+def test_confusion_of_nothing_is_zero():
+    """No samples give a matrix of zeros, not an error."""
+    empty = torch.zeros(0, dtype=torch.int64)
+    assert confusion(empty, empty, 2).tolist() == [[0, 0], [0, 0]]
+
+
+def test_confusion_refuses_labels_out_of_range():
+    """A label outside 0..C-1 is named, not wrapped into another cell."""
+    with pytest.raises(DataError, match=r"0\.\.1, got 0\.\.2"):
+        confusion(torch.tensor([0, 1]), torch.tensor([0, 2]), 2)
+
+
+def test_confusion_refuses_different_lengths():
+    """True and predicted labels must pair up."""
+    with pytest.raises(DataError, match="one length"):
+        confusion(torch.tensor([0, 1]), torch.tensor([0]), 2)
+
+
+def test_macro_f1_is_over_the_union_of_true_and_predicted_classes():
+    """Five of class 0 (one taken for 7) and five of class 1 (all right): F1 = 8/9, 1 and 0 (class 7), mean 17/27.
+
+    Accuracy is .9; the other seven classes, neither true nor predicted, have no part.
+    """
+    true = torch.tensor([0] * 5 + [1] * 5)
+    predicted = torch.tensor([0] * 4 + [7] + [1] * 5)
+    result = score(3, confusion(true, predicted, 10), None, torch.ones(10, dtype=torch.int64))
+    assert result.accuracy == pytest.approx(0.9)
+    assert result.macro_f1 == pytest.approx(17 / 27)
+    assert round(result.macro_f1, 5) == 0.62963
+
+
+def test_macro_f1_of_perfect_predictions_is_one():
+    """All right over two of ten classes: 1, although eight classes never occur."""
+    labels = torch.tensor([0, 1, 1])
+    result = score(0, confusion(labels, labels, 10), None, torch.ones(10, dtype=torch.int64))
+    assert result.macro_f1 == 1.0
+
+
+def test_classes_are_few_medium_many_or_unseen_by_training_counts():
+    """Counts 0, 1, 29, 30, 80, 81: unseen, few, few, medium, medium, many; samples are grouped by their true class."""
+    counts = torch.tensor([0, 1, 29, 30, 80, 81])
+    test = torch.diag(torch.tensor([0, 1, 2, 3, 4, 5]))
+    test[0, 5] = 2  # unseen class: two samples, both taken for the many class
+    test[5, 3] = 5  # many class: five right, five taken for a medium class
+    result = score(0, test, None, counts)
+    assert result.unseen == (0, 2)
+    assert result.few == (3, 3)
+    assert result.medium == (7, 7)
+    assert result.many == (5, 10)
+    assert result.n_test == 2 + 3 + 7 + 10
+
+
+def test_limits_of_the_groups_are_parameters():
+    """With few_below=2 and many_above=4, counts 1, 2, 4, 5 are few, medium, medium, many."""
+    result = score(
+        0,
+        torch.eye(4, dtype=torch.int64),
+        None,
+        torch.tensor([1, 2, 4, 5]),
+        few_below=2,
+        many_above=4,
+    )
+    assert (result.few, result.medium, result.many) == ((1, 1), (2, 2), (1, 1))
+
+
+def test_contradicting_limits_are_refused():
+    """A class cannot be few and many at once."""
+    with pytest.raises(ConfigError, match="few_below=90, many_above=80"):
+        score(0, torch.eye(1, dtype=torch.int64), None, torch.tensor([1]), few_below=90)
+
+
+def test_validation_is_scored_apart_from_test():
+    """Validation 3 of 4 right does not touch the test part."""
+    validation = torch.tensor([[2, 1], [0, 1]])
+    result = score(0, torch.eye(2, dtype=torch.int64), validation, torch.tensor([1, 1]))
+    assert (result.n_validation, result.validation_accuracy) == (4, 0.75)
+    assert (result.n_test, result.accuracy) == (2, 1.0)
+
+
+def test_a_client_without_test_samples_has_no_accuracy():
+    """Nothing to count gives None, not zero."""
+    result = score(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1]))
+    assert (result.n_test, result.accuracy, result.macro_f1, result.validation_accuracy) == (0, None, None, None)
+
+
+@pytest.mark.parametrize("test", [torch.zeros(2, 3, dtype=torch.int64), -torch.eye(2, dtype=torch.int64)])
+def test_bad_matrices_are_refused_by_name(test):
+    """A wrong shape or a negative count names the client and the part."""
+    with pytest.raises(DataError, match="client 5: the test confusion matrix"):
+        score(5, test, None, torch.tensor([1, 1]))
+
+
+def test_a_score_becomes_a_json_line():
+    """The line carries round and client and survives JSON unchanged."""
+    line = score(4, torch.eye(2, dtype=torch.int64), None, torch.tensor([1, 100])).line(7)
+    assert json.loads(json.dumps(line)) == line
+    assert (line["round"], line["client"], line["few"], line["many"]) == (7, 4, [1, 1], [1, 1])
+
+
+# ---- all clients
+
+
+def test_summary_by_hand():
+    """Clients 1/2 and 9/10: mean .7, pooled 10/12, std .2, worst decile = the worst one = .5."""
+    summary = summarise([client(1, 2, 0.4, f1=0.3), client(9, 10, 0.8, f1=0.9)])
+    assert summary["accuracy"] == pytest.approx(0.7)
+    assert summary["pooled"] == pytest.approx(10 / 12)
+    assert summary["std"] == pytest.approx(0.2)
+    assert summary["worst_decile"] == pytest.approx(0.5)
+    assert summary["macro_f1"] == pytest.approx(0.6)
+    assert summary["macro_f1_weighted"] == pytest.approx((2 * 0.3 + 10 * 0.9) / 12)
+    assert summary["validation"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(20, 2), (21, 3), (30, 3), (10, 1), (9, 1)])
+def test_worst_decile_is_the_mean_of_the_worst_ceil_tenth(clients, worst):
+    """Accuracies 0/100, 1/100, ...: of 20 clients the mean of the 2 worst (.005), of 30 exactly 3, never 4."""
+    summary = summarise([client(i, 100) for i in reversed(range(clients))])
+    assert summary["worst_decile"] == pytest.approx(sum(range(worst)) / worst / 100)
+
+
+def test_class_groups_are_pooled_over_clients():
+    """Few 1/2 and 3/8 pool to 4/10, not to the mean .4375; groups without samples are None."""
+    summary = summarise([client(1, 2, few=(1, 2)), client(3, 8, few=(3, 8))])
+    assert summary["few"] == pytest.approx(0.4)
+    assert summary["medium"] is summary["many"] is summary["unseen"] is None
+
+
+def test_clients_without_test_samples_are_left_out_and_counted():
+    """One of two clients has no test part: the mean is the other's, its validation still counts."""
+    summary = summarise([client(0, 0, 0.2), client(1, 2, 0.6)])
+    assert (summary["clients"], summary["clients_without_test"]) == (1, 1)
+    assert (summary["accuracy"], summary["std"]) == (0.5, 0.0)
+    assert summary["validation"] == pytest.approx(0.4)
+
+
+def test_summary_of_nobody_is_none():
+    """No clients: every figure None, counts zero, no division by zero."""
+    summary = summarise([])
+    assert summary.pop("clients") == summary.pop("clients_without_test") == 0
+    assert all(value is None for value in summary.values())
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "expected"),
+    [
+        ([0, 0, 1, 1], [5, 5, 2, 2], 1.0),  # equal up to names
+        ([0, 0, 1, 2], [0, 0, 1, 1], 4 / 7),  # Hubert and Arabie's formula: (1 - 1/3) / (3/2 - 1/3)
+        ([0, 1, 0, 1], [0, 0, 1, 1], -0.5),  # (0 - 2/3) / (2 - 2/3)
+        ([0, -1, 1, 1, 0], [0, 0, 1, 1, -1], 1.0),  # unknown clients do not count
+    ],
+)
+def test_adjusted_rand_index(labels, groups, expected):
+    """Known values, by Hubert and Arabie's formula."""
+    assert adjusted_rand(torch.tensor(labels), torch.tensor(groups)) == pytest.approx(expected)
+
+
+def test_adjusted_rand_of_nobody_known_is_none():
+    """If every client is unknown nothing can be said."""
+    assert adjusted_rand(torch.tensor([-1, -1]), torch.tensor([0, 1])) is None
+
+
+def test_adjusted_rand_refuses_different_lengths():
+    """Labels and groups are about the same clients."""
+    with pytest.raises(DataError, match="one length"):
+        adjusted_rand(torch.tensor([0]), torch.tensor([0, 1]))
+
+
+# ---- final figures
+
+
+def rounds(*accuracies: float | None, validation: list[float | None] | None = None) -> list[dict]:
+    """Evaluated rounds 1, 2, ... of 10 bytes up and 5 down each."""
+    return [
+        {
+            "round": i,
+            "accuracy": a,
+            "validation": None if validation is None else validation[i - 1],
+            "bytes_up": 10,
+            "bytes_down": 5,
+            "evaluated": True,
+        }
+        for i, a in enumerate(accuracies, start=1)
+    ]
+
+
+def test_final_is_the_mean_of_the_last_ten_evaluated_rounds():
+    """Of accuracies .01 ... .12 the last ten average to .075; rounds that were not evaluated do not count."""
+    lines = rounds(*(i / 100 for i in range(1, 13)))
+    lines.append({"round": 13, "evaluated": False, "bytes_up": 1, "bytes_down": 1})
+    result = final(lines)
+    assert result["accuracy"] == pytest.approx(0.075)
+    assert (result["rounds_averaged"], result["first_round"], result["last_round"]) == (10, 3, 12)
+
+
+def test_final_says_when_there_were_fewer_rounds():
+    """Two rounds are averaged as two; a metric missing in one is averaged over the other."""
+    lines = rounds(0.2, 0.4)
+    lines[0]["few"] = 0.5
+    result = final(lines)
+    assert result["rounds_averaged"] == 2
+    assert result["accuracy"] == pytest.approx(0.3)
+    assert result["few"] == 0.5
+    assert result["many"] is None
+
+
+def test_final_of_no_round():
+    """No evaluated round: None, counted as 0."""
+    result = final([])
+    assert (result["accuracy"], result["rounds_averaged"], result["last_round"]) == (None, 0, None)
+
+
+def test_final_averages_the_adjusted_rand_index_where_there_is_one():
+    """ari is optional: averaged if given, absent otherwise."""
+    lines = rounds(0.1, 0.1)
+    assert "ari" not in final(lines)
+    lines[0]["ari"], lines[1]["ari"] = 0.5, 1.0
+    assert final(lines)["ari"] == 0.75
+
+
+def test_final_refuses_zero_rounds():
+    """A mean over no rounds is a mistake of the caller."""
+    with pytest.raises(ConfigError, match="last >= 1"):
+        final(rounds(0.1), last=0)
+
+
+def test_the_best_round_is_chosen_on_validation_although_test_says_otherwise():
+    """Test is highest in round 3, validation in round 2: round 2 is chosen and its test accuracy reported."""
+    result = best(rounds(0.5, 0.6, 0.9, validation=[0.1, 0.8, 0.7]))
+    assert result is not None
+    assert (result["round"], result["accuracy"], result["validation"]) == (2, 0.6, 0.8)
+
+
+def test_of_equal_validation_the_earliest_round_is_best():
+    """A tie goes to the round that cost less."""
+    result = best(rounds(0.5, 0.6, 0.9, validation=[None, 0.8, 0.8]))
+    assert result is not None
+    assert result["round"] == 2
+
+
+def test_without_validation_there_is_no_best_round():
+    """The test part never stands in for a missing validation part."""
+    assert best(rounds(0.5, 0.9)) is None
+
+
+def test_cost_to_a_target_counts_all_rounds():
+    """.5 is first reached in round 3: 3 rounds, 45 bytes, the unevaluated round 2 included."""
+    lines = rounds(0.1, None, 0.5, 0.7)
+    lines[1]["evaluated"] = False
+    assert to_target(lines, 0.5) == Reached(round=3, rounds=3, bytes=45)
+    assert to_target(lines, 0.8) is None
+
+
+def test_a_clients_final_figure_is_over_its_own_last_rounds():
+    """Client 0 was last evaluated in rounds 1 and 3, client 1 in 2 and 4; client 2 never had test samples."""
+    lines = [
+        {"round": 3, "client": 0, "accuracy": 0.4},
+        {"round": 1, "client": 0, "accuracy": 0.2},
+        {"round": 2, "client": 1, "accuracy": 0.6},
+        {"round": 4, "client": 1, "accuracy": 0.8},
+        {"round": 4, "client": 2, "accuracy": None},
+    ]
+    assert final_by_client(lines) == {0: pytest.approx(0.3), 1: pytest.approx(0.7)}
+    assert final_by_client(lines, last=1) == {0: 0.4, 1: 0.8}
+
+
+# ---- against Local, and the verdict
+
+
+def test_gains_over_local_by_hand():
+    """Gains +.2, -.1, 0: mean 1/30, one helped, one harmed, one unchanged."""
+    result = against({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.7, 1: 0.4, 2: 0.5})
+    assert result.gains == {0: pytest.approx(0.2), 1: pytest.approx(-0.1), 2: 0.0}
+    assert result.mean == pytest.approx(0.1 / 3)
+    assert (result.helped, result.harmed, result.unchanged, result.identical) == (1, 1, 1, False)
+
+
+def test_gains_within_the_tolerance_count_as_unchanged():
+    """With tolerance .15 a loss of .1 harms nobody; a loss of .2 still does."""
+    result = against({0: 0.5, 1: 0.5}, {0: 0.4, 1: 0.3}, tolerance=0.15)
+    assert (result.helped, result.harmed, result.unchanged) == (0, 1, 1)
+
+
+def test_only_common_clients_are_compared_and_the_others_counted():
+    """Clients 0 and 2 are each known to one side only."""
+    result = against({0: 0.5, 1: 0.5}, {1: 0.6, 2: 0.9})
+    assert list(result.gains) == [1]
+    assert result.left_out == 2
+
+
+def test_nothing_in_common_is_an_error():
+    """Two runs on different federations cannot be compared."""
+    with pytest.raises(DataError, match="same federation"):
+        against({0: 0.5}, {1: 0.5})
+
+
+def test_a_negative_tolerance_is_refused():
+    """Neither is NaN a tolerance."""
+    for bad in (-0.1, math.nan):
+        with pytest.raises(ConfigError, match="tolerance >= 0"):
+            against({0: 0.5}, {0: 0.5}, bad)
+
+
+def shifted(*gains: float, tolerance: float = 0.0) -> Against:
+    """A comparison with these gains, Local at .5 everywhere."""
+    return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)}, tolerance)
+
+
+def test_spread_is_the_sample_standard_deviation():
+    """1, 3: mean 2, std sqrt(2); one value has no spread, None values do not count, none at all is None."""
+    result = spread([1.0, None, 3.0])
+    assert result is not None
+    assert (result.mean, result.std, result.values) == (2.0, pytest.approx(math.sqrt(2)), (1.0, 3.0))
+    single = spread([1.0])
+    assert single is not None
+    assert single.std is None
+    assert spread([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("comparison", "expected"),
+    [
+        (
+            shifted(*[0.04] * 18, *[-0.05] * 2),
+            "M: 3.1 points above Local on average (18 of 20 clients gain, 2 lose; one seed)",
+        ),
+        (shifted(-0.1, -0.1), "M: 10.0 points below Local on average (0 of 2 clients gain, 2 lose; one seed)"),
+        (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
+        (
+            shifted(0.25, -0.25),
+            "M: no difference from Local on average (1 of 2 clients gains, 1 loses; one seed)",
+        ),
+        (shifted(0.3), "M: 30.0 points above Local on average (1 of 1 client gains, none loses; one seed)"),
+        (
+            shifted(0.4, -0.05, -0.05),
+            "M: 10.0 points above Local on average (only 1 of 3 clients gains, 2 lose; one seed)",
+        ),
+        (
+            shifted(-0.4, 0.05, 0.05),
+            "M: 10.0 points below Local on average (though 2 of 3 clients gain, 1 loses; one seed)",
+        ),
+        (
+            shifted(0.0001, 0.0),
+            "M: less than 0.1 points above Local on average (1 of 2 clients gains, none loses, 1 unchanged; one seed)",
+        ),
+        (
+            shifted(0.1, 0.004, tolerance=0.005),
+            "M: 5.2 points above Local on average (1 of 2 clients gains, none loses, 1 unchanged within 0.5 points; "
+            "one seed)",
+        ),
+    ],
+)
+def test_verdict_of_one_seed(comparison, expected):
+    """Above, below, identical, equal on average, one client, a majority against the mean, tiny, with tolerance."""
+    assert verdict("M", comparison) == expected
+
+
+def test_verdict_over_seeds_gives_mean_and_spread():
+    """Mean gains of 2 and 4 points: 3.0 ± 1.4."""
+    text = verdict("M", [shifted(0.02, 0.02), shifted(0.04, 0.04)])
+    assert text == "M: 3.0 ± 1.4 points above Local on average (4 of 4 client results gain, none loses; 2 seeds)"
+
+
+def test_a_difference_within_the_spread_is_no_clear_difference():
+    """Mean gains of +5 and -3 points: +1.0 ± 5.7 decides nothing."""
+    text = verdict("M", [shifted(0.05), shifted(-0.03)])
+    assert text == (
+        "M: no clear difference from Local (+1.0 ± 5.7 points over 2 seeds; 1 of 2 client results gains, 1 loses)"
+    )
+
+
+def test_collapse_needs_every_seed():
+    """Identical in one seed only is not a collapse."""
+    assert "collapsed" in verdict("M", [shifted(0.0), shifted(0.0)])
+    assert "collapsed" not in verdict("M", [shifted(0.0), shifted(0.1)])
+
+
+def test_verdict_against_another_reference_names_it():
+    """A method can collapse to FedAvg as well."""
+    assert verdict("M", shifted(0.0), reference="FedAvg") == "M: identical to FedAvg: it has collapsed to FedAvg"
+
+
+def test_verdict_without_a_comparison_is_refused():
+    """There is nothing to say without Local."""
+    with pytest.raises(ConfigError, match="at least one comparison"):
+        verdict("M", [])
+
+
+def test_evaluation_imports_no_other_part_of_fedkin():
+    """Only core.errors: every figure can be computed from a run folder alone."""
+    import fedkin.evaluate as package
+
+    for path in Path(package.__file__).parent.glob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith(("from fedkin", "import fedkin")):
+                assert line.split()[1].startswith(("fedkin.evaluate", "fedkin.core.errors")), f"{path.name}: {line}"
