@@ -12,7 +12,7 @@ from fedkin.core.errors import (
     PartitionError,
     RunFolderError,
 )
-from fedkin.core.method import Method, Work, uniform_cohort
+from fedkin.core.method import Method, Work, finish, uniform_cohort
 from fedkin.core.net import Net
 from fedkin.core.samples import Batch, Data
 from fedkin.core.sides import Client, Roster, Round
@@ -41,6 +41,7 @@ __all__ = [
     "Train",
     "Work",
     "cross_entropy",
+    "finish",
     "stack",
     "stackable",
     "to_all",

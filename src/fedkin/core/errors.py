@@ -15,6 +15,9 @@ A message says what was expected, what came and what to do; the values are in it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedkinError(Exception):
     """Base of all errors that fedkin raises on purpose; the command line turns it into exit code 2."""
@@ -60,3 +63,10 @@ class RunFolderError(FedkinError):
 
 class EngineError(FedkinError):
     """An engine cannot do what was asked, or one of its workers died."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the one that was probably meant, or all there are."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

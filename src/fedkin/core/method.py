@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle, Download
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.net import Net
 from fedkin.core.sides import Client, Round
 from fedkin.core.train import Train
@@ -137,3 +137,16 @@ def uniform_cohort(r: Round) -> Tensor:
     """``r.cohort`` of ``r.ids`` without replacement, ascending; the same for every method of one seed."""
     order = torch.randperm(len(r.ids), generator=r.rng)
     return r.ids[order[: r.cohort]].sort().values
+
+
+def finish(work: Work, got: Tensor) -> Bundle:
+    """What a wrapped program returns once its one request has been trained.
+
+    Raises:
+        MethodError: it asks for another.
+    """
+    try:
+        work.send(got)
+    except StopIteration as end:
+        return Bundle(end.value)
+    raise MethodError("a method that trains more than once in a round cannot be wrapped")

@@ -111,6 +111,10 @@ class Train:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
+    def beside(self, logits: Tensor) -> Train:
+        """The same request with ``logits [n, C]`` of a partner that stands still added to the model's own."""
+        return replace(self, per_sample=self.per_sample.but(offset=logits))
+
     def recipe(self, run: Recipe) -> Recipe:
         """The run's recipe with this request's own settings put in."""
         own: dict[str, Any] = {

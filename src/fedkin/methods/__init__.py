@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from fedkin.core import ConfigError, Method
+from fedkin.core.errors import nearest
 from fedkin.methods.cam import CAM
 from fedkin.methods.cfic import CFIC
 from fedkin.methods.dapfl import DAPFL
@@ -32,6 +32,21 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 """Name -> a function that gives the method with its defaults."""
 
+TITLES = {
+    "local": "Local",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedper": "FedPer",
+    "ifca": "IFCA",
+    "fesem": "FeSEM",
+    "da-pfl": "DA-PFL",
+    "cfic": "CFIC",
+    "pfedcs": "PFedCS",
+    "ifca-cam": "IFCA-CAM",
+    "fesem-cam": "FeSEM-CAM",
+}
+"""Name -> how the method is written in its paper."""
+
 
 def get_method(name: str) -> Method:
     """The method of this name with its defaults.
@@ -41,9 +56,7 @@ def get_method(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]()
-    near = get_close_matches(name, METHODS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"unknown method {name!r}; {hint}fedkin list methods shows all {len(METHODS)}")
+    raise ConfigError(f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods)")
 
 
 __all__ = [
@@ -52,6 +65,7 @@ __all__ = [
     "DAPFL",
     "IFCA",
     "METHODS",
+    "TITLES",
     "FeSEM",
     "FedAvg",
     "FedPer",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all, to_each
+from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Round, Train, Work, finish, to_all, to_each
 from fedkin.core.rows import grow, put
 
 
@@ -17,9 +16,7 @@ from fedkin.core.rows import grow, put
 class CAM(Method):
     """A global and a cluster model whose logits add up; the clusters are those of the wrapped method."""
 
-    paper = (
-        "Ma, Zhou, Long, Jiang, Zhang: Structured Federated Learning through Clustered Additive Modeling, NeurIPS 2023"
-    )
+    paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
 
     inner: Method
     """The clustered method that is wrapped."""
@@ -38,65 +35,54 @@ class CAM(Method):
         if self.warmup is not None:
             self.check("warmup", at_least=0)
 
-    # ---- server -----------------------------------------------------------------------------------------------
+    # ---- server: the wrapped method's state, downloads and uploads carry its names after "inner." ------------------
     def init(self, r: Round) -> Bundle:
         s = Bundle(model=r.w0, **self.inner.init(self._inside(r)).under("inner"))
-        if self.warmup_of == "global":
-            return s
-        own = Bundle(own=torch.empty(0, r.net.size), warm=torch.empty(0, dtype=torch.bool), formed=torch.tensor(False))
-        return s.but(**own)
+        alone = self.warmup_of == "cluster" and self._rounds_of_warmup(r) > 0
+        return s.but(own=torch.empty(0, r.net.size), warm=torch.empty(0, dtype=torch.bool)) if alone else s
 
     def _inside(self, r: Round) -> Round:
         """The round as the wrapped method sees it: independent starts, and means by this wrapper's rule."""
         return r.but(stream="inner", damped=self.update == "damped")
 
-    def admit(self, s: Bundle, r: Round) -> Bundle:
-        s = s.but(**self.inner.admit(s.inside("inner"), self._inside(r)).under("inner"))
-        if self.warmup_of == "global":
-            return s
-        k = len(r.roster)
-        return s.but(own=grow(s.own, k, torch.zeros(r.net.size)), warm=grow(s.warm, k, torch.tensor(False)))
-
     def _rounds_of_warmup(self, r: Round) -> int:
         return round(0.3 * r.total) if self.warmup is None else self.warmup
 
-    def _warming(self, s: Bundle, r: Round) -> bool:
-        unformed = self.warmup_of == "cluster" and self._rounds_of_warmup(r) > 0 and not bool(s.formed)
-        return r.index <= self._rounds_of_warmup(r) or unformed
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        s = s.but(**self.inner.admit(s.inside("inner"), self._inside(r)).under("inner"))
+        if "warm" in s:
+            s = s.but(warm=grow(s.warm, len(r.roster), torch.tensor(False)))
+        return s.but(own=grow(s.own, len(r.roster), torch.zeros(r.net.size))) if "own" in s else s
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
         return self.inner.sample(s.inside("inner"), r)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
-        if self.warmup_of == "global":
-            return to_all(model=s.model) | (to_all() if self._warming(s, r) else self._clusters(s, r))
-        late = self._rounds_of_warmup(r)  # a newcomer makes up for the whole warm-up at once
-        if self._warming(s, r):
+        if "own" in s:  # warm-up of cluster models, until the first clusters are made of them
             return to_all(warmup=torch.tensor(1))
-        cold = ~s.warm[r.ids] & (late > 0)
-        return (
-            to_all(model=s.model) | self._clusters(s, r) | to_each(given=cold, warmup=torch.full((len(r.ids),), late))
-        )
-
-    def _clusters(self, s: Bundle, r: Round) -> Download:
-        return self.inner.distribute(s.inside("inner"), self._inside(r)).under("inner")
+        if self.warmup_of == "global" and r.index <= self._rounds_of_warmup(r):
+            return to_all(model=s.model)
+        both = to_all(model=s.model) | self.inner.distribute(s.inside("inner"), self._inside(r)).under("inner")
+        if "warm" not in s:
+            return both
+        # a newcomer makes up for the whole warm-up at once
+        return both | to_each(given=~s.warm[r.ids], warmup=torch.full((len(r.ids),), self._rounds_of_warmup(r)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        if "own" in up:  # warm-up of cluster models: the last round's end groups everybody who has one
-            warm = put(s.warm, r.ids, torch.tensor(True))
-            s = s.but(own=put(s.own, r.ids, up.own), warm=warm)
-            ids = warm.nonzero().flatten()
-            if r.index < self._rounds_of_warmup(r):
-                return s
-            inner = self.inner.aggregate(
-                s.inside("inner"), self._inside(r).but(ids=ids, damped=False), Bundle(model=s.own[ids])
-            )
-            return s.but(own=s.own * 0, formed=torch.tensor(True), **inner.under("inner"))
-        s = s.but(model=r.mean(up.model))
         if "warm" in s:
             s = s.but(warm=put(s.warm, r.ids, torch.tensor(True)))
-        inside = up.inside("inner")
+        if "own" in s:
+            s = s.but(own=put(s.own, r.ids, up.own))
+            return s if r.index < self._rounds_of_warmup(r) else self._form(s, r)
+        s, inside = s.but(model=r.mean(up.model)), up.inside("inner")
         return s.but(**self.inner.aggregate(s.inside("inner"), self._inside(r), inside).under("inner")) if inside else s
+
+    def _form(self, s: Bundle, r: Round) -> Bundle:
+        """The first clusters, of all models that were warmed up."""
+        ids = s.warm.nonzero().flatten()
+        r = self._inside(r).but(ids=ids, damped=False)
+        inner = self.inner.aggregate(s.inside("inner"), r, Bundle(model=s.own[ids]))
+        return s.only(n for n in s if n != "own").but(**inner.under("inner"))
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         return self.inner.relations(s.inside("inner"), self._inside(r))
@@ -117,10 +103,13 @@ class CAM(Method):
 
     def _alone(self, c: Client) -> Train:
         """A cluster model trained alone, for as many rounds at once as the server asks for."""
-        times, start = int(c.received.warmup), c.state.get("own", c.net.fresh("inner", 0))
+        times, start = int(c.received.warmup), self._own(c)
         if c.recipe.steps is not None:
             return Train(start, steps=times * c.recipe.steps)
         return Train(start, epochs=times * c.recipe.epochs)
+
+    def _own(self, c: Client) -> Tensor:
+        return c.state.get("own", c.net.fresh("inner", 0))
 
     def _both(self, c: Client) -> Work:
         """Each model trained with the other's logits added; the other stands still, so its logits are computed once."""
@@ -129,48 +118,32 @@ class CAM(Method):
         work = self.inner.client_update(inside)
         asked = next(work)
         if not isinstance(asked, Train):
-            raise TypeError("Fed-CAM wraps methods that train one model at a time")
+            raise MethodError(f"Fed-CAM wraps methods that train one model; {type(self.inner).__name__} trains several")
         if self.persist and "own" in c.state:
             asked = asked.but(start=c.state.own)
         if "warmup" in c.received:
             f = yield self._alone(c)
-            g = yield Train(h, per_sample=Bundle(offset=c.logits(f)))
+            g = yield Train(h).beside(c.logits(f))
         elif self.order == "simultaneous":
-            g, f = yield (Train(h, per_sample=Bundle(offset=c.logits(asked.start))), _add(asked, c.logits(h)))
+            g, f = yield (Train(h).beside(c.logits(asked.start)), asked.beside(c.logits(h)))
         elif self.order == "cluster-first":
-            f = yield _add(asked, c.logits(h))
-            g = yield Train(h, per_sample=Bundle(offset=c.logits(f)))
+            f = yield asked.beside(c.logits(h))
+            g = yield Train(h).beside(c.logits(f))
         else:
-            g = yield Train(h, per_sample=Bundle(offset=c.logits(asked.start)))
-            f = yield _add(asked, c.logits(g))
-        up = yield from _finish(work, f, c.logits(g))
+            g = yield Train(h).beside(c.logits(asked.start))
+            f = yield asked.beside(c.logits(g))
+        up = finish(work, f)
         c.state = Bundle(**inside.state.under("inner"), **({"own": f} if self.persist else {}))
         return Bundle(model=g, **up.under("inner"))
 
     def personalize(self, c: Client) -> Bundle:
         if not c.received.inside("inner"):
-            start = c.state.get("own", c.net.fresh("inner", 0)) if "model" not in c.received else c.received.model
-            return Bundle(alone=start)
+            return Bundle(alone=c.received.model if "model" in c.received else self._own(c))
         h = c.received.model
         b = self.inner.personalize(c.inside("inner", offset=c.logits(h)))
-        assert isinstance(b, Bundle), "Fed-CAM wraps methods whose clients predict without further training"
+        if not isinstance(b, Bundle):
+            raise MethodError("Fed-CAM wraps methods whose clients predict without further training")
         return Bundle(model=h, **b.under("inner"), **({"cluster": b.cluster} if "cluster" in b else {}))
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
-        if "alone" in b:
-            return net(b.alone, x)
-        return net(b.model, x) + self.inner.predict(net, b.inside("inner"), x)
-
-
-def _add(request: Train, logits: Tensor) -> Train:
-    return request.but(per_sample=request.per_sample.but(offset=logits))
-
-
-def _finish(work: Work, got: Tensor, logits: Tensor) -> Generator[Train | tuple[Train, ...], Any, Bundle]:
-    """Runs the rest of a wrapped program, which mostly only returns its upload."""
-    while True:
-        try:
-            asked = work.send(got)
-        except StopIteration as end:
-            return Bundle(end.value)
-        got = yield _add(asked, logits) if isinstance(asked, Train) else tuple(_add(a, logits) for a in asked)
+        return net(b.alone, x) if "alone" in b else net(b.model, x) + self.inner.predict(net, b.inside("inner"), x)

@@ -1,0 +1,77 @@
+"""The front door: ``fedkin run | compare | resume | list | demo``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from fedkin.core.errors import ClientError, EngineError, FedkinError
+from fedkin.version import __version__
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+_HELP = f"""fedkin {__version__}: federated learning where clients' data differ
+
+  fedkin demo                    seven methods on real data in under a minute
+  fedkin run METHOD [flags]      train a federation by one method
+  fedkin run FILE.toml [flags]   the same from a config file; flags win
+  fedkin compare M1 M2 ... [flags] | FILE.toml
+                                 several methods and seeds side by side, Local and FedAvg always among them
+  fedkin resume FOLDER           go on with an interrupted run or comparison
+  fedkin list [methods|partitions|models|data]
+
+  fedkin run METHOD --help shows the flags, those of the method among them.
+  Exit codes: 0 done, 1 failed on the way, 2 bad input, 130 interrupted (Ctrl-C)."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; gives the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_HELP)  # noqa: T201 - the command's own output
+        return OK
+    if args[0] == "--version":
+        print(__version__)  # noqa: T201
+        return OK
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _commands(args[0])(args[1:])
+    except (ClientError, EngineError) as e:
+        return _say(e, FAILED)
+    except FedkinError as e:
+        return _say(e, BAD_INPUT)
+    except BrokenPipeError:  # the reader of our output has gone, as in `fedkin list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+
+
+def _commands(name: str) -> Callable[[list[str]], int]:
+    # imported here, so that help and typing errors do not wait for torch
+    from fedkin.cli import commands
+
+    known: dict[str, Callable[[list[str]], int]] = {
+        "run": commands.run_command,
+        "compare": commands.compare_command,
+        "resume": commands.resume_command,
+        "list": commands.list_command,
+        "demo": commands.demo_command,
+    }
+    if name not in known:
+        from fedkin.core.errors import ConfigError, nearest
+
+        raise ConfigError(f"unknown command {name!r}{nearest(name, known)}")
+    return known[name]
+
+
+def _say(error: FedkinError, code: int) -> int:
+    print(f"fedkin: {error}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt

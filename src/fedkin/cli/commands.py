@@ -1,0 +1,185 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedkin.cli import screen
+from fedkin.cli.flags import Show, compare_flags, run_flags
+from fedkin.compare import Plan, compare, plan_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
+from fedkin.core import ConfigError, Recipe, RunFolderError
+from fedkin.data import PARTITIONS, SOURCES
+from fedkin.evaluate import verdict
+from fedkin.methods import METHODS, TITLES
+from fedkin.models import MODELS
+from fedkin.report import tables
+from fedkin.report.folder import Run, by_title
+from fedkin.report.page import write_comparison, write_page
+from fedkin.run import Result, resume, run_settings
+
+
+def run_command(args: list[str]) -> int:
+    """``fedkin run METHOD|FILE.toml [flags]``."""
+    settings, show = run_flags(args)
+    folder = show.out or _new_folder(settings.name)
+    title = TITLES[settings.name]
+    try:
+        with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
+            result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
+    except KeyboardInterrupt:
+        return _stopped(folder)
+    return _finish(result, show)
+
+
+def resume_command(args: list[str]) -> int:
+    """``fedkin resume FOLDER``: a run or a comparison."""
+    places = [a for a in args if not a.startswith("-")]
+    unknown = [a for a in args if a.startswith("-") and a not in ("--quiet", "--json")]
+    if len(places) != 1 or unknown:
+        raise ConfigError(f"fedkin resume takes one folder, and --quiet or --json; got {args}")
+    folder, show = Path(places[0]), Show(quiet="--quiet" in args, json="--json" in args)
+    try:
+        if (folder / "compare.toml").is_file():
+            plan = plan_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
+            return _compare(plan, folder, show, again=True)
+        if not (folder / "config.toml").is_file():
+            raise RunFolderError(f"{folder} is not a run folder: it has neither config.toml nor compare.toml")
+        table = read_toml(folder / "config.toml")
+        rounds = settings_from(table).run.rounds if "made_by" not in table else 0
+        with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:
+            result = resume(folder, on_round=lambda report, line: bar.at(line))
+    except KeyboardInterrupt:
+        return _stopped(folder)
+    return _finish(result, show)
+
+
+def compare_command(args: list[str]) -> int:
+    """``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
+    plan, show = compare_flags(args)
+    folder = show.out or _new_folder("compare")
+    try:
+        return _compare(plan, folder, show)
+    except KeyboardInterrupt:
+        return _stopped(folder)
+
+
+def demo_command(args: list[str]) -> int:
+    """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
+    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "fesem-cam")
+    plan = Plan(
+        methods,
+        data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
+        model=ModelSettings(model="mlp"),
+        recipe=Recipe(epochs=2, batch=10, lr=0.05),
+        run=RunSettings(rounds=40, participation=0.5),
+    )
+    unknown = [a for a in args if a not in ("--quiet", "--json")]
+    if unknown:
+        raise ConfigError(f"fedkin demo takes --quiet and --json only, got {unknown}; fedkin compare takes more")
+    show = Show(quiet="--quiet" in args, json="--json" in args)
+    if not (show.quiet or show.json):
+        screen.say(
+            "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
+            "half of them in each of 40 rounds.\nWhich clients should learn from whom, and does it pay?"
+        )
+    folder = _new_folder("demo")
+    try:
+        return _compare(plan, folder, show)
+    except KeyboardInterrupt:
+        return _stopped(folder)
+
+
+def list_command(args: list[str]) -> int:
+    """``fedkin list [methods|partitions|models|data]``."""
+    kinds: dict[str, dict[str, tuple[str, str]]] = {
+        "methods": {n: (_line(type(make())), make().paper) for n, make in METHODS.items()},
+        "partitions": {n: (_line(p), "") for n, p in PARTITIONS.items()},
+        "models": {n: (_line(m), "") for n, m in MODELS.items()},
+        "data": {n: (_line(s), "") for n, s in SOURCES.items()}
+        | {"PATH": ("a folder of idx files (MNIST family), csv files or images; an npz file; a csv file", "")},
+    }
+    wanted = args or list(kinds)
+    for kind in wanted:
+        if kind not in kinds:
+            raise ConfigError(f"fedkin list shows {', '.join(kinds)}; got {kind!r}")
+        several = any(paper for _, paper in kinds[kind].values())
+        rows = tuple((n, text, paper) if several else (n, text) for n, (text, paper) in kinds[kind].items())
+        heads = (kind, "what it does", "paper") if several else (kind, "what it is")
+        screen.table(tables.Grid("", heads, rows, words=3))
+    return 0
+
+
+def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> int:
+    quiet = show.quiet or show.json
+    total = len(plan.names) * len(plan.seeds) * plan.run.rounds
+    with screen.bar(total, "comparison", quiet=quiet) as bar:
+
+        def on_round(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
+            which = f"{TITLES[name]}, seed {seed}" if len(plan.seeds) > 1 else TITLES[name]
+            done = (plan.seeds.index(seed) * len(plan.names) + plan.names.index(name)) * plan.run.rounds
+            bar.at(line, f"{which:<20}", done)
+
+        runs = compare(plan, folder, resume=again, on_round=on_round)
+    groups = by_title(runs)
+    rows = tables.comparison_rows(groups)
+    grid = tables.comparison_table(rows)
+    verdicts = {row.title: verdict(row.title, row.against) for row in rows if row.against}
+    (folder / "table.md").write_text(
+        tables.to_markdown(grid) + "\n" + "\n".join(f"- {v}" for v in verdicts.values()) + "\n"
+    )
+    page = write_comparison(folder, runs, command=f"fedkin compare {folder / 'compare.toml'}")
+    if show.json:
+        screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
+    elif not show.quiet:
+        screen.table(grid)
+        screen.say("\n" + "\n".join(verdicts.values()))
+        screen.say(f"\nPictures and tables: {page}")
+    return 0
+
+
+def _finish(result: Result, show: Show) -> int:
+    assert result.folder is not None
+    page = write_page(result.folder)
+    run = Run(result.title, result.seed, result.rounds, result.clients, result.relations, result.summary, result.folder)
+    if show.json:
+        screen.write(json.dumps(_summary(run, show), indent=2))
+    elif not show.quiet:
+        screen.table(tables.final_table(run))
+        if show.per_client:
+            screen.table(tables.client_table(run))
+        screen.say(f"\nEverything is in {result.folder}; pictures and tables: {page}")
+    return 0
+
+
+def _summary(run: Run, show: Show) -> dict[str, Any]:
+    summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
+    return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
+
+
+def _stopped(folder: Path) -> int:
+    if (folder / "checkpoint.safetensors").exists() or (folder / "compare.toml").exists():
+        screen.note(f"stopped; go on with: fedkin resume {folder}")
+    else:
+        if (folder / "config.toml").exists():
+            shutil.rmtree(folder)  # not one round is done: nothing to go on from
+        screen.note("stopped before the first round was done")
+    return 130
+
+
+def _new_folder(name: str) -> Path:
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, n = stem, 1
+    while folder.exists():
+        n += 1
+        folder = stem.with_name(f"{stem.name}-{n}")
+    return folder
+
+
+def _line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0] if thing.__doc__ else ""

@@ -1,0 +1,163 @@
+"""Flags from dataclass fields: the common settings and a method's own, under their own names."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedkin.compare import Plan, plan_from
+from fedkin.config import Settings, fill, read_toml, settings_from
+from fedkin.core import ConfigError, Method, Recipe
+from fedkin.methods import get_method
+
+
+@dataclass(frozen=True)
+class Show:
+    """What is written and shown."""
+
+    out: Path | None = None
+    """Run folder. Default: runs/METHOD-TIME."""
+    quiet: bool = False
+    """No progress bar and no table."""
+    json: bool = False
+    """The summary as JSON on standard output, nothing else there."""
+    per_client: bool = False
+    """A line per client in the table, and in the JSON."""
+
+
+@dataclass(frozen=True)
+class ShowRun(Show):
+    """What is written and shown."""
+
+    preset: str | None = None
+    """Named settings of the method, such as da-pfl's "code"; other flags win over them."""
+
+
+@dataclass(frozen=True)
+class RunsSettings:
+    """The runs themselves."""
+
+    seeds: tuple[int, ...] = (0,)
+    """One run of every method for each seed."""
+    set: tuple[str, ...] = ()
+    """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
+
+
+def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
+    """The settings of ``fedkin run METHOD|FILE.toml [flags]``.
+
+    Raises:
+        ConfigError: no method, or a setting that does not fit.
+    """
+    what = _first(args, "fedkin run needs a method or a config file: fedkin run fedavg")
+    base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
+    base = _with_preset(base, args)
+    parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run, "method": base.method}
+    got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
+    settings = Settings(base.name, got.method, got.data, got.model, _recipe(got.recipe, args), got.run)
+    return settings, got.show
+
+
+def compare_flags(args: list[str]) -> tuple[Plan, Show]:
+    """The plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
+
+    Raises:
+        ConfigError: no method, or a setting that does not fit.
+    """
+    names: list[str] = []
+    while args and not args[0].startswith("-"):
+        names.append(args.pop(0))
+    if len(names) == 1 and names[0].endswith(".toml"):
+        base = plan_from(read_toml(names[0]), names[0])
+    else:
+        if not names and not {"-h", "--help"} & set(args):
+            raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
+        base = Plan(tuple(names))
+    parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    got = _parse(
+        {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
+        args,
+        "fedkin compare M1 M2 ...",
+        "Several methods side by side: same data, same start, same clients in each round.",
+    )
+    own = {name: dict(values) for name, values in base.own.items()}
+    for text in got.runs.set:
+        name, key, value = _one(text)
+        own.setdefault(name, {})[key] = value
+    recipe = _recipe(got.recipe, args)
+    return Plan(base.methods, got.runs.seeds, got.data, got.model, recipe, got.run, own), got.show
+
+
+def _first(args: list[str], missing: str) -> str:
+    if not args or args[0].startswith("-"):
+        raise ConfigError(f"{missing}; fedkin list methods shows all")
+    return args[0]
+
+
+def _from_file(path: str) -> Settings:
+    return settings_from(read_toml(path), path)
+
+
+def _with_preset(base: Settings, args: list[str]) -> Settings:
+    """The settings with a preset's fields as defaults, so that other flags win over them."""
+    for i, arg in enumerate(args):
+        name = arg.partition("=")[2] if arg.startswith("--preset=") else args[i + 1] if arg == "--preset" else ""
+        if name:
+            presets = type(base.method).presets
+            if name not in presets:
+                raise ConfigError(f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}")
+            own = {k: v for k, v in presets[name].items() if k != "recipe"}
+            method = fill(base.method, own, f"preset {name}")
+            recipe = fill(base.recipe, presets[name].get("recipe", {}), f"preset {name}")
+            return dataclasses.replace(base, method=method, recipe=recipe)
+    return base
+
+
+def _recipe(recipe: Recipe, args: list[str]) -> Recipe:
+    """``--epochs`` on the command line beats steps from a file."""
+    asked = any(a.split("=")[0] == "--epochs" for a in args)
+    stepped = any(a.split("=")[0] == "--steps" for a in args)
+    if asked and stepped:
+        raise ConfigError("give --epochs or --steps, not both")
+    return dataclasses.replace(recipe, steps=None) if asked else recipe
+
+
+def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
+    """The parts with flags put in; every field is a flag under its own name."""
+    columns: list[Any] = [(name, type(part), field(default=part)) for name, part in parts.items()]
+    flags = dataclasses.make_dataclass("flags", columns, frozen=True)
+    flags.__doc__ = description
+    return tyro.cli(
+        flags,
+        args=args,
+        prog=prog,
+        description=description,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+        console_outputs="-h" in args or "--help" in args or sys.stderr is not None,
+    )
+
+
+def _summary(method: Method) -> str:
+    return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
+
+
+def _one(text: str) -> tuple[str, str, Any]:
+    name, dot, rest = text.partition(".")
+    key, equals, value = rest.partition("=")
+    if not (dot and equals and key):
+        raise ConfigError(f"--set takes METHOD.FIELD=VALUE, for example da-pfl.lam=0.5, got {text!r}")
+    return name, key.replace("-", "_"), _value(value)
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,77 @@
+"""What is seen while a command works: a live bar, and tables at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as Remaining
+
+from fedkin.report.tables import Grid, to_rich
+
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Bar:
+    """A live bar with round, accuracy and time left; nothing at all if it is quiet."""
+
+    def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
+        self._progress, self._task, self._accuracy = progress, task, ""
+
+    def at(self, line: dict[str, Any], what: str | None = None, before: int = 0) -> None:
+        """A round is done: the one in ``line``, behind ``before`` rounds of former runs."""
+        if self._progress is None or self._task is None:
+            return
+        if line.get("accuracy") is not None:
+            self._accuracy = f"accuracy {100 * line['accuracy']:.1f} %"
+        refused = len(line["refused"])
+        note = f"  [yellow]{refused} uploads refused[/]" if refused else ""
+        changes: dict[str, Any] = {} if what is None else {"description": what}
+        done = before + line["round"]
+        self._progress.update(self._task, completed=done, accuracy=self._accuracy + note, **changes)
+
+
+@contextmanager
+def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
+    """A bar of ``total`` rounds on standard error; plain lines if that is not a terminal."""
+    if quiet or not err.is_terminal:
+        yield Bar(None, None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        Remaining(),
+    )
+    with Progress(*columns, console=err, transient=True) as progress:
+        yield Bar(progress, progress.add_task(what, total=total, accuracy=""))
+
+
+def table(grid: Grid) -> None:
+    """A table on standard output."""
+    out.print()
+    out.print(to_rich(grid))
+
+
+def say(text: str) -> None:
+    """A line on standard output, not broken where the window ends."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A line on standard error."""
+    err.print(text, markup=False)
+
+
+def write(text: str) -> None:
+    """Text on standard output as it is."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,160 @@
+"""Several methods on the same federation, from the same start, over several seeds; Local and FedAvg always beside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, plain
+from fedkin.core import ConfigError, Recipe, RunFolderError
+from fedkin.engines import Report
+from fedkin.methods import TITLES, get_method
+from fedkin.report.folder import Run, write_atomic
+from fedkin.run import Result, run
+
+ALWAYS = ("local", "fedavg")
+OnRound = Callable[[str, int, Report, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared.
+
+    Attributes:
+        methods: names, in the order of the table; Local and FedAvg are put in front if they are missing.
+        seeds: one run of every method for each.
+        own: fields of single methods, by name.
+    """
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    recipe: Recipe = field(default_factory=Recipe)
+    run: RunSettings = field(default_factory=RunSettings)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ConfigError("a comparison needs at least one seed")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        for name in self.own:
+            if name not in self.names:
+                raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
+        for name in self.names:
+            self.settings(name, self.seeds[0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that is run, in order, each once."""
+        return tuple(dict.fromkeys([*(n for n in ALWAYS if n not in self.methods), *self.methods]))
+
+    def settings(self, name: str, seed: int) -> Settings:
+        """The settings of one run."""
+        method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
+        how = dataclasses.replace(self.run, seed=seed)
+        return Settings(name, method, self.data, self.model, self.recipe, how)
+
+    def toml(self) -> str:
+        """As a file that ``fedkin compare`` takes."""
+        run = {k: v for k, v in plain(self.run).items() if k != "seed"}
+        table: dict[str, Any] = {"methods": list(self.methods), "seeds": list(self.seeds)}
+        table |= {"data": plain(self.data), "model": plain(self.model), "recipe": plain(self.recipe), "run": run}
+        if self.own:
+            table["method"] = {name: dict(own) for name, own in self.own.items()}
+        return tomli_w.dumps(table)
+
+
+def plan_from(table: Mapping[str, Any], where: str) -> Plan:
+    """A plan from the tables of a TOML file.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong kind.
+    """
+    known = {f.name for f in dataclasses.fields(Plan)} - {"own"} | {"method"}
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{where}: unknown entry {name!r}; there are {', '.join(sorted(known))}")
+    methods, seeds = table.get("methods"), table.get("seeds", [0])
+    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
+        raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
+    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
+        raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
+    own = table.get("method", {})
+    if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
+        raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
+    return Plan(
+        tuple(methods),
+        tuple(seeds),
+        fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
+        fill(ModelSettings(), table.get("model", {}), f"{where}: [model]"),
+        fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
+        fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
+        own,
+    )
+
+
+def compare(
+    plan: Plan, out: Path | str | None = None, *, resume: bool = False, on_round: OnRound | None = None
+) -> list[Run]:
+    """Runs everything in a plan.
+
+    Args:
+        plan: what is compared.
+        out: folder for the plan and one run folder per method and seed; None keeps everything in memory.
+        resume: go on in ``out``: finished runs are kept, an interrupted one is continued.
+        on_round: called after each round with the method's name, the seed, the report and its line.
+
+    Raises:
+        RunFolderError: ``out`` exists already.
+        ConfigError: a setting is out of range.
+    """
+    folder = None if out is None else Path(out)
+    federations = {seed: plan.data.federation(seed) for seed in plan.seeds[:1]}  # bad data before anything is written
+    if folder is not None and not resume:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
+        write_atomic(folder / "compare.toml", plan.toml().encode())
+    runs = []
+    for seed in plan.seeds:
+        federation = federations.get(seed) or plan.data.federation(seed)
+        for name in plan.names:
+            settings = plan.settings(name, seed)
+            place = None if folder is None else folder / f"{name}-seed{seed}"
+            begun = resume and place is not None and (place / "config.toml").is_file()
+            how = {f.name: getattr(settings.run, f.name) for f in dataclasses.fields(settings.run)}
+            result = run(
+                settings.method,
+                federation,
+                settings.model.model,
+                settings.recipe,
+                head=settings.model.head,
+                title=TITLES[name],
+                table=settings.table(),
+                out=place,
+                resume=begun,
+                on_round=None if on_round is None else partial(on_round, name, seed),
+                **how,
+            )
+            runs.append(as_run(result))
+    return runs
+
+
+def as_run(result: Result) -> Run:
+    """A result as reports want it."""
+    return Run(
+        title=result.title,
+        seed=result.seed,
+        rounds=result.rounds,
+        clients=result.clients,
+        relations=result.relations,
+        summary=result.summary,
+        folder=result.folder,
+    )

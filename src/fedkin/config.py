@@ -1,0 +1,253 @@
+"""A run as settings: read from flags or a TOML file, written beside the results, enough to run it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.errors import nearest
+from fedkin.data import PARTITIONS, Federation, Partition, federate, load
+from fedkin.methods import get_method
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and how they are shared out over clients."""
+
+    data: str = "digits"
+    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file."""
+    clients: int | None = None
+    """Number of clients. Default: 20, or all that the data bring (partition natural)."""
+    partition: str = "dirichlet"
+    """How samples are shared out; fedkin list partitions shows all."""
+    alpha: float | None = None
+    """Concentration of a Dirichlet partition: small means that clients differ much."""
+    classes_per_client: int | None = None
+    """Classes that each client has (partitions classes, cluster-classes)."""
+    groups: int | None = None
+    """True groups of clients (partitions cluster-dirichlet, cluster-classes)."""
+    classes_per_group: int | None = None
+    """Classes that each group has (partition cluster-classes)."""
+    alpha_between: float | None = None
+    """Concentration between groups (partition cluster-dirichlet)."""
+    alpha_within: float | None = None
+    """Concentration inside a group (partition cluster-dirichlet)."""
+    min_samples: int | None = None
+    """Fewest samples a client may have (partitions dirichlet, natural and others that can promise it)."""
+    split: Literal["pooled", "official"] = "pooled"
+    """Merge the official test part and split every client's samples, or take test samples from the official part."""
+    test: float = 0.2
+    """Share of a client's samples for testing."""
+    validation: float = 0.1
+    """Share of a client's samples for validation."""
+    samples_per_client: int | None = None
+    """Keep at most so many samples of each client."""
+    target: str | None = None
+    """csv: the column with the class."""
+    client_column: str | None = None
+    """csv: the column with the client; npz: the array with it."""
+    binary: bool = False
+    """csv: two classes, target > 0 and the rest."""
+    data_seed: int | None = None
+    """Seed of the partition. Default: the run's seed."""
+
+    def partition_object(self) -> Partition:
+        """The partition with its own settings.
+
+        Raises:
+            ConfigError: unknown partition, or a setting that it does not have.
+        """
+        if self.partition not in PARTITIONS:
+            raise ConfigError(f"unknown partition {self.partition!r}{nearest(self.partition, PARTITIONS)}")
+        cls = PARTITIONS[self.partition]
+        own = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every partition is a dataclass
+        chosen: dict[str, Any] = {}
+        for name in ("alpha", "classes_per_client", "groups", "classes_per_group", "alpha_between", "alpha_within",
+                     "min_samples"):  # fmt: skip
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name not in own:
+                raise ConfigError(
+                    f"partition {self.partition!r} has no setting {name} (given: {value}); it has {sorted(own)}"
+                )
+            chosen[name] = value
+        return cls(**chosen)
+
+    def federation(self, seed: int) -> Federation:
+        """Reads the data and shares them out."""
+        partition = self.partition_object()
+        dataset = load(self.data, target=self.target, client=self.client_column, binary=self.binary)
+        clients = 20 if self.clients is None and self.partition != "natural" else self.clients
+        return federate(
+            dataset,
+            partition,
+            clients=clients,
+            seed=seed if self.data_seed is None else self.data_seed,
+            test=self.test,
+            validation=self.validation,
+            split=self.split,
+            samples_per_client=self.samples_per_client,
+        )
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which network."""
+
+    model: str = "mlp"
+    """A name (fedkin list models) or an import path package.module:factory."""
+    head: str | None = None
+    """Module that is the head, by its name in the network. Default: the last linear layer."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The run itself."""
+
+    rounds: int = 50
+    """Communication rounds."""
+    participation: float = 1.0
+    """Share of the clients that each round samples."""
+    seed: int = 0
+    """Seed of every random draw."""
+    eval_every: int | None = None
+    """Evaluate every so many rounds and in each of the last ten. Default: about 25 times in a run."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """What a client weighs in means: its training samples, or the same as every other."""
+    dropout: float = 0.0
+    """Chance that a chosen client never answers."""
+    join_late: str | None = None
+    """Late joiners, such as 3@50: three clients join in round 50."""
+    engine: Literal["workers", "loop"] = "workers"
+    """How clients are trained: in processes side by side, or one after another."""
+    workers: int = 0
+    """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that makes a run."""
+
+    name: str
+    method: Method
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    recipe: Recipe = field(default_factory=Recipe)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def table(self) -> dict[str, Any]:
+        """As nested tables of plain values, complete, without settings that are not set."""
+        method = {"name": self.name, **plain(self.method)}
+        parts = {"data": self.data, "model": self.model, "recipe": self.recipe, "run": self.run}
+        return {"method": method, **{name: plain(part) for name, part in parts.items()}}
+
+    def toml(self) -> str:
+        """As a TOML file that ``fedkin run`` takes."""
+        return tomli_w.dumps(self.table())
+
+    def digest(self) -> str:
+        """A fingerprint of all that decides the results (the engine and its workers do not)."""
+        return digest(self.table())
+
+
+def digest(table: Mapping[str, Any]) -> str:
+    """A fingerprint of a run's table, without what does not decide results."""
+    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers")}
+    text = json.dumps({**table, "run": run}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A settings dataclass as a table; None is left out, a nested one becomes a nested table."""
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    return {k: plain(v) if is_dataclass(v) else v for k, v in values.items() if v is not None}
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: it is missing or not TOML.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"no config file {path}")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not a TOML file: {e}") from e
+
+
+def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
+    """Settings from the tables of a TOML file.
+
+    Raises:
+        ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
+    """
+    known = ("method", "data", "model", "recipe", "run")
+    for name, part in table.items():
+        if name not in known:
+            raise ConfigError(f"{where}: unknown table [{name}]{nearest(name, known)}")
+        if not isinstance(part, Mapping):
+            raise ConfigError(f"{where}: [{name}] must be a table, got {part!r}")
+    method = dict(table.get("method", {}))
+    if "name" not in method:
+        raise ConfigError(f'{where}: [method] needs a name, for example name = "fedavg"')
+    name = str(method.pop("name"))
+    return Settings(
+        name,
+        fill(get_method(name), method, f"{where}: [method]"),
+        fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
+        fill(ModelSettings(), table.get("model", {}), f"{where}: [model]"),
+        fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
+        fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
+    )
+
+
+def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
+    """A copy of a settings dataclass with values put in.
+
+    Raises:
+        ConfigError: a key is unknown or a value is not of its field's type.
+    """
+    hints = get_type_hints(type(default))
+    names = [f.name for f in fields(default)]
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key not in names:
+            raise ConfigError(f"{where}: unknown setting {key}{nearest(key, names)}")
+        old = getattr(default, key)
+        if is_dataclass(old):
+            values[key] = fill(old, value, f"{where} {key}")
+        else:
+            values[key] = _fitting(value, hints[key], f"{where} {key}")
+    return dataclasses.replace(default, **values)
+
+
+def _fitting(value: Any, hint: Any, where: str) -> Any:
+    """The value, if it is of the hinted type; whole numbers may stand for floats."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    allowed: list[str] = []
+    for option in options:
+        if get_origin(option) is Literal:
+            if value in get_args(option):
+                return value
+            allowed += [repr(v) for v in get_args(option)]
+        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        elif type(value) is option:
+            return value
+        elif option is not types.NoneType:
+            allowed.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[option])
+    raise ConfigError(f"{where} must be {' or '.join(allowed)}, got {value!r}")

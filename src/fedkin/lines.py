@@ -1,0 +1,82 @@
+"""From a round's report to the lines that are written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedkin.data import Federation
+from fedkin.engines import Report
+from fedkin.evaluate import adjusted_rand, score, summarise
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of one round for each file."""
+
+    rounds: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+    relations: list[dict[str, Any]]
+
+
+def lines_of(report: Report, federation: Federation) -> Lines:
+    """What a round's report says, in plain values."""
+    line: dict[str, Any] = {
+        "round": report.round,
+        "cohort": report.cohort,
+        "answered": report.answered,
+        "joined": report.joined,
+        "refused": {str(i): reason for i, reason in report.refused.items()},
+        "missing": sorted(report.missing),
+        "bytes_up": report.bytes_up,
+        "bytes_down": report.bytes_down,
+        "evaluated": bool(report.evaluation),
+    }
+    clients = []
+    if report.evaluation:
+        scores = [score(i, b.test, b.validation, b.counts) for i, b in report.evaluation.items()]
+        line |= summarise(scores)
+        clients = [s.line(report.round) for s in scores]
+        line |= _views(report, clients)
+    line |= _grouping(report, federation)
+    if report.notes:
+        line["notes"] = report.notes
+    return Lines([line], clients, _relations(report))
+
+
+def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
+    """Accuracy of further models that a method shows, per client and as the mean over clients."""
+    found: dict[str, list[float]] = {}
+    for line, b in zip(clients, report.evaluation.values(), strict=True):
+        for name in b:
+            view, _, part = name.rpartition(".")
+            if view and part == "test" and int(b[name].sum()):
+                value = float(b[name].diagonal().sum() / b[name].sum())
+                line[f"accuracy_{view}"] = value
+                found.setdefault(f"accuracy_{view}", []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _grouping(report: Report, federation: Federation) -> dict[str, Any]:
+    if report.clusters is None:
+        return {}
+    known = report.clusters[report.clusters >= 0]
+    out: dict[str, Any] = {"cluster_sizes": torch.bincount(known).tolist() if len(known) else []}
+    if federation.groups is not None and report.evaluation:
+        out["ari"] = adjusted_rand(report.clusters, federation.groups[: len(report.clusters)])
+    return out
+
+
+def _relations(report: Report) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    if report.weights is not None:
+        rows = {
+            str(i): {str(j): round(float(row[j]), 6) for j in row.nonzero().flatten().tolist()}
+            for i, row in zip(report.cohort, report.weights, strict=True)
+        }
+        lines.append({"round": report.round, "kind": "weights", "rows": rows})
+    if report.clusters is not None:
+        lines.append({"round": report.round, "kind": "clusters", "labels": report.clusters.tolist()})
+    return lines
