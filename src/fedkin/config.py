@@ -19,6 +19,18 @@ from fedkin.core.errors import nearest
 from fedkin.data import PARTITIONS, Federation, Partition, federate, load
 from fedkin.methods import get_method
 
+_OF_PARTITIONS = (
+    "alpha",
+    "classes_per_client",
+    "groups",
+    "classes_per_group",
+    "alpha_between",
+    "alpha_within",
+    "min_samples",
+    "balanced",
+    "protocol",
+)
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -44,6 +56,10 @@ class DataSettings:
     """Concentration inside a group (partition cluster-dirichlet)."""
     min_samples: int | None = None
     """Fewest samples a client may have (partitions dirichlet, natural and others that can promise it)."""
+    balanced: bool = False
+    """Whether owners of a class get equal shares of it (partition classes)."""
+    protocol: Literal["cifar", "femnist"] | None = None
+    """Which of the authors' two protocols (partition dapfl)."""
     split: Literal["pooled", "official"] = "pooled"
     """Merge the official test part and split every client's samples, or take test samples from the official part."""
     test: float = 0.2
@@ -72,16 +88,16 @@ class DataSettings:
         cls = PARTITIONS[self.partition]
         own = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every partition is a dataclass
         chosen: dict[str, Any] = {}
-        for name in ("alpha", "classes_per_client", "groups", "classes_per_group", "alpha_between", "alpha_within",
-                     "min_samples"):  # fmt: skip
+        for name in _OF_PARTITIONS:
             value = getattr(self, name)
-            if value is None:
+            if value is None or value is False:
                 continue
-            if name not in own:
+            if (there := {"protocol": "variant"}.get(name, name)) not in own:
                 raise ConfigError(
-                    f"partition {self.partition!r} has no setting {name} (given: {value}); it has {sorted(own)}"
+                    f"partition {self.partition!r} has no setting {name} (given: {value}); "
+                    f"it has {', '.join(sorted(own)) or 'none'}"
                 )
-            chosen[name] = value
+            chosen[there] = value
         return cls(**chosen)
 
     def federation(self, seed: int) -> Federation:

@@ -15,7 +15,20 @@ import torch
 from fedkin.config import Settings, digest, plain, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Net, Recipe
 from fedkin.data import Federation, Shard
-from fedkin.engines import Engine, Job, Loop, Plan, Report, Server, Session, Simulation, Workers, begin, join_rounds
+from fedkin.engines import (
+    Engine,
+    Job,
+    Loop,
+    Plan,
+    Report,
+    Server,
+    Session,
+    Simulation,
+    Workers,
+    begin,
+    chance_of_dropout,
+    join_rounds,
+)
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
 from fedkin.folder import RunFolder
@@ -133,18 +146,18 @@ def run(
         plan=plan,
         engine=_engine(engine, workers),
         federation=federation,
-        dropout=dropout,
+        dropout=chance_of_dropout(dropout),
         joins=join_rounds(len(federation), join_late),
         title=title or _title(method),
         table=made,
         marks={"config": digest(made), "data": federation.fingerprint(), "network": _shape(net)},
     )
-    folder = None
-    if out is not None:
-        folder = RunFolder.open(out) if resume else RunFolder.create(out, tomli_w.dumps(made))
     with _one_thread():
         session = prepared.engine.start(prepared.job)
         try:
+            folder = None  # made last: whatever is wrong with the settings has been said by now
+            if out is not None:
+                folder = RunFolder.open(out) if resume else RunFolder.create(out, tomli_w.dumps(made))
             return _loop(prepared, session, folder, on_round)
         finally:
             session.close()

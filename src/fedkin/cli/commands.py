@@ -15,7 +15,7 @@ from fedkin.compare import Plan, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Recipe, RunFolderError
 from fedkin.data import PARTITIONS, SOURCES
-from fedkin.evaluate import verdict
+from fedkin.evaluate import to_target, verdict
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.report import tables
@@ -77,7 +77,7 @@ def demo_command(args: list[str]) -> int:
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
         model=ModelSettings(model="mlp"),
         recipe=Recipe(epochs=2, batch=10, lr=0.05),
-        run=RunSettings(rounds=40, participation=0.5),
+        run=RunSettings(rounds=100, participation=0.5),  # long enough for every method to settle,
     )
     unknown = [a for a in args if a not in ("--quiet", "--json")]
     if unknown:
@@ -86,7 +86,7 @@ def demo_command(args: list[str]) -> int:
     if not (show.quiet or show.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
-            "half of them in each of 40 rounds.\nWhich clients should learn from whom, and does it pay?"
+            "half of them in each of 100 rounds.\nWhich clients should learn from whom, and does it pay?"
         )
     folder = _new_folder("demo")
     try:
@@ -139,6 +139,9 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
     elif not show.quiet:
         screen.table(grid)
         screen.say("\n" + "\n".join(verdicts.values()))
+        for run in runs if show.reach is not None else ():
+            which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
+            screen.say(f"{which}: {_reached(run, show.reach)}")
         screen.say(f"\nPictures and tables: {page}")
     return 0
 
@@ -151,6 +154,8 @@ def _finish(result: Result, show: Show) -> int:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
         screen.table(tables.final_table(run))
+        if show.reach is not None:
+            screen.say(_reached(run, show.reach))
         if show.per_client:
             screen.table(tables.client_table(run))
         screen.say(f"\nEverything is in {result.folder}; pictures and tables: {page}")
@@ -159,7 +164,17 @@ def _finish(result: Result, show: Show) -> int:
 
 def _summary(run: Run, show: Show) -> dict[str, Any]:
     summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
+    if show.reach is not None:
+        found = to_target(run.rounds, show.reach)
+        summary = {**summary, "reached": None if found is None else {"rounds": found.rounds, "bytes": found.bytes}}
     return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
+
+
+def _reached(run: Run, target: float | None) -> str:
+    found = None if target is None else to_target(run.rounds, target)
+    if found is None:
+        return f"did not reach {100 * (target or 0):g} % accuracy"
+    return f"reached {100 * (target or 0):g} % accuracy after {found.rounds} rounds and {found.bytes / 1e6:,.1f} MB"
 
 
 def _stopped(folder: Path) -> int:

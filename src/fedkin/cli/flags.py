@@ -28,6 +28,8 @@ class Show:
     """The summary as JSON on standard output, nothing else there."""
     per_client: bool = False
     """A line per client in the table, and in the JSON."""
+    reach: float | None = None
+    """Say after how many rounds and bytes this accuracy was reached, such as 0.9."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     what = _first(args, "fedkin run needs a method or a config file: fedkin run fedavg")
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
-    parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run, "method": base.method}
+    parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
     settings = Settings(base.name, got.method, got.data, got.model, _recipe(got.recipe, args), got.run)
     return settings, got.show

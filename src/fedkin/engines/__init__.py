@@ -3,7 +3,7 @@
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
 from fedkin.engines.rounds import Message, Plan, Report, Server, Transport, begin, rounds
-from fedkin.engines.simulate import Simulation, join_rounds
+from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
 from fedkin.engines.workers import Workers
 
@@ -22,6 +22,7 @@ __all__ = [
     "Transport",
     "Workers",
     "begin",
+    "chance_of_dropout",
     "drive",
     "join_rounds",
     "lockstep",

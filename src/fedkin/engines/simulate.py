@@ -38,10 +38,11 @@ class Simulation:
         joins: list[int] | None = None,
         outgoing: Filter | None = None,
     ) -> None:
-        if not 0 <= dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {dropout}")
-        self._session, self._seed, self._dropout, self._outgoing = session, seed, dropout, outgoing
-        self._joins = joins or [1] * clients
+        self._session, self._seed, self._outgoing = session, seed, outgoing
+        self._dropout = chance_of_dropout(dropout)
+        self._joins = [1] * clients if joins is None else joins
+        if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
+            raise ConfigError(f"joins must give the rounds of {clients} clients in ascending order, got {self._joins}")
         self.ledgers = [Ledger() for _ in range(clients)]
         self.training_s = 0.0
 
@@ -71,11 +72,12 @@ class Simulation:
                 answers[i] = former
             else:
                 tasks.append(Task("update", i, m.round, m.body, ledger.committed))
-        self.training_s = 0.0
+        if all(m.step == "update" for m in messages.values()):
+            self.training_s = 0.0
         for answer in self._session.map(tasks):
-            self.training_s += answer.training_s
             reply = answer.reply.owned()
             if messages[answer.client].step == "update":
+                self.training_s += answer.training_s
                 self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state.owned(), reply)
             answers[answer.client] = reply
         return answers, missing
@@ -94,6 +96,17 @@ class Simulation:
             return False
         draw = torch.rand((), generator=generator(self._seed, "dropout", round, client))
         return float(draw) < self._dropout
+
+
+def chance_of_dropout(value: float) -> float:
+    """The chance that a chosen client never answers, checked.
+
+    Raises:
+        ConfigError: it is not in [0, 1).
+    """
+    if not 0 <= value < 1:
+        raise ConfigError(f"dropout must be in [0, 1), got {value}")
+    return value
 
 
 def join_rounds(clients: int, late: str | None) -> list[int]:

@@ -29,6 +29,8 @@ NAMES = {
     "ari": "adjusted Rand index of the clusters",
 }
 
+_NEVER_BROKEN = 14  # characters
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -140,8 +142,8 @@ def final_table(run: Run) -> Grid:
     written = run.summary.get("best")
     chosen = written if isinstance(written, dict) and written else best(run.rounds)
     count = final.get("rounds_averaged")
-    columns = ["", "last 10 evaluated rounds" if count is None else f"mean of the last {count:g} evaluated rounds"]
-    columns += [f"round {chosen.get('round', '?')}, best by validation"] if chosen else []
+    columns = ["", "last rounds" if count is None else f"last {count:g} rounds"]
+    columns += [f"round {chosen.get('round', '?')}"] if chosen else []
     cells = []
     for key, name in NAMES.items():
         values = [final.get(key), *([chosen.get(key)] if chosen else [])]
@@ -149,7 +151,9 @@ def final_table(run: Run) -> Grid:
             show = _index if key == "ari" else _percent
             cells.append((name, *(show(v) for v in values)))
     spent = run.bytes
-    note = "" if spent is None else f"{_short(spent / 1e6)} MB sent up and down in all"
+    note = f"last {count:g} rounds: mean over the last evaluated rounds" if count is not None else ""
+    note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
+    note += "" if spent is None else f"; {_short(spent / 1e6)} MB sent up and down in training"
     return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
 
 
@@ -216,8 +220,9 @@ def to_rich(grid: Grid) -> Table:
     table = Table(title=Text(grid.title) if grid.title else None, caption=caption, title_justify="left",
                   caption_justify="left")  # fmt: skip
     for number, name in enumerate(grid.columns):
-        words = number < grid.words
-        table.add_column(Text(name), justify="left" if words else "right", no_wrap=number == 0 or not words)
+        widest = max((len(row[number]) for row in grid.rows), default=0)
+        whole = max(widest, len(name)) <= _NEVER_BROKEN  # names and figures stay in one piece on a narrow screen
+        table.add_column(Text(name), justify="left" if number < grid.words else "right", no_wrap=whole)
     for i, row in enumerate(grid.rows):
         table.add_row(*(Text(cell, style="bold" if (i, j) in grid.bold else "") for j, cell in enumerate(row)))
     return table

@@ -101,12 +101,15 @@ def test_html_is_escaped(made):
 def test_final_table_shows_last_rounds_and_the_round_chosen_by_validation(made):
     """Validation grows with the round, so round 3 is chosen; metrics nobody has are left out."""
     grid = tables.final_table(made())
-    assert grid.columns == ("", "mean of the last 3 evaluated rounds", "round 3, best by validation")
+    assert grid.columns == ("", "last 3 rounds", "round 3")
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["accuracy, mean over clients"] == ("80.0 %", "80.0 %")
     assert rows["validation accuracy"] == ("20.0 %", "30.0 %")
     assert "accuracy on few-sample classes" not in rows
-    assert grid.note == "9 MB sent up and down in all"
+    assert grid.note == (
+        "last 3 rounds: mean over the last evaluated rounds; round 3: the best on validation data; "
+        "9 MB sent up and down in training"
+    )
 
 
 def test_final_table_without_validation_has_no_best_column(made):
