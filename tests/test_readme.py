@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,14 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=["own data", "own method"])
-def test_examples_run(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each example runs and prints accuracies."""
-    exec(compile(text, "README.md", "exec"), {"__name__": "readme"})
+def test_examples_run(text: str, tmp_path: Path) -> None:
+    """Each example, saved as a script and run as it is, prints accuracies."""
+    script = tmp_path / "example.py"
+    script.write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=120)
 
-    printed = [float(v) for v in capsys.readouterr().out.split()]
+    assert done.returncode == 0, done.stderr
+    printed = [float(v) for v in done.stdout.split()]
     assert printed
     assert all(0 < v <= 1 for v in printed)
 
