@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -150,14 +151,14 @@ def run(
         joins=join_rounds(len(federation), join_late),
         title=title or _title(method),
         table=made,
-        marks={"config": digest(made), "data": federation.fingerprint(), "network": _shape(net)},
+        marks={"config": digest(made), "data": federation.fingerprint(), "network": _network(net)},
     )
     with _one_thread():
         session = prepared.engine.start(prepared.job)
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
-                folder = RunFolder.open(out) if resume else RunFolder.create(out, tomli_w.dumps(made))
+                folder = _opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
             return _loop(prepared, session, folder, on_round)
         finally:
             session.close()
@@ -193,6 +194,18 @@ def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
     )
 
 
+def _opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
+    """The folder of this very run.
+
+    Raises:
+        RunFolderError: it is none, or one of another run.
+    """
+    folder = RunFolder.open(path)
+    if digest(read_toml(folder.path / "config.toml")) != digest(table):
+        raise RunFolderError(f"{folder.path} belongs to a run with another config; resume it as it was begun")
+    return folder
+
+
 def _loop(p: _Prepared, session: Session, folder: RunFolder | None, on_round: OnRound | None) -> Result:
     clients = len(p.federation)
     simulation = Simulation(session, clients, seed=p.plan.seed, dropout=p.dropout, joins=p.joins)
@@ -210,7 +223,8 @@ def _loop(p: _Prepared, session: Session, folder: RunFolder | None, on_round: On
         for name, found in kept.items():
             found += getattr(lines, name)
         if folder is not None:
-            timing = {"round": report.round, **report.seconds, "training": simulation.training_s}
+            seconds = {**report.seconds, "training": simulation.training_s}
+            timing = {"round": report.round, **{f"{name}_s": value for name, value in seconds.items()}}
             folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, simulation.states(server.acks), p.marks)
@@ -237,7 +251,8 @@ def _result(p: _Prepared, kept: dict[str, list[dict[str, Any]]], server: Server,
         "config": p.table,
     }
     if folder is not None:
-        summary["command"] = f"fedkin run {folder.path / 'config.toml'}"
+        if "made_by" not in p.table:
+            summary["command"] = f"fedkin run {folder.path / 'config.toml'}"
         folder.write("summary", summary)
     return Result(
         title=p.title,
@@ -280,24 +295,41 @@ def _laid_out(net: Net, shard: Shard) -> Shard:
     return Shard(*(type(part)(net.layout(part.x), part.y) for part in parts))
 
 
-def _shape(net: Net) -> str:
-    return json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
+def _network(net: Net) -> str:
+    """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
+    layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
+    return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _title(method: Method) -> str:
     for name, make in METHODS.items():
-        if type(make()) is type(method):
+        if _kind(make()) == _kind(method):
             return TITLES[name]
     return type(method).__name__
+
+
+def _kind(method: Method) -> list[type]:
+    """Its class and those of the methods that it wraps."""
+    inside = [_kind(v) for v in vars(method).values() if isinstance(v, Method)]
+    return [type(method), *(kind for kinds in inside for kind in kinds)]
+
+
+def _told(value: Any) -> Any:
+    """The value as a TOML file can say it; what has no form there is named."""
+    if isinstance(value, Mapping):
+        return {str(k): _told(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_told(v) for v in value]
+    return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _table_of(
     method: Method, federation: Federation, model: Model, recipe: Recipe, plan: Plan, dropout: float, late: str | None
 ) -> dict[str, Any]:
     """What a run made by a program says of itself: enough to recognise it, not to make it again."""
-    own: dict[str, Any] = plain(method) if is_dataclass(method) else {}
+    own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
     return {
-        "made_by": f"method {type(method).__name__}, data {federation.name!r}",
+        "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
         "method": {"name": type(method).__name__, **own},
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},
