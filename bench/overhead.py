@@ -4,7 +4,7 @@
 
 FedAvg, MLP 784-200-100-10, 100 clients of 300 samples, 20 per round, batch 10, one epoch, `workers` with one process
 per core. The share of a round outside local training is 1 - training / (processes x round), where training is the time
-all processes spent inside SGD; idle processes at the end of a round count as overhead. Evaluation is no part of a round.
+all processes spent inside SGD; idle processes at the end of a round count as overhead. Evaluation is not counted.
 """
 
 from __future__ import annotations
