@@ -12,7 +12,7 @@ from fedkin.core.errors import (
     PartitionError,
     RunFolderError,
 )
-from fedkin.core.method import Method, Work, finish, uniform_cohort
+from fedkin.core.method import Method, Work, finish, first, ready, uniform_cohort
 from fedkin.core.net import Net
 from fedkin.core.samples import Batch, Data
 from fedkin.core.sides import Client, Roster, Round
@@ -42,6 +42,8 @@ __all__ = [
     "Work",
     "cross_entropy",
     "finish",
+    "first",
+    "ready",
     "stack",
     "stackable",
     "to_all",

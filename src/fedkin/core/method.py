@@ -6,7 +6,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -109,7 +109,22 @@ class Method(ABC):
         """Logits ``[B, C]`` of what `personalize` gave."""
         return net(b.model, x)
 
-    # ---- for __post_init__ --------------------------------------------------------------------------------------
+    # ---- hyperparameters --------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        """Checks fields that name one of several choices; a method with checks of its own calls this first."""
+        for field, hint in get_type_hints(type(self)).items():
+            choices = get_args(hint) if get_origin(hint) is Literal else ()
+            if choices and getattr(self, field) not in choices:
+                wanted = ", ".join(map(repr, choices))
+                raise ConfigError(
+                    f"{field} of {type(self).__name__} must be one of {wanted}; got {getattr(self, field)!r}"
+                )
+
+    def require_clusters(self) -> None:
+        """Raises `ConfigError` unless this is a clustered method, one that says what `relations` its clients have."""
+        if type(self).relations is Method.relations:
+            raise ConfigError(f"{type(self).__name__} is no clustered method and cannot be wrapped as one")
+
     def check(
         self,
         field: str,
@@ -128,7 +143,8 @@ class Method(ABC):
             ("below", below, operator.lt),
         ]
         wanted = " and ".join(f"{word} {bound:g}" for word, bound, _ in rules if bound is not None)
-        fits = math.isfinite(value) and all(holds(value, bound) for _, bound, holds in rules if bound is not None)
+        fits = isinstance(value, (int, float)) and math.isfinite(value)
+        fits = fits and all(holds(value, bound) for _, bound, holds in rules if bound is not None)
         if not fits:
             raise ConfigError(f"{field} of {type(self).__name__} must be {wanted}, got {value}")
 
@@ -137,6 +153,29 @@ def uniform_cohort(r: Round) -> Tensor:
     """``r.cohort`` of ``r.ids`` without replacement, ascending; the same for every method of one seed."""
     order = torch.randperm(len(r.ids), generator=r.rng)
     return r.ids[order[: r.cohort]].sort().values
+
+
+def first(work: Work) -> Train:
+    """The one request of a wrapped program.
+
+    Raises:
+        MethodError: it asks for two trainings at once.
+    """
+    asked = next(work)
+    if not isinstance(asked, Train):
+        raise MethodError("a method that trains several models cannot be wrapped; the wrapped one must train one model")
+    return asked
+
+
+def ready(b: Work | Bundle) -> Bundle:
+    """What a wrapped method predicts with.
+
+    Raises:
+        MethodError: it would train first.
+    """
+    if not isinstance(b, Bundle):
+        raise MethodError("a method that trains before it predicts cannot be wrapped")
+    return b
 
 
 def finish(work: Work, got: Tensor) -> Bundle:

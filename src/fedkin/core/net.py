@@ -161,7 +161,7 @@ class Net:
 
     def _build(self, *stream: int | str) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(self._seed, *stream))
+            torch.default_generator.manual_seed(key(self._seed, *stream))
             return self._factory()
 
     def _index(self) -> None:

@@ -21,13 +21,16 @@ def row_distances(heads: Tensor, k: int) -> Tensor:
 def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
     """The nearer of two groups of the others' distances ``d [a-1]``, bool ``[a-1]``; ``fixed``: those up to a distance.
 
-    One other is a candidate; so are all if their distances are equal (a mixture of two would find nobody).
+    One other is a candidate; so are all if their distances are equal, or so nearly equal (within about 1e-3, the root
+    of the mixture's least variance) that a mixture of two finds nobody in its nearer half.
     """
     if rule == "fixed":
         return d <= fixed
+    everybody = torch.ones(len(d), dtype=torch.bool)
     if len(d) < 2 or float(d.max() - d.min()) <= 1e-12 * max(1.0, float(d.max())):
-        return torch.ones(len(d), dtype=torch.bool)
-    return {"gmm": two_gaussians, "kmeans": two_means, "hier": two_ward}[rule](d)
+        return everybody
+    nearer = {"gmm": two_gaussians, "kmeans": two_means, "hier": two_ward}[rule](d)
+    return nearer if bool(nearer.any()) else everybody
 
 
 def threshold(d: Tensor, t: int, beta: int) -> float:

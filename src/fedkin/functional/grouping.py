@@ -53,6 +53,17 @@ def lloyd(points: Tensor, weights: Tensor, centroids: Tensor, iterations: int = 
     return labels, centroids
 
 
+def kmeans(points: Tensor, weights: Tensor, k: int, rng: torch.Generator, *, starts: int = 5) -> Tensor:
+    """Labels int64 ``[m]`` of the best of several K-means runs, each from its own k-means++ start."""
+    best, least = nearest(points, points[:1]), math.inf
+    for _ in range(starts):
+        labels, centroids = lloyd(points, weights, kmeans_plus_plus(points, weights, k, rng))
+        spread = float(((points.double() - centroids[labels].double()).square().sum(1) * weights.double()).sum())
+        if spread < least:
+            best, least = labels, spread
+    return best
+
+
 def two_means(d: Tensor) -> Tensor:
     """The lower of two groups of numbers ``d [m]`` by exact 1-D 2-means, bool ``[m]``; never splits ties."""
     order = d.double().sort().values

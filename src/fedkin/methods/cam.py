@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Round, Train, Work, finish, to_all, to_each
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, finish, first, ready, to_all, to_each
 from fedkin.core.rows import grow, put
 
 
@@ -32,6 +32,8 @@ class CAM(Method):
     """Clients go on from their own last cluster model instead of the cluster's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inner.require_clusters()
         if self.warmup is not None:
             self.check("warmup", at_least=0)
 
@@ -116,9 +118,7 @@ class CAM(Method):
         h = c.received.model
         inside = c.inside("inner", offset=c.logits(h))
         work = self.inner.client_update(inside)
-        asked = next(work)
-        if not isinstance(asked, Train):
-            raise MethodError(f"Fed-CAM wraps methods that train one model; {type(self.inner).__name__} trains several")
+        asked = first(work)
         if self.persist and "own" in c.state:
             asked = asked.but(start=c.state.own)
         if "warmup" in c.received:
@@ -140,9 +140,7 @@ class CAM(Method):
         if not c.received.inside("inner"):
             return Bundle(alone=c.received.model if "model" in c.received else self._own(c))
         h = c.received.model
-        b = self.inner.personalize(c.inside("inner", offset=c.logits(h)))
-        if not isinstance(b, Bundle):
-            raise MethodError("Fed-CAM wraps methods whose clients predict without further training")
+        b = ready(self.inner.personalize(c.inside("inner", offset=c.logits(h))))
         return Bundle(model=h, **b.under("inner"), **({"cluster": b.cluster} if "cluster" in b else {}))
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class CFIC(Method):
     """What a group's step is normalised by: its length over the whole model or layer by layer."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("memory", at_least=0, below=1)
         self.check("beta", at_least=0)
         self.check("beta_decay", above=0, at_most=1)

@@ -50,6 +50,7 @@ class DAPFL(Method):
     """The pull as a term of the loss, or as a step of its own after each SGD step (the authors' program)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("lam", at_least=0)
         self.check("eps", above=0)
         self.check("floor", above=0, at_most=1)

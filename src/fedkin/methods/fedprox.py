@@ -21,6 +21,7 @@ class FedProx(Method):
     """Chance that a client only manages a random 1 .. E-1 of its E epochs; its partial work counts."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("mu", at_least=0)
         self.check("straggler_fraction", at_least=0, at_most=1)
 

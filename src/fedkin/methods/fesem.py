@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
 from fedkin.core.rows import grow, put, weighted_mean
-from fedkin.functional.grouping import kmeans_plus_plus, lloyd
+from fedkin.functional.grouping import kmeans, lloyd
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,12 @@ class FeSEM(Method):
     feature: Literal["fc", "all", "head"] = "fc"
     """What K-means sees of a model: the weights of all linear layers, all parameters, or the head's weight."""
     start: Literal["first-uploads", "balanced"] = "first-uploads"
-    """First clusters: k-means++ on the first uploads, or a random balanced assignment."""
+    """First clusters: the best of five K-means runs on the first uploads, or a random balanced assignment."""
     lam: float = 0.0
     """Weight of lam/2 ||w - centre||^2 in every client's loss."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("clusters", at_least=1)
         self.check("lam", at_least=0)
 
@@ -80,7 +81,7 @@ class FeSEM(Method):
     def _group(self, s: Bundle, r: Round, points: Tensor, sizes: Tensor) -> Tensor:
         if bool(s.grouped):  # from the centres as they are, so that a cluster keeps its number
             return lloyd(points, sizes, r.net.select(s.centres, self.feature))[0]
-        return lloyd(points, sizes, kmeans_plus_plus(points, sizes, self.clusters, r.rng))[0]
+        return kmeans(points, sizes, self.clusters, r.rng)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels

@@ -30,6 +30,7 @@ class IFCA(Method):
     """How often the start models may be drawn anew."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("clusters", at_least=1)
         self.check("init_min_share", at_least=0, below=1)
         self.check("max_redraws", at_least=0)

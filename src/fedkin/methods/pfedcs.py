@@ -53,6 +53,7 @@ class PFedCS(Method):
     """The model reported: the client's own after its last training, or its classifier on the new common body."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check("lam", at_least=0, at_most=1)
         for field, least in (("rho", 0), ("random_size", 1), ("kappa", 0), ("fixed", 0)):
             self.check(field, at_least=least)

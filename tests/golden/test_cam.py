@@ -1,0 +1,431 @@
+"""Fed-CAM against numbers worked out by hand.
+
+Formulas (NeurIPS 2023). A client predicts with ``F = h(x; global) + f(x; cluster)``, a sum of logits. Eq. 2: its
+cluster is the one whose f, *added to h*, has the least loss on its training data. Eq. 6: ``Theta_k <- (1 - s_k)
+Theta_k + sum_i n_i/N theta_i`` with s_k the share of samples of the members. Eq. 13: the pull of FeSEM-CAM,
+``theta <- theta - eta (grad + lam (theta - Theta_k))``.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedkin.core import (
+    Batch,
+    Bundle,
+    Client,
+    ConfigError,
+    Download,
+    Method,
+    MethodError,
+    Net,
+    Recipe,
+    Round,
+    Train,
+    Work,
+    to_all,
+)
+from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FeSEM
+from toys import ByHand, Shard, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+
+
+def exact(request: Train, client: Client) -> Tensor:
+    """argmin_w 1/2 (w + offset - 1)^2: the model that completes its partner to the target 1."""
+    return 1 - request.per_sample.offset[0]
+
+
+def total(hand: ByHand) -> float:
+    """F = h + f of client 0 with the server's models."""
+    return float(hand.server.model + hand.server["inner.centres"][0])
+
+
+def scalars(method: CAM, clients: int, **kwargs) -> ByHand:
+    """Clients of equal size; models that are one number, all 0 at the start."""
+    hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)] * clients, **kwargs)
+    assert not bool(hand.server["inner.centres"].any())
+    return hand
+
+
+def own_clusters(up: Bundle) -> Bundle:
+    """Every client in the cluster of its own number."""
+    return up.but(**{"inner.cluster": torch.arange(len(up.model))})
+
+
+# ---- the order of training -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("order", "clients", "path"),
+    [
+        ("simultaneous", 1, [0.0, 2.0, 0.0, 2.0, 0.0]),
+        ("simultaneous", 4, [0.0, 1.25, 0.9375, 1.015625, 0.996094]),
+        ("cluster-first", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("global-first", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_orders_with_exact_local_solves(order: str, clients: int, path: list[float]) -> None:
+    """Target 1 from h = f = 0. One cluster (s = 1): trained at once, both models fill the same gap and F swings 0, 2,
+    0, 2; one after the other it is there at once. Four clients in four clusters (s = 1/4, Eq. 6): each round multiplies
+    the error by -1/4."""
+    hand = scalars(CAM(IFCA(clusters=clients), warmup=0, order=order), clients, solve=exact)
+    seen = [total(hand)]
+    for _ in range(4):
+        hand.play(change=own_clusters)
+        seen.append(total(hand))
+    close(seen, path)
+
+
+def test_plain_mean_swings_for_ever_where_damping_settles() -> None:
+    """The same four clients with the members' mean instead of Eq. 6: 0, 2, 0, 2 again."""
+    hand = scalars(CAM(IFCA(clusters=4), warmup=0, update="mean"), 4, solve=exact)
+    for wanted in (2.0, 0.0, 2.0):
+        hand.play(change=own_clusters)
+        close(total(hand), wanted)
+
+
+@pytest.mark.parametrize(
+    ("rho", "clients", "factor"),
+    [(0.1, 10, 0.89), (0.1, 1, 0.8), (0.5, 10, 0.45), (0.5, 1, 0.0), (1.0, 10, -0.1), (1.0, 1, -1.0)],
+)
+def test_error_of_a_partial_fit(rho: float, clients: int, factor: float) -> None:
+    """Local training that closes a share rho of the gap, members with a share s of the samples: a simultaneous round
+    multiplies the error by 1 - rho (1 + s)."""
+
+    def partial(request: Train, client: Client) -> Tensor:
+        return request.start + rho * (exact(request, client) - request.start)
+
+    hand = scalars(CAM(IFCA(clusters=clients), warmup=0), clients, solve=partial)
+    error = 1 - total(hand)
+    for _ in range(2):
+        hand.play(change=own_clusters)
+        error *= factor
+        close(1 - total(hand), error)
+
+
+def test_each_model_is_trained_beside_the_other() -> None:
+    """Simultaneous: h beside f as received and f beside h as received. Cluster first: h beside the trained f. Global
+    first: f beside the trained h. The partner's logits are added, one row per training sample."""
+    offsets = {}
+    for order in ("simultaneous", "cluster-first", "global-first"):
+        hand = ByHand(CAM(IFCA(clusters=1), warmup=0, order=order), vector_net(0.0), [copies(1.0, 3)])
+        received = Bundle(model=torch.tensor([2.0]), **{"inner.centres": torch.tensor([[5.0]])})
+        work, seen = hand.method.client_update(hand.client(0, received)), []
+        asked = next(work)
+        try:
+            while True:
+                group = asked if isinstance(asked, tuple) else (asked,)
+                seen += [(float(r.start), float(r.per_sample.offset[0])) for r in group]
+                assert all(r.per_sample.offset.shape == (3, 1) for r in group)
+                trained = tuple(r.start + 0.5 for r in group)
+                asked = work.send(trained if isinstance(asked, tuple) else trained[0])
+        except StopIteration as end:
+            close([float(end.value.model), float(end.value["inner.model"])], [2.5, 5.5])
+        offsets[order] = seen
+    assert offsets["simultaneous"] == [(2.0, 5.0), (5.0, 2.0)]
+    assert offsets["cluster-first"] == [(5.0, 2.0), (2.0, 5.5)]
+    assert offsets["global-first"] == [(2.0, 5.0), (5.0, 2.5)]
+
+
+# ---- assignment ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("h", "f", "with_h", "alone", "picks", "alone_picks"),
+    [
+        ([0, 3, 0], [[4, 0, 0], [3, 0, 3.5]], [0.326563, 1.294377], [0.035976, 0.992699], 0, 0),
+        ([0, 4, 0], [[3, 1, 0], [2, -3, 1.5]], [2.132845, 0.68027], [0.169846, 0.478262], 1, 0),
+    ],
+)
+def test_assignment_uses_the_sum_of_logits(
+    h: list[float], f: list[list[float]], with_h: list[float], alone: list[float], picks: int, alone_picks: int
+) -> None:
+    """Eq. 2, label 0: the cluster is chosen by CE(h + f_k). In the second case f alone would choose the other one."""
+    label = torch.tensor([0])
+    h_, f_ = torch.tensor(h, dtype=torch.float32), torch.tensor(f, dtype=torch.float32)
+    close([F.cross_entropy((h_ + row)[None], label) for row in f_], with_h)
+    hand = ByHand(CAM(IFCA(clusters=2), warmup=0), logit_net(3), [copies(1.0, 5)])
+    client = hand.client(0, Bundle(model=h_, **{"inner.centres": f_}))
+    inside = client.inside("inner", offset=client.logits(h_))
+    close([inside.loss(row) for row in f_], with_h)
+    close([client.loss(row) for row in f_], alone)
+    chosen = hand.method.personalize(client)
+    assert int(chosen.cluster) == picks
+    assert torch.equal(chosen["inner.model"], f_[picks])
+    plain = IFCA(clusters=2).personalize(hand.client(0, Bundle(centres=f_)))
+    assert int(plain.cluster) == alone_picks
+    g, asked = next(hand.method.client_update(client))
+    assert torch.equal(asked.start, f_[picks])
+    assert torch.equal(g.start, h_)
+
+
+def test_prediction_is_the_sum_of_logits() -> None:
+    """One softmax over h + f."""
+    hand = ByHand(CAM(IFCA(clusters=1), warmup=0), logit_net(3), [copies(1.0, 2)])
+    received = Bundle(model=torch.tensor([0.0, 4, 0]), **{"inner.centres": torch.tensor([[2.0, -3, 1.5]])})
+    b = hand.method.personalize(hand.client(0, received))
+    close(hand.method.predict(hand.net, b, torch.ones(1, 1)), [[2.0, 1.0, 1.5]])
+
+
+# ---- aggregation ---------------------------------------------------------------------------------------------------
+THETA = torch.tensor([[2.0], [6.0], [10.0]])
+GLOBAL = torch.tensor([[1.0], [2.0], [3.0]])
+
+
+@pytest.mark.parametrize(("update", "centres"), [("damped", [2.0, 7.6, 7.0]), ("mean", [5.0, 10.0, 7.0])])
+def test_aggregation(update: str, centres: list[float]) -> None:
+    """n = (10, 30, 60), clusters {0, 1}, {2}, {}; old models 0, 4, 7; uploads 2, 6, 10. Eq. 6: .6 * 0 + .1 * 2 + .3 * 6
+    = 2, .4 * 4 + .6 * 10 = 7.6; the members' means are 5 and 10; an empty cluster stays. The global model is
+    (10 + 60 + 180)/100 = 2.5."""
+    hand = ByHand(
+        CAM(IFCA(clusters=3), warmup=0, update=update), vector_net(0.0), [copies(1.0, n) for n in (10, 30, 60)]
+    )
+    hand.server = hand.server.but(**{"inner.centres": torch.tensor([[0.0], [4.0], [7.0]])})
+    up = Bundle(model=GLOBAL, **{"inner.model": THETA, "inner.cluster": torch.tensor([0, 0, 1])})
+    hand.t = 1
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", range(3)), up)
+    close(s["inner.centres"].flatten(), centres)
+    close(s.model, [2.5])
+
+
+@pytest.mark.parametrize("update", ["damped", "mean"])
+def test_one_cluster_is_the_plain_average(update: str) -> None:
+    """One cluster holds all samples: Eq. 6 and the mean are both (20 + 180 + 600)/100 = 8."""
+    hand = ByHand(
+        CAM(IFCA(clusters=1), warmup=0, update=update), vector_net(0.0), [copies(1.0, n) for n in (10, 30, 60)]
+    )
+    hand.server = hand.server.but(**{"inner.centres": torch.tensor([[-50.0]])})
+    up = Bundle(model=GLOBAL, **{"inner.model": THETA, "inner.cluster": torch.zeros(3, dtype=torch.int64)})
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", range(3), 1), up)
+    close(s["inner.centres"], [[8.0]])
+
+
+# ---- FeSEM-CAM -----------------------------------------------------------------------------------------------------
+def slope(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """A loss whose gradient is 4 everywhere."""
+    return 4 * w.sum()
+
+
+def test_pull_towards_the_centre() -> None:
+    """Eq. 13 with theta = 2, Theta = 1, gradient 4, eta = lam = .1: 2 - .1 (4 + .1) = 1.59. With n_i/n on the gradient
+    alone it would be 1.988; with a detached penalty 1.6."""
+    method = CAM(FeSEM(clusters=1, lam=0.1), warmup=0, warmup_of="cluster", update="mean", persist=True)
+    hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)], recipe=Recipe(steps=1, lr=0.1), loss=slope)
+    hand.kept[0] = Bundle(own=torch.tensor([2.0]))
+    client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
+    _, asked = next(method.client_update(client))
+    close(hand.train(asked, client), [1.59])
+
+
+def test_clients_restart_from_their_centre_unless_told_otherwise() -> None:
+    """Algorithm 1 puts theta_i back to the cluster's model; ``persist`` goes on from the client's own."""
+    for persist, start in ((False, 1.0), (True, 2.0)):
+        method = CAM(FeSEM(clusters=1), warmup=0, persist=persist)
+        hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)])
+        hand.kept[0] = Bundle(own=torch.tensor([2.0]))
+        client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
+        close(next(method.client_update(client))[1].start, [start])
+
+
+# ---- warm-up -------------------------------------------------------------------------------------------------------
+IFCA_CAM = CAM(IFCA(clusters=2))
+FESEM_CAM = CAM(FeSEM(clusters=2), warmup_of="cluster", update="mean")
+
+
+@pytest.mark.parametrize(
+    ("method", "h_steps", "f_steps"), [(IFCA_CAM, 1000, 700), (FESEM_CAM, 700, 1000), (FedAvg(), 1000, 0)]
+)
+def test_budget_of_local_steps(method: Method, h_steps: int, f_steps: int) -> None:
+    """100 rounds, the first 30 warm-up, 10 steps a round and model: the warm-up counts in the run. IFCA-CAM trains h in
+    all 100 rounds and f in 70; FeSEM-CAM the other way round; FedAvg one model in 100."""
+    counts = {"h": 0, "f": 0}
+
+    def counting(request: Train, client: Client) -> Tensor:
+        of_f = "model" not in client.received or not torch.equal(request.start, client.received.model)
+        counts["f" if of_f else "h"] += request.recipe(client.recipe).steps_for(len(client.data))
+        return request.start + (0.001 if of_f else 1.0)
+
+    hand = ByHand(method, mlp(), [federation()[0].train], recipe=Recipe(steps=10), total=100, solve=counting)
+    for _ in range(100):
+        hand.play()
+    assert counts == {"h": h_steps, "f": f_steps}
+
+
+@pytest.mark.parametrize(
+    ("method", "down", "up"),
+    [(FedAvg(), 1, 1), (IFCA(clusters=2), 2, 1), (IFCA_CAM, 3, 2), (FeSEM(clusters=2), 1, 1), (FESEM_CAM, 2, 2)],
+)
+def test_models_on_the_wire(method: Method, down: int, up: int) -> None:
+    """Models per client and joint round: FedAvg 1 and 1, IFCA K and 1, IFCA-CAM K + 1 and 2, FeSEM 1 and 1, FeSEM-CAM 2
+    and 2."""
+    net = mlp()
+    hand = ByHand(method, net, [s.train for s in federation()])
+    for _ in range(4):
+        hand.play()
+    sent = hand.download(range(5)).row(0)
+    assert sum(t.numel() for t in sent.values()) // net.size == down
+    got = {n: t[0] for n, t in hand.play().items()}
+    assert sum(t.numel() for t in got.values()) // net.size == up
+
+
+def test_warm_up_of_the_global_model_is_fedavg() -> None:
+    """IFCA-CAM's warm-up is FedAvg on h alone, and h alone predicts."""
+    shards = federation()
+    ours = run(CAM(IFCA(clusters=2), warmup=2), mlp(), shards, rounds_=2)
+    theirs = run(FedAvg(), mlp(), shards, rounds_=2)
+    assert torch.equal(ours.state.model, theirs.state.model)
+    for a, b in zip(ours.reports, theirs.reports, strict=True):
+        assert all(torch.equal(a.evaluation[i].test, b.evaluation[i].test) for i in range(5))
+
+
+def test_cluster_models_start_apart() -> None:
+    """Equal starts would tie for ever; zeros would never move apart: the starts differ from each other and from h."""
+    s = ByHand(CAM(IFCA(clusters=3)), mlp(), [federation()[0].train]).server
+    rows = torch.cat([s.model[None], s["inner.centres"]])
+    assert len(rows.unique(dim=0)) == 4
+    assert bool(rows.any(1).all())
+
+
+def test_warm_up_of_cluster_models_trains_alone_from_one_start() -> None:
+    """FeSEM-CAM: each client trains f alone from one common start; after the last warm-up round the first clusters are
+    formed of all warmed-up models, and the client's model in the evaluation is its own f until then."""
+    hand = ByHand(CAM(FeSEM(clusters=2), warmup=2, warmup_of="cluster"), vector_net(0.5), [copies(1.0, 4)] * 3)
+    jumps = iter([0.0, 1.0, 10.0, 0.0, 1.0, 10.0])
+    hand.solve = lambda request, client: request.start + next(jumps)
+    hand.play()
+    close(hand.server.own, [[0.5], [1.5], [10.5]])
+    close(hand.used(1).alone, [1.5])
+    hand.play()
+    assert "own" not in hand.server
+    labels = hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist()
+    assert labels[0] == labels[1] != labels[2]
+    close(hand.server["inner.centres"].flatten().sort().values, [1.5, 20.5])
+
+
+def test_newcomer_warms_up_at_once() -> None:
+    """A client that comes after the warm-up of cluster models trains for all its rounds in one."""
+    method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
+    hand = ByHand(method, mlp(), [s.train for s in federation()], recipe=Recipe(steps=4, batch=5), present=4, total=10)
+    for _ in range(4):
+        hand.play(range(4))
+    hand.join(5)
+    sent = hand.download([0, 4])
+    assert ["warmup" in sent.row(i) for i in range(2)] == [False, True]
+    request = next(method.client_update(hand.client(4, sent.row(1))))
+    assert request.recipe(hand.recipe).steps == 12
+    hand.play([0, 4])
+    assert "warmup" not in hand.download([4]).row(0)
+
+
+# ---- what must not happen ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("order", ["simultaneous", "cluster-first", "global-first"])
+def test_the_frozen_partner_does_not_change(order: str) -> None:
+    """Parameters and running statistics of the partner stay bit for bit as they were, its logits come from eval mode,
+    and no graph leads into it."""
+    net, shard = mlp_with_batchnorm(), federation()[1]
+    hand = ByHand(CAM(IFCA(clusters=2), warmup=0, order=order), net, [shard.train], recipe=Recipe(batch=5, lr=0.1))
+    hand.play()
+    sent = hand.download([0]).row(0)
+    before = sent.owned()
+    client = hand.client(0, sent)
+    eval_logits = net(sent.model, shard.train.x)
+    work = hand.method.client_update(client)
+    asked = next(work)
+    beside_h = asked[1] if isinstance(asked, tuple) else asked
+    if order != "global-first":
+        assert torch.equal(beside_h.per_sample.offset, eval_logits)
+    assert not beside_h.per_sample.offset.requires_grad
+    trained = tuple(hand.train(r, client) for r in asked) if isinstance(asked, tuple) else hand.train(asked, client)
+    if order == "simultaneous":
+        with pytest.raises(StopIteration):
+            work.send(trained)
+    else:
+        hand.train(work.send(trained), client)
+    for name in before:
+        assert torch.equal(sent[name], before[name])
+
+
+@dataclass(frozen=True)
+class Nothing(Method):
+    """A clustered method whose one cluster model stays zero."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(centre=torch.zeros(r.net.size))
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(centre=s.centre)
+
+    def relations(self, s: Bundle, r: Round) -> torch.Tensor:
+        return torch.zeros(len(r.roster), dtype=torch.int64)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.centre)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return s
+
+    def personalize(self, c: Client) -> Bundle:
+        return Bundle(model=c.received.centre)
+
+
+def test_a_zero_cluster_model_leaves_fedavg() -> None:
+    """f = 0 adds nothing: the global model and every evaluation are FedAvg's, bit for bit."""
+    shards = federation()
+    ours, theirs = run(CAM(Nothing(), warmup=0), mlp(), shards), run(FedAvg(), mlp(), shards)
+    assert torch.equal(ours.state.model, theirs.state.model)
+    for a, b in zip(ours.reports, theirs.reports, strict=True):
+        assert all(torch.equal(a.evaluation[i].test, b.evaluation[i].test) for i in range(5))
+
+
+@pytest.mark.parametrize("method", [CAM(IFCA(clusters=2)), CAM(FeSEM(clusters=2), warmup_of="cluster")])
+def test_clusters_never_look_at_test_labels(method: Method) -> None:
+    """Other test labels: the same models and the same clusters, those of the evaluation included."""
+    shards = federation()
+    turned = [Shard(s.train, s.validation, type(s.test)(s.test.x, (s.test.y + 1) % 3)) for s in shards]
+    a, b = (run(method, mlp(), data, participation=1.0) for data in (shards, turned))
+    assert all(torch.equal(a.state[n], b.state[n]) for n in a.state)
+    assert all(
+        (x.clusters is None and y.clusters is None) or torch.equal(x.clusters, y.clusters)
+        for x, y in zip(a.reports, b.reports, strict=True)
+    )
+
+
+def test_pull_has_a_gradient_inside_the_wrapper() -> None:
+    """lam = 0 and lam = 1 train differently (a penalty built of detached weights would not)."""
+    a, b = (
+        run(CAM(FeSEM(clusters=2, lam=lam), warmup=1), mlp(), federation(), participation=1.0) for lam in (0.0, 1.0)
+    )
+    assert not torch.equal(a.state["inner.centres"], b.state["inner.centres"])
+
+
+def test_only_clustered_methods_are_wrapped() -> None:
+    """A method without clusters is refused when the wrapper is made, not three rounds later."""
+    with pytest.raises(ConfigError, match="DAPFL is no clustered method"):
+        CAM(DAPFL(variant="v1"))
+
+
+@dataclass(frozen=True)
+class Two(Method):
+    """A clustered method that trains two models at once."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle()
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(centre=r.w0)
+
+    def relations(self, s: Bundle, r: Round) -> torch.Tensor:
+        return torch.zeros(len(r.roster), dtype=torch.int64)
+
+    def client_update(self, c: Client) -> Work:
+        a, b = yield (Train(c.received.centre), Train(c.received.centre))
+        return Bundle(model=a + b)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return s
+
+
+def test_wrapping_a_method_that_trains_two_models() -> None:
+    """Two trainings at once: an error that says what can be wrapped, not a wrong result."""
+    hand = ByHand(CAM(Two(), warmup=0), mlp(), [s.train for s in federation()])
+    with pytest.raises(MethodError, match="train one model"):
+        hand.play()

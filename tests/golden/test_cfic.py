@@ -1,0 +1,273 @@
+"""CFIC against numbers worked out by hand.
+
+Formulas (CMC 84(2), 2025). Eq. 2: a client's feature is the label whose share is farthest from 1/C. Eqs. 3-5, over the
+groups i of the cohort: ``g_i`` the group's weighted mean, ``u_i = (g_i - w)/|g_i - w|``, ``h' = alpha h - beta sum_i
+(n_i/N) u_i``, ``w' = mean - h'``.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.core import Bundle, Data, Round, stack
+from fedkin.methods import CFIC, FedAvg
+from fedkin.methods.cfic import even_cohort, label_feature
+from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+
+UNKNOWN = -2
+
+
+def labels(*counts: int) -> Data:
+    """So many samples of each label."""
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    return Data(torch.zeros(len(y), 4), y)
+
+
+# ---- features ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("counts", "deviation", "dominant"),
+    [
+        ([0, 0, 0, 20, 0, 0, 0, 0, 0, 0], 3, 3),
+        ([5] * 10, -1, 0),
+        ([15, 15, 15, 15, 15, 15, 10, 0, 0, 0], 7, 0),
+        ([0, 0, 50, 0, 0, 0, 0, 50, 0, 0], 2, 2),
+        ([70, 10, 10, 0, 0, 0, 0, 0, 5, 5], 0, 0),
+        ([20, 0], 0, 0),
+        ([0, 20], 1, 1),
+    ],
+)
+def test_features(counts: list[int], deviation: int, dominant: int) -> None:
+    """argmax |share - 1/C|, ties to an over-represented label, then the lowest; equal shares are a group of their own.
+    (15 x 6, 10, 0, 0, 0): shares .15 deviate by .05, absent labels by .1, so the first absent one, 7."""
+    assert label_feature(torch.tensor(counts)) == deviation
+    assert label_feature(torch.tensor(counts), kind="dominant") == dominant
+
+
+def test_balanced_client_may_count_as_label_zero() -> None:
+    """``balanced="first"`` is what an argmax over equal deviations returns."""
+    assert label_feature(torch.tensor([5] * 10), balanced="first") == 0
+
+
+def test_feature_equals_the_printed_ratio_of_logarithms() -> None:
+    """Eq. 2 prints argmin_i log|D_i - 1/C| / sum_j log|D_j - 1/C|. Every term is negative, so it is the argmax of the
+    deviation, wherever it can be evaluated at all (no deviation 0) and the farthest label is unique."""
+    rng, tested = np.random.default_rng(0), 0
+    for _ in range(600):
+        classes = int(rng.integers(2, 12))
+        counts = rng.integers(0, 40, classes)
+        if counts.sum() == 0:
+            continue
+        far = np.abs(counts / counts.sum() - 1 / classes)
+        if far.min() < 1e-12 or np.sum(far > far.max() - 1e-12) > 1:
+            continue
+        assert label_feature(torch.tensor(counts)) == int(np.argmin(np.log(far) / np.log(far).sum()))
+        tested += 1
+    assert tested > 200
+
+
+@pytest.mark.parametrize(
+    ("counts", "naive"), [([15, 15, 15, 15, 15, 15, 10, 0, 0, 0], 6), ([70, 10, 10, 0, 0, 0, 0, 0, 5, 5], 1)]
+)
+def test_feature_is_not_the_ratio_evaluated_with_logs(counts: list[int], naive: int) -> None:
+    """Where a share is exactly 1/C the printed ratio is -inf/-inf = NaN, which NumPy's argmin returns: the *least*
+    deviating label (6 instead of 7, 1 instead of 0)."""
+    far = np.abs(np.array(counts) * 10 - sum(counts)) / (10 * sum(counts))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        assert int(np.argmin(np.log(far) / np.log(far).sum())) == naive
+    assert label_feature(torch.tensor(counts)) != naive
+
+
+# ---- cohorts -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("groups", "quota", "each", "rest"),
+    [
+        (1, "paper", 1, 29),
+        (1, "equal", 30, 0),
+        (7, "paper", 1, 23),
+        (7, "equal", 4, 2),
+        (10, "paper", 1, 20),
+        (10, "equal", 3, 0),
+        (30, "paper", 1, 0),
+        (30, "equal", 1, 0),
+        (40, "paper", 0, 30),
+        (40, "equal", 0, 30),
+    ],
+)
+def test_quotas_of_30_out_of_100(groups: int, quota: str, each: int, rest: int) -> None:
+    """Budget floor(100 * .3) = 30 over m groups: floor(30/m) of each ("equal") or at most one ("paper"), the rest
+    uniform. The budget is met exactly, every group gets its quota, and the rest is what is left over."""
+    ids = torch.arange(100)
+    kind = ids % groups
+    assert each * groups + rest == 30
+    least = []
+    for seed in range(20):
+        cohort = even_cohort(ids, kind, 30, quota, torch.Generator().manual_seed(seed))
+        assert len(cohort.unique()) == 30
+        assert torch.equal(cohort, cohort.sort().values)
+        per_group = torch.bincount(kind[cohort], minlength=groups)
+        least.append(int(per_group.min()))
+        assert least[-1] >= each
+        if groups == 40 and quota == "equal":  # q = 0: 30 different groups, one client each
+            assert int(per_group.max()) == 1
+        elif quota == "equal":
+            assert int((per_group - each).clamp(min=0).sum()) == rest
+    assert min(least) == each or groups == 1  # the rest is not spread by design
+
+
+def test_small_groups_are_used_up_and_the_rest_is_filled() -> None:
+    """Groups of 1, 2 and 17 clients, budget 12: min(4, size) of each, then filled up from the big one."""
+    kind = torch.tensor([0] + [1] * 2 + [2] * 17)
+    for seed in range(10):
+        cohort = even_cohort(torch.arange(20), kind, 12, "equal", torch.Generator().manual_seed(seed))
+        assert torch.bincount(kind[cohort]).tolist() == [1, 2, 9]
+
+
+def test_clients_of_unknown_label_only_fill_up() -> None:
+    """Two known groups of two and six unknown clients, budget 5: both groups whole, one of the unknown."""
+    kind = torch.tensor([3, 3, 8, 8] + [UNKNOWN] * 6)
+    cohort = even_cohort(torch.arange(10), kind, 5, "equal", torch.Generator().manual_seed(0))
+    assert set(range(4)) <= set(cohort.tolist())
+    assert len(cohort) == 5
+
+
+def test_budget_larger_than_the_clients() -> None:
+    """Fewer clients than slots: all of them."""
+    cohort = even_cohort(torch.arange(3), torch.tensor([0, 0, 5]), 8, "equal", torch.Generator())
+    assert cohort.tolist() == [0, 1, 2]
+
+
+def test_first_cohort_is_uniform() -> None:
+    """Round 1 knows no groups by the paper: the cohort is the one every method draws."""
+    data = [labels(9, 0, 0)] * 7 + [labels(0, 9, 0)]
+    ours, plain = ByHand(CFIC(), mlp(), data), ByHand(FedAvg(), mlp(), data)
+    for t in (1, 2):
+        r: Round = ours.at("sample", range(8), t).but(cohort=2)
+        same = torch.equal(ours.method.sample(ours.server, r), plain.method.sample(plain.server, r))
+        assert same or t == 2
+    for seed in range(5):  # from round 2 on the lone client of label 1 is always there
+        r = ours.at("sample", range(8), 2).but(cohort=2, seed=seed)
+        assert 7 in ours.method.sample(ours.server, r).tolist()
+
+
+# ---- the server's step ---------------------------------------------------------------------------------------------
+def step(method: CFIC, kinds: list[int]) -> ByHand:
+    """w = (1, 0), h = 0, clients of 10, 30 and 60 samples in these groups."""
+    hand = ByHand(method, vector_net(1.0, 0.0), [copies([0.0, 0.0], n) for n in (10, 30, 60)])
+    hand.server = hand.server.but(label=torch.tensor(kinds))
+    return hand
+
+
+def send(hand: ByHand, models: list[list[float]]) -> None:
+    hand.t += 1
+    up = stack({i: Bundle(model=torch.tensor(m)) for i, m in enumerate(models)})
+    hand.server = hand.method.aggregate(hand.server, hand.at("aggregate", range(3)), up)
+
+
+MODELS = [[1.0, 2.0], [1.0, 6.0], [4.0, 4.0]]
+
+
+def test_two_rounds_of_the_correction() -> None:
+    """Groups A = {0, 1}, B = {2}; g_A = (1, 5), g_B = (4, 4): u_A = (0, 1), u_B = (.6, .8). alpha .9, beta .5:
+    h_1 = -.5 (.4 u_A + .6 u_B) = (-.18, -.44), w_1 = (2.8, 4.4) - h_1; then nobody moves: h_2 = .9 h_1."""
+    hand = step(CFIC(memory=0.9, beta=0.5), [4, 4, 7])
+    send(hand, MODELS)
+    close(hand.server.h, [-0.18, -0.44])
+    close(hand.server.model, [2.98, 4.84])
+    send(hand, [[2.98, 4.84]] * 3)
+    close(hand.server.h, [-0.162, -0.396])
+    close(hand.server.model, [3.142, 5.236])
+
+
+def test_step_without_correction_is_the_mean() -> None:
+    """Without IC: (10 (1,2) + 30 (1,6) + 60 (4,4))/100 = (2.8, 4.4)."""
+    hand = step(CFIC(memory=0.9, beta=0.5, correction=False), [4, 4, 7])
+    send(hand, MODELS)
+    close(hand.server.model, [2.8, 4.4])
+
+
+def test_one_group_steps_by_beta_along_the_mean_update() -> None:
+    """One group: u = (1.8, 4.4)/4.7539, w_1 = mean + .5 u = (2.989316, 4.862773): FedAvg plus a step of length beta."""
+    for memory in (0.0, 0.9):
+        hand = step(CFIC(memory=memory, beta=0.5), [4, 4, 4])
+        send(hand, MODELS)
+        close(hand.server.model, [2.989316422860252, 4.862773478102838])
+
+
+def test_groups_are_averaged_by_their_own_total() -> None:
+    """Eq. 3 read literally divides by the cohort's total; g_i - w is then mostly -w and h pure shrinkage: a different
+    result, (2.893692, 4.850699)."""
+    hand = step(CFIC(memory=0.9, beta=0.5), [4, 4, 7])
+    send(hand, MODELS)
+    apart(hand.server.h, [-0.09369173054395674, -0.45069892731376027], 0.05)
+    apart(hand.server.model, [2.8936917305439565, 4.8506989273137595], 0.05)
+
+
+def test_layer_norm_divides_each_layer_by_its_own_length() -> None:
+    """``norm="layer"``: every parameter tensor's step has length 1 (or 0), so h has length beta in each."""
+    net = mlp()
+    hand = ByHand(CFIC(norm="layer", beta=0.25), net, [labels(5, 0, 0), labels(5, 0, 0)])
+    moved = net.w0 + torch.randn(net.size, generator=torch.Generator().manual_seed(3))
+    moved[net.layers()[0]] = net.w0[net.layers()[0]]
+    hand.t = 1
+    up = Bundle(model=torch.stack([moved, moved]))
+    h = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1]), up).h
+    close([float(h[s].norm()) for s in net.layers()], [0.0, 0.25, 0.25, 0.25])
+
+
+def test_beta_decays_over_rounds() -> None:
+    """beta_decay = .5: the step of the correction is .5 in round 1 and .25 in round 2."""
+    hand = step(CFIC(memory=0.0, beta=0.5, beta_decay=0.5), [4, 4, 4])
+    send(hand, [[2.0, 0.0]] * 3)
+    close(hand.server.h, [-0.5, 0.0])
+    send(hand, [[9.0, 0.0]] * 3)
+    close(hand.server.h, [-0.25, 0.0])
+
+
+def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() -> None:
+    """The buffers of the new model are the plain weighted mean; h is 0 there."""
+    net = mlp_with_batchnorm()
+    hand = ByHand(CFIC(beta=1.0), net, [labels(10, 0, 0), labels(0, 30, 0)])
+    hand.t = 1
+    rows = net.w0 + torch.randn(2, net.size, generator=torch.Generator().manual_seed(1))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1]), Bundle(model=rows))
+    assert float(s.h[net.params].norm()) > 0.5
+    assert not bool(s.h[net.buffers].any())
+    close(s.model[net.buffers], (0.25 * rows[0] + 0.75 * rows[1])[net.buffers])
+
+
+# ---- joining -------------------------------------------------------------------------------------------------------
+def test_newcomers_join_the_group_of_their_label() -> None:
+    """Labels 2, 2, 5; then a client with 5 and one with 7: groups {2: 0 1}, {5: 2 3}, {7: 4}; h is not touched."""
+    data = [Data(torch.zeros(3, 1), torch.full((3,), k)) for k in (2, 2, 5, 5, 7)]
+    hand = ByHand(CFIC(), logit_net(10), data, present=3)
+    hand.server = hand.server.but(h=torch.full((10,), 0.75))
+    for known, groups in ((3, [2, 2, 5]), (4, [2, 2, 5, 5]), (5, [2, 2, 5, 5, 7])):
+        hand.join(known)
+        assert hand.method.relations(hand.server, hand.at("evaluate", range(known))).tolist() == groups
+        close(hand.server.h, [0.75] * 10)
+
+
+def test_lazy_registration_learns_labels_from_uploads() -> None:
+    """``register="lazy"``: nothing is said on joining; the label comes with the first model."""
+    hand = ByHand(CFIC(register="lazy"), mlp(), [labels(9, 0, 0), labels(0, 9, 0), labels(3, 3, 3)])
+    known = lambda: hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist()  # noqa: E731
+    assert known() == [-1, -1, -1]
+    hand.play([1])
+    assert known() == [-1, 1, -1]
+    hand.play([0, 2])
+    assert known() == [0, 1, 3]  # label 3 of 3: the group of clients with equal shares
+
+
+def test_everybody_is_evaluated_with_the_server_model() -> None:
+    """One model for all, participants or not."""
+    hand = ByHand(CFIC(), mlp(), [labels(9, 0, 0), labels(0, 9, 0)])
+    hand.play([0])
+    assert torch.equal(hand.used(1).model, hand.server.model)
+
+
+def test_first_round_is_finite_with_equal_clients() -> None:
+    """Clients whose data are all the same, and one group only: no NaN, and h has length beta after round 1."""
+    same = [Shard(*[federation()[0].train] * 3)] * 3
+    result = run(CFIC(beta=0.1), mlp(), same, rounds_=1, participation=1.0)
+    assert all(torch.isfinite(t).all() for t in result.state.values())
+    close(result.state.h.norm(), 0.1)

@@ -1,0 +1,337 @@
+"""DA-PFL against numbers worked out by hand.
+
+Formulas (arXiv 2403.09284). Eqs. 5-6: over the e classes that two clients share, with all 2e counts centred by their
+common mean, ``c = (e/K)(2 - cos)``. Eq. 7: ``theta_ij = c_ij (1 - exp(-(|w_i - w_j|^2 + eps)/sigma))``. Eqs. 8-9:
+``alpha`` is theta over the others, divided by its row sum, and ``w_i^g = sum_j alpha_ij w_j``. Eq. 10: client i
+minimises ``F_i(w) + lam/2 |w - w_i^g|^2`` from its own last model.
+"""
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, Data, Recipe
+from fedkin.methods import DAPFL, FedAvg
+from fedkin.methods.dapfl import affinity
+from toys import ByHand, Run, apart, close, copies, federation, mlp, quadratic, run, vector_net
+
+FIRST = [80, 50, 20]
+B = [[80, 50, 20, 0], [20, 50, 80, 0], [0, 0, 0, 60], [10, 0, 0, 30]]
+MODELS = [[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+C = [[0.5, 1.0, 0.4], [1.0, 0.5, 0.8], [0.4, 0.8, 0.5]]
+STATIC = [[0, 0.7142857142857143, 0.28571428571428575], [0.5555555555555556, 0, 0.4444444444444445], [1 / 3, 2 / 3, 0]]
+
+
+def mixture(method: DAPFL, models: list[list[float]], c: list[list[float]] = C) -> torch.Tensor:
+    return method.mixture(torch.tensor(models), torch.tensor(c, dtype=torch.float64))
+
+
+def given(method: DAPFL, models: list[list[float]] = MODELS, c: list[list[float]] = C) -> torch.Tensor:
+    """What `distribute` sends to three clients with these last models and this affinity."""
+    hand = ByHand(method, vector_net(0.0, 0.0), [copies([0.0, 0.0], 4)] * len(models))
+    hand.server = Bundle(bank=torch.tensor(models), affinity=torch.tensor(c, dtype=torch.float64))
+    return hand.download(range(len(models))).rows.model
+
+
+# ---- affinity ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("order", "value"),
+    [
+        ([80, 50, 20], 1.0),
+        ([80, 20, 50], 1.5),
+        ([50, 80, 20], 1.5),
+        ([50, 20, 80], 2.5),
+        ([20, 80, 50], 2.5),
+        ([20, 50, 80], 3.0),
+    ],
+)
+def test_affinity_of_six_orders(order: list[int], value: float) -> None:
+    """The six orders of (80, 50, 20) against (80, 50, 20): centred (30, 0, -30), cos 1, 1/2, -1/2 or -1; c = 2 - cos,
+    as all three of three classes are common."""
+    close(affinity(torch.tensor([FIRST, order]))[0, 1], value, 1e-12)
+
+
+def test_static_weights_of_figure_1() -> None:
+    """Fig. 1's groups 1-4 have affinities 1, 1.5, 2.5, 3 to client 0 and so V2 weights .125, .1875, .3125, .375."""
+    groups = [FIRST, [80, 50, 20], [80, 20, 50], [20, 80, 50], [20, 50, 80]]
+    alpha = DAPFL(variant="v2").mixture(torch.zeros(5, 1), affinity(torch.tensor(groups)))
+    close(alpha[0], [0, 0.125, 0.1875, 0.3125, 0.375], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("single", "floor", "wanted"),
+    [
+        (
+            "floor",
+            0.9,
+            [[0.75, 2.25, 0.45, 0.45], [2.25, 0.75, 0.45, 0.45], [0.45, 0.45, 0.45, 0.45], [0.45, 0.45, 0.45, 0.5]],
+        ),
+        (
+            "floor",
+            1.0,
+            [[0.75, 2.25, 0.5, 0.5], [2.25, 0.75, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]],
+        ),
+        (
+            "formula",
+            0.9,
+            [[0.75, 2.25, 0.225, 0.75], [2.25, 0.75, 0.225, 0.75], [0.225, 0.225, 0.25, 0.75], [0.75, 0.75, 0.75, 0.5]],
+        ),
+        (
+            "formula",
+            1.0,
+            [[0.75, 2.25, 0.25, 0.75], [2.25, 0.75, 0.25, 0.75], [0.25, 0.25, 0.25, 0.75], [0.75, 0.75, 0.75, 0.5]],
+        ),
+    ],
+)
+def test_affinity_with_few_common_classes(single: str, floor: float, wanted: list[list[float]]) -> None:
+    """Four clients and classes: c_01 = 3/4 * 3; pairs with at most one common class get ``floor`` times the smallest
+    computed entry of the whole matrix, diagonal included (.5; with the formula for one common class .25)."""
+    close(affinity(torch.tensor(B), single=single, floor=floor), wanted, 1e-12)
+
+
+def test_affinity_divided_by_its_row_sums() -> None:
+    """The normalisation of the authors' program on the same four clients."""
+    c = affinity(torch.tensor(B))
+    wanted = [
+        [0.1923076923076923, 0.5769230769230769, 0.11538461538461538, 0.11538461538461538],
+        [0.5769230769230769, 0.1923076923076923, 0.11538461538461538, 0.11538461538461538],
+        [0.25, 0.25, 0.25, 0.25],
+        [0.24324324324324323, 0.24324324324324323, 0.24324324324324323, 0.27027027027027023],
+    ]
+    close(c / c.sum(1, keepdim=True), wanted, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted"),
+    [
+        ([[50, 50], [50, 50]], [[1, 1], [1, 1]]),
+        ([[50, 50], [30, 70]], [[1, 1], [1, 1]]),
+        ([[100, 100, 100], [10, 10, 10]], [[1, 3], [3, 1]]),
+        ([[80, 50, 20], [8, 5, 2]], [[1, 2.592803287899349], [2.592803287899349, 1]]),
+    ],
+)
+def test_affinity_of_special_counts(counts: list[list[int]], wanted: list[list[float]]) -> None:
+    """No spread counts as cos 1 (equal clients; (50, 50) about its own mean). Counts, not shares: ten times the data
+    with equal shares gives cos -1, c = 3, the maximum; (80, 50, 20) against (8, 5, 2) gives 2.592803."""
+    close(affinity(torch.tensor(counts)), wanted, 1e-12)
+
+
+def test_affinity_of_one_common_class_by_the_formula() -> None:
+    """One common class of two: u and v are opposite, so c = 1/2 * 3; the client's own entry is (classes it has)/2."""
+    close(affinity(torch.tensor([[40, 0], [10, 70]]), single="formula"), [[0.5, 1.5], [1.5, 1.0]], 1e-12)
+
+
+def test_affinity_without_any_common_class() -> None:
+    """Nothing to compute (each client has one class of its own): all entries equal, so the mixture is uniform."""
+    c = affinity(torch.tensor([[9, 0, 0], [0, 4, 0], [0, 0, 7]]))
+    close(c, torch.ones(3, 3))
+    close(DAPFL().mixture(torch.zeros(3, 2), c), [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]], 1e-12)
+
+
+def test_affinity_from_proportions_ignores_size() -> None:
+    """Class shares instead of counts: (80, 50, 20) and (8, 5, 2) have the same shares, cos 1, so c = 1, not 2.59."""
+    y = torch.arange(3)
+    data = [Data(torch.zeros(n, 4), y.repeat_interleave(torch.tensor(s))) for n, s in ((150, FIRST), (15, [8, 5, 2]))]
+    close(ByHand(DAPFL(counts="proportions"), mlp(), data).server.affinity, torch.ones(2, 2), 1e-9)
+    close(ByHand(DAPFL(), mlp(), data).server.affinity[0, 1], 2.592803287899349, 1e-9)
+
+
+# ---- mixture -------------------------------------------------------------------------------------------------------
+def test_mixture_and_download() -> None:
+    """Models (0,0), (1,0), (0,2): squared distances 1, 4, 5; f = .632121, .981684, .993262; theta = c f."""
+    alpha = [
+        [0, 0.6168267701860456, 0.38317322981395446],
+        [0.44305542863599345, 0, 0.5569445713640065],
+        [0.33073295628189886, 0.6692670437181012, 0],
+    ]
+    close(mixture(DAPFL(), MODELS), alpha, 1e-8)
+    close(given(DAPFL()), [[0.6168267701860456, 0.7663464596279089], [0, 1.113889142728013], [0.6692670437181012, 0]])
+
+
+def test_mixture_by_affinity_alone() -> None:
+    """V2: alpha = c over the others divided by its row sum, whatever the models are."""
+    close(mixture(DAPFL(variant="v2"), MODELS), STATIC, 1e-12)
+
+
+def test_mixture_of_the_authors_program() -> None:
+    """Distances not squared (1, 2, sqrt 5), self included with factor 1: row 0 = .338298, .427690, .234012."""
+    code = DAPFL.preset("code")
+    alpha = [
+        [0.338298095703698, 0.4276903626137169, 0.23401154168258506],
+        [0.3423125324791844, 0.27076522642575973, 0.38692224109505585],
+        [0.22165724619287622, 0.4579046089754144, 0.32043814483170935],
+    ]
+    down = [
+        [0.4276903626137169, 0.4680230833651701],
+        [0.27076522642575973, 0.7738444821901117],
+        [0.4579046089754144, 0.6408762896634187],
+    ]
+    close(mixture(code, MODELS), alpha, 1e-8)
+    close(given(code), down)
+
+
+def test_mixture_ignores_scaling_of_rows() -> None:
+    """Any positive factor on a row of c cancels in alpha; so does the factor 1/sum_j c_ij of Eq. 7."""
+    factors = torch.tensor([[7.0], [0.01], [3.0]], dtype=torch.float64)
+    c = torch.tensor(C, dtype=torch.float64)
+    scaled = DAPFL().mixture(torch.tensor(MODELS), c * factors)
+    close(scaled, DAPFL().mixture(torch.tensor(MODELS), c), 1e-14)
+
+
+def test_min_max_normalisation_would_change_the_method() -> None:
+    """Min-max scaling of c to [0, 1] is the one normalisation that changes alpha: the least pair gets weight 0."""
+    lo, hi = 0.4, 1.0
+    minmax = [[(v - lo) / (hi - lo) for v in row] for row in C]
+    other = mixture(DAPFL(), MODELS, minmax)
+    close(other, [[0, 1, 0], [0.48838976686337504, 0, 0.511610233136625], [0, 1, 0]], 1e-8)
+    apart(mixture(DAPFL(), MODELS), other, 0.3)
+
+
+@pytest.mark.parametrize("method", [DAPFL(), DAPFL(variant="v2")])
+def test_identical_models_mix_by_affinity(method: DAPFL) -> None:
+    """All models equal, as in round 1: f = 1 - exp(-1e-8) everywhere, so alpha is V2's and not 0/0; in float32
+    1 - exp(-1e-8) is 0."""
+    close(mixture(method, [[0.3, -1.0]] * 3), STATIC, 1e-8)
+    assert float(1 - torch.exp(torch.tensor(-1e-8))) == 0.0
+
+
+def test_one_participant_is_its_own_mixture() -> None:
+    """m = 1: alpha = [1], so the pull is towards the client's own model."""
+    close(mixture(DAPFL(), [[0.3, -1.0]], [[0.75]]), [[1.0]])
+    close(given(DAPFL(), [[0.25, -1.0]], [[0.75]]), [[0.25, -1.0]])
+
+
+def test_two_identical_and_one_far() -> None:
+    """Distance 0 between the first two, 2 to the third: f = 1e-8 against 1 - exp(-4), so they ignore each other."""
+    alpha = mixture(DAPFL(), [[0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
+    wanted = [[0, 2.5466433228471583e-08, 0.9999999745335668], [1.2733216776370598e-08, 0, 0.9999999872667832]]
+    close(alpha, [*wanted, [1 / 3, 2 / 3, 0]], 1e-13)
+
+
+def test_close_models_keep_their_distances() -> None:
+    """Models 1e-3 apart around a common (1000, 1000): d = 1e-6 and 4e-6, so alpha_0 is about (1, 4)/5 for equal c."""
+    base = torch.tensor([1024.0, 1024.0])
+    step = 2.0**-10
+    rows = torch.stack([base, base + torch.tensor([step, 0.0]), base + torch.tensor([0.0, 2 * step])])
+    alpha = DAPFL(variant="dynamic", eps=1e-30).mixture(rows, torch.ones(3, 3, dtype=torch.float64))
+    f1, f4 = 1 - torch.exp(torch.tensor([-(step**2), -4 * step**2], dtype=torch.float64))
+    close(alpha[0, 1:], torch.stack([f1, f4]) / (f1 + f4), 1e-9)
+
+
+def test_sigma_from_the_median_distance() -> None:
+    """sigma = median of the squared distances 1, 4, 5: the pair at the median has f = 1 - 1/e."""
+    alpha = mixture(DAPFL(sigma="median"), MODELS, [[1.0] * 3] * 3)
+    f = 1 - torch.exp(-torch.tensor([1.0, 4.0], dtype=torch.float64) / 4)
+    close(alpha[0, 1:], f / f.sum(), 1e-8)
+
+
+# ---- the client's step ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("prox", "momentum", "path"),
+    [("loss", 0.0, [0.5, 0.9, 1.22]), ("after", 0.5, [0.5, 1.1, 1.655]), ("loss", 0.5, [0.5, 1.15, 1.745])],
+)
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_three_steps_of_local_training(prox: str, momentum: float, path: list[float], steps: int) -> None:
+    """L = 1/2 (w - 4)^2 from 0 with w^g = 1, lam = 1, lr .1. Plain: the pull is in the gradient, which momentum sees;
+    after: w -= lr lam (w_before - w^g) beside the momentum step."""
+    hand = ByHand(
+        DAPFL(prox=prox),
+        vector_net(0.0),
+        [copies(4.0, 3)],
+        recipe=Recipe(steps=steps, lr=0.1, momentum=momentum),
+        loss=quadratic,
+    )
+    client = hand.client(0, Bundle(model=torch.tensor([1.0])))
+    w = hand.train(next(hand.method.client_update(client)), client)
+    close(w, [path[steps - 1]])
+
+
+@pytest.mark.parametrize("prox", ["loss", "after"])
+def test_local_training_ends_at_the_minimum_of_eq_10(prox: str) -> None:
+    """argmin 1/2 (w - 4)^2 + 1/2 (w - 1)^2 = 2.5, in both places of the pull: it has a gradient."""
+    hand = ByHand(DAPFL(prox=prox), vector_net(0.0), [copies(4.0, 3)], recipe=Recipe(steps=200, lr=0.1), loss=quadratic)
+    client = hand.client(0, Bundle(model=torch.tensor([1.0])))
+    close(hand.train(next(hand.method.client_update(client)), client), [2.5], 1e-5)
+
+
+def test_training_starts_from_the_own_model() -> None:
+    """Eq. 10 goes on from the client's last model, not from the mixture it was sent."""
+    hand = ByHand(DAPFL(), vector_net(0.0), [copies(4.0, 3)])
+    hand.kept[0] = Bundle(model=torch.tensor([-7.0]))
+    request = next(hand.method.client_update(hand.client(0, Bundle(model=torch.tensor([1.0])))))
+    close(request.start, [-7.0])
+    close(request.center, [1.0])
+
+
+def test_all_mixtures_are_of_the_same_old_bank() -> None:
+    """Two clients pulled at each other: both mixtures are of the models before the round. L_i = 1/2 (w - a_i)^2 with
+    a = (0, 8), lr .5, lam 1, one step: round 1 from 0 gives (0, 4); round 2 has centres (4, 0), so
+    w_0 = 0 - .5 (0 + (0 - 4)) = 2 and w_1 = 4 - .5 ((4 - 8) + (4 - 0)) = 4."""
+    hand = ByHand(
+        DAPFL(), vector_net(0.0), [copies(0.0, 3), copies(8.0, 5)], recipe=Recipe(steps=1, lr=0.5), loss=quadratic
+    )
+    close(hand.play().model, [[0.0], [4.0]])
+    close(hand.play().model, [[2.0], [4.0]])
+    close(hand.server.bank, [[2.0], [4.0]])
+
+
+def test_clients_left_out_keep_their_model() -> None:
+    """A client that does not take part keeps its model, is not mixed with, and is evaluated with what it holds."""
+    hand = ByHand(DAPFL(), vector_net(0.0), [copies(8.0, 3)] * 3, recipe=Recipe(steps=1, lr=0.5), loss=quadratic)
+    hand.play([0, 1])
+    sent = hand.download([0, 2])
+    close(sent.weights, [[0, 0, 1], [1, 0, 0]])
+    close(hand.used(2).model, [0.0])
+    close(hand.used(0).model, [4.0])
+
+
+def test_stored_models_share_no_storage() -> None:
+    """After a round every client's stored model has its own memory and, with different data, its own values: the
+    fault of the published program is one storage for all of them."""
+
+    def check(server, simulation) -> None:
+        kept = [b.model for b in simulation.states(server.acks).values() if b]
+        pointers = [t.untyped_storage().data_ptr() for t in kept] + [server.state.bank.untyped_storage().data_ptr()]
+        assert len(set(pointers)) == len(pointers)
+        assert all(not torch.equal(kept[i], kept[j]) for i in range(len(kept)) for j in range(i))
+
+    result: Run = run(DAPFL(), mlp(), federation(), each_round=check)
+    assert torch.isfinite(result.state.bank).all()
+    assert len(torch.unique(result.state.bank, dim=0)) == 5
+
+
+# ---- V1 ------------------------------------------------------------------------------------------------------------
+def two_clients(method: DAPFL) -> ByHand:
+    return ByHand(
+        method,
+        vector_net(0.0),
+        [copies(0.0, 30), copies(8.0, 10)],
+        recipe=Recipe(steps=2, lr=0.5, batch=1000),
+        loss=quadratic,
+    )
+
+
+def test_v1_is_ditto() -> None:
+    """V1 is Ditto: a = (0, 8), n = (30, 10), lam 1, lr .5, two steps. (w, v_1, v_2) after two rounds: (1.5, 0, 4) and
+    (1.875, .75, 4.75); the client's own freshly trained copy as anchor would give v = (0, 7)."""
+    hand = two_clients(DAPFL(variant="v1"))
+    for w, own in ((1.5, [0.0, 4.0]), (1.875, [0.75, 4.75])):
+        hand.play()
+        close(hand.server.model, [w])
+        close([float(b.model) for b in hand.kept], own)
+
+
+def test_v1_without_pull_is_local_training() -> None:
+    """lam = 0: the personal branch of Ditto is local training, (0, 6) after a round; the global one is FedAvg."""
+    hand, average = two_clients(DAPFL(variant="v1", lam=0.0)), two_clients(FedAvg())
+    hand.play()
+    average.play()
+    close([float(b.model) for b in hand.kept], [0.0, 6.0])
+    close(hand.server.model, average.server.model)
+
+
+def test_no_nan_in_round_one_with_a_common_start() -> None:
+    """All clients start equal; every variant stays finite from the first round on."""
+    for variant in ("full", "v2", "v1", "v1-uniform", "dynamic"):
+        result = run(DAPFL(variant=variant, sigma="median"), mlp(), federation(), rounds_=2)
+        assert all(torch.isfinite(t).all() for t in result.state.values())
+        assert all(torch.isfinite(b.model).all() for b in result.clients.values() if b)

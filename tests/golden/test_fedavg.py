@@ -1,0 +1,89 @@
+"""FedAvg against numbers worked out by hand (McMahan et al., AISTATS 2017): w <- sum n_i w_i / sum n_i."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, Recipe
+from fedkin.methods import FedAvg
+from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
+
+
+@pytest.mark.parametrize(("uniform", "wanted"), [(False, [4.0, -1.0]), (True, [3.0, 0.0])])
+def test_mean_by_samples_and_uniform(uniform: bool, wanted: list[float]) -> None:
+    """n = (10, 30), w = (1, 2) and (5, -2): (4, -1) by samples, (3, 0) uniform."""
+    hand = ByHand(FedAvg(), vector_net(0.0, 0.0), [copies([0.0, 0.0], n) for n in (10, 30)], uniform=uniform)
+    up = Bundle(model=torch.tensor([[1.0, 2.0], [5.0, -2.0]]))
+    close(hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1], 1), up).model, wanted)
+
+
+def test_one_round() -> None:
+    """L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), two steps of .5 from 0: locals 0 and 6, global 60/40 = 1.5."""
+    hand = ByHand(
+        FedAvg(),
+        vector_net(0.0),
+        [copies(0.0, 30), copies(8.0, 10)],
+        recipe=Recipe(steps=2, lr=0.5, batch=1000),
+        loss=quadratic,
+    )
+    close(hand.play().model, [[0.0], [6.0]])
+    close(hand.server.model, [1.5])
+
+
+def test_one_participant() -> None:
+    """m = 1: the global model is that client's."""
+    hand = ByHand(FedAvg(), mlp(), [s.train for s in federation()])
+    up = hand.play([3])
+    assert torch.equal(hand.server.model, up.model[0])
+
+
+def test_identical_models_are_unchanged() -> None:
+    """Clients that all send the same model: that model, exactly."""
+    hand = ByHand(FedAvg(), mlp(), [s.train for s in federation()])
+    w = hand.net.w0
+    got = hand.method.aggregate(hand.server, hand.at("aggregate", range(5), 1), Bundle(model=w.expand(5, -1)))
+    assert torch.equal(got.model, w)
+
+
+def test_everybody_is_evaluated_with_the_global_model() -> None:
+    """Participants or not; "local" is each client's own model right after its training."""
+    hand = ByHand(FedAvg(after_training=True), mlp(), [s.train for s in federation()])
+    up = hand.play([0, 2])
+    assert torch.equal(hand.used(4).model, hand.server.model)
+    sent = hand.method.deliver(hand.server, hand.at("evaluate", [2, 4]))
+    views = [hand.method.views(hand.client(i, sent.row(row)))["local"].model for row, i in enumerate((2, 4))]
+    assert torch.equal(views[0], up.model[1])
+    assert torch.equal(views[1], hand.server.model)
+    assert FedAvg().views(hand.client(2, sent.row(0))) == {}
+
+
+def test_running_statistics_are_averaged_like_weights_and_counters_are_not() -> None:
+    """BatchNorm: the float buffers are the tail of the vector and get the weighted mean of the clients'; the integer
+    counter is no part of what is sent."""
+    net = mlp_with_batchnorm()
+    hand = ByHand(FedAvg(), net, [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    sizes = torch.tensor([9.0, 30.0])
+    up = hand.play([0, 3])
+    assert not torch.equal(up.model[0, net.buffers], net.w0[net.buffers])
+    mean = (sizes[:, None] * up.model[:, net.buffers]).sum(0) / sizes.sum()
+    close(hand.server.model[net.buffers], mean)
+    assert net.size == sum(t.numel() for t in net.unflatten(net.w0).values())
+    assert not any("num_batches_tracked" in n for n in net.names)
+
+
+def test_a_round_without_answers_changes_nothing() -> None:
+    """Nobody answers: the server's state is bit for bit that of the round before."""
+    seen = []
+    run(
+        FedAvg(),
+        mlp(),
+        federation()[:2],
+        rounds_=12,
+        dropout=0.6,
+        participation=0.5,
+        each_round=lambda server, _: seen.append(server.state.model),
+    )
+    silent = [torch.equal(a, b) for a, b in pairwise(seen)]
+    assert any(silent)
+    assert not all(silent)

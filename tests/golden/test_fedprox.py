@@ -1,0 +1,74 @@
+"""FedProx against numbers worked out by hand (Li et al., MLSys 2020): min F_i(v) + mu/2 |v - w|^2 from v = w."""
+
+import pytest
+import torch
+
+from fedkin.core import Recipe
+from fedkin.methods import FedAvg, FedProx
+from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
+
+
+def two_clients(method: FedAvg | FedProx, steps: int) -> ByHand:
+    """L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), steps of .5 from 0."""
+    return ByHand(
+        method,
+        vector_net(0.0),
+        [copies(0.0, 30), copies(8.0, 10)],
+        recipe=Recipe(steps=steps, lr=0.5, batch=1000),
+        loss=quadratic,
+    )
+
+
+def test_one_round() -> None:
+    """mu = 1, two steps: client 1 goes 4, then (4 - 8) + (4 - 0) = 0: locals 0 and 4, global 40/40 = 1."""
+    hand = two_clients(FedProx(mu=1.0), 2)
+    close(hand.play().model, [[0.0], [4.0]])
+    close(hand.server.model, [1.0])
+
+
+def test_first_step_is_fedavgs() -> None:
+    """v = w at the start, so the pull is 0: both make the step to 4."""
+    close([float(two_clients(m, 1).play().model[1]) for m in (FedProx(mu=1.0), FedAvg())], [4.0, 4.0])
+
+
+def test_exact_proximal_point() -> None:
+    """argmin 1/2 (v - 8)^2 + 1/2 (v - 0)^2 = 4: squared, over the whole vector, with a gradient."""
+    close(two_clients(FedProx(mu=1.0), 60).play().model[1], [4.0])
+
+
+def test_pull_has_a_gradient_on_every_layer() -> None:
+    """mu = 1 and mu = 0 differ in every parameter tensor after a few steps."""
+    net = mlp()
+    a, b = (run(FedProx(mu=mu), net, federation(), rounds_=2).state.model for mu in (0.0, 1.0))
+    for span in net.layers():
+        apart(a[span], b[span], 1e-4)
+
+
+def test_stragglers_do_part_of_their_epochs() -> None:
+    """straggler_fraction = 1, E = 4: every client asks for 1 to 3 epochs, drawn by (seed, round, client)."""
+    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=4))
+    asked = set()
+    for t in range(1, 9):
+        hand.t = t
+        for i in range(5):
+            client = hand.client(i, hand.download([i]).row(0))
+            epochs = next(hand.method.client_update(client)).epochs
+            assert epochs in (1, 2, 3)
+            assert next(hand.method.client_update(hand.client(i, client.received))).epochs == epochs
+            asked.add(epochs)
+    assert asked == {1, 2, 3}
+
+
+@pytest.mark.parametrize("recipe", [Recipe(epochs=1), Recipe(steps=3)])
+def test_no_stragglers_without_epochs_to_drop(recipe: Recipe) -> None:
+    """One epoch, or a run that counts steps: everybody does all the work."""
+    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], recipe=recipe)
+    request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
+    assert request.epochs is None
+
+
+def test_everybody_is_evaluated_with_the_global_model() -> None:
+    """The evaluated model is the server's."""
+    hand = ByHand(FedProx(), mlp(), [s.train for s in federation()])
+    hand.play([1])
+    assert torch.equal(hand.used(0).model, hand.server.model)

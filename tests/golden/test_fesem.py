@@ -1,0 +1,152 @@
+"""FeSEM against numbers worked out by hand (Long et al., World Wide Web 26, 2023).
+
+Clients are grouped by weighted K-means on their newest models, warm-started at the centres; a centre becomes the mean
+of its members that took part, weighted by samples.
+"""
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, Recipe
+from fedkin.functional.grouping import lloyd, nearest
+from fedkin.methods import FeSEM
+from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
+
+
+def grouped(centres: list[float], sizes: list[int], *, lam: float = 0.0, uniform: bool = False) -> ByHand:
+    """Centres that are numbers, clients of these sizes, clusters already formed once (all in the first)."""
+    method = FeSEM(clusters=len(centres), feature="all", lam=lam)
+    hand = ByHand(method, vector_net(0.0), [copies(0.0, n) for n in sizes], uniform=uniform)
+    hand.server = hand.server.but(
+        centres=torch.tensor(centres)[:, None],
+        labels=torch.zeros(len(sizes), dtype=torch.int64),
+        grouped=torch.tensor(True),
+    )
+    return hand
+
+
+def upload(hand: ByHand, models: list[float], ids: list[int] | None = None) -> tuple[list[int], list[float]]:
+    """Labels and centres after these uploads."""
+    ids = list(range(len(models))) if ids is None else ids
+    hand.t += 1
+    up = Bundle(model=torch.tensor(models)[:, None])
+    hand.server = hand.method.aggregate(hand.server, hand.at("aggregate", ids), up)
+    return hand.server.labels.tolist(), hand.server.centres.flatten().tolist()
+
+
+def test_lloyd_from_given_centres() -> None:
+    """Points 0, 1, 10 with weights 10, 30, 60 from centres 0, 9, 100: labels 0, 0, 1; centres (10 * 0 + 30 * 1)/40 =
+    .75, 10, and the empty one stays at 100."""
+    points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [10.0, 0.0]])
+    labels, centres = lloyd(points, torch.tensor([10, 30, 60]), torch.tensor([[0.0, 0], [9.0, 0], [100.0, 0]]))
+    assert labels.tolist() == [0, 0, 1]
+    close(centres, [[0.75, 0], [10, 0], [100, 0]])
+
+
+def test_one_round_of_grouping() -> None:
+    """The same through the server's step."""
+    labels, centres = upload(grouped([0.0, 9.0, 100.0], [10, 30, 60]), [0.0, 1.0, 10.0])
+    assert labels == [0, 0, 1]
+    close(centres, [0.75, 10.0, 100.0])
+
+
+def test_one_cluster_is_the_weighted_mean() -> None:
+    """K = 1: (10 * 0 + 30 * 1 + 60 * 10)/100 = 6.3."""
+    labels, centres = upload(grouped([4.0], [10, 30, 60]), [0.0, 1.0, 10.0])
+    assert labels == [0, 0, 0]
+    close(centres, [6.3])
+
+
+@pytest.mark.parametrize(("uniform", "centres"), [(True, [0.5, 9.5]), (False, [0.75, 9.5])])
+def test_two_groups_uniform_and_weighted(uniform: bool, centres: list[float]) -> None:
+    """Models 0, 1, 9, 10 of 1, 3, 2, 2 samples from centres 0 and 10: groups of two; means .5 and 9.5 uniform, .75 and
+    9.5 by samples."""
+    labels, got = upload(grouped([0.0, 10.0], [1, 3, 2, 2], uniform=uniform), [0.0, 1.0, 9.0, 10.0])
+    assert labels == [0, 0, 1, 1]
+    close(got, centres)
+
+
+def test_empty_cluster_keeps_its_centre() -> None:
+    """Centres 4 and 100: all four go to the first, mean 5; the other stays at 100 (and is not 0/0)."""
+    labels, centres = upload(grouped([4.0, 100.0], [2, 2, 2, 2]), [0.0, 1.0, 9.0, 10.0])
+    assert labels == [0, 0, 0, 0]
+    close(centres, [5.0, 100.0])
+
+
+def test_tie_goes_to_the_lowest_centre() -> None:
+    """A model at 5 between centres 4 and 6 belongs to the first; from equal centres everybody is assigned the first."""
+    assert upload(grouped([4.0, 6.0], [3]), [5.0])[0] == [0]
+    assert nearest(torch.tensor([[0.0], [1.0], [9.0], [10.0]]), torch.full((2, 1), 2.0)).tolist() == [0, 0, 0, 0]
+
+
+def test_absent_clients_are_grouped_by_their_last_model() -> None:
+    """Models -4, 4, 10 from centres 0, 10: groups {0, 1}, {2}. Then client 0 alone comes, at 5.5, nearer to 10 than to
+    0; but with the last models 4 and 10 K-means goes on to centroids 4 and 7.75, and 5.5 belongs to the first. A centre
+    is the mean of those that took part: 5.5; the other stays."""
+    hand = grouped([0.0, 10.0], [1, 1, 1])
+    assert upload(hand, [-4.0, 4.0, 10.0])[0] == [0, 0, 1]
+    labels, centres = upload(hand, [5.5], ids=[0])
+    assert labels == [0, 0, 1]
+    close(centres, [5.5, 10.0])
+
+
+def test_labels_keep_their_numbers() -> None:
+    """K-means starts from the centres, so clusters do not swap numbers when only the models' order changes."""
+    hand = grouped([10.0, 0.0], [1, 1, 1, 1])
+    for shift in (0.0, 1.0, 2.0, 3.0):
+        labels, _ = upload(hand, [0.0 + shift, 1.0 + shift, 9.0 + shift, 10.0 + shift])
+        assert labels == [1, 1, 0, 0]
+
+
+def test_first_round_has_one_common_start() -> None:
+    """All centres start equal, so that no differently initialised networks are averaged; the first uploads form the
+    groups by k-means++, and with two clear groups these are found."""
+    net = mlp()
+    hand = ByHand(FeSEM(clusters=2), net, [s.train for s in federation()])
+    assert all(torch.equal(row, net.w0) for row in hand.server.centres)
+    assert all(torch.equal(hand.download([i]).row(0).model, net.w0) for i in range(5))
+    flat = ByHand(FeSEM(clusters=2, feature="all"), vector_net(0.0), [copies(0.0, 4)] * 4)
+    labels, centres = upload(flat, [0.0, 0.5, 20.0, 21.0])
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+    close(sorted(centres), [0.25, 20.5])
+
+
+def test_balanced_start() -> None:
+    """``start="balanced"``: a random assignment of equal sizes before any model is known."""
+    hand = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9)
+    assert torch.bincount(hand.server.labels).tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("feature", ["fc", "all", "head"])
+def test_features_seen_by_k_means(feature: str) -> None:
+    """All linear weights (24 + 18), all parameters (24 + 6 + 18 + 3) or the head's weight (18)."""
+    hand = ByHand(FeSEM(feature=feature), mlp(), [federation()[0].train])
+    assert hand.server.features.shape[1] == {"fc": 42, "all": 51, "head": 18}[feature]
+
+
+def test_pull_towards_the_centre() -> None:
+    """L = 1/2 (w - 4)^2 + 1/2 (w - 1)^2 from the centre 1, steps of .1: 1.3, 1.54; without pull 1.3, 1.57: the term
+    has a gradient from the second step on."""
+    for lam, wanted in ((1.0, 1.54), (0.0, 1.57)):
+        hand = ByHand(
+            FeSEM(clusters=1, lam=lam),
+            vector_net(1.0),
+            [copies(4.0, 3)],
+            recipe=Recipe(steps=2, lr=0.1, batch=1000),
+            loss=quadratic,
+        )
+        close(hand.play().model, [[wanted]])
+
+
+def test_pull_matters_in_a_run() -> None:
+    """lam = 0 and lam = 1 give different centres."""
+    a, b = (run(FeSEM(clusters=2, lam=lam), mlp(), federation()) for lam in (0.0, 1.0))
+    apart(a.state.centres, b.state.centres, 1e-3)
+
+
+def test_identical_clients_fall_into_one_cluster() -> None:
+    """All uploads equal: one cluster, the others keep their centres, nothing is NaN."""
+    hand = ByHand(FeSEM(clusters=3, feature="all"), vector_net(7.0), [copies(0.0, 4)] * 3)
+    labels, centres = upload(hand, [2.0, 2.0, 2.0])
+    assert labels == [0, 0, 0]
+    close(centres, [2.0, 7.0, 7.0])

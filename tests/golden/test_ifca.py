@@ -1,0 +1,170 @@
+"""IFCA against numbers worked out by hand (Ghosh et al., NeurIPS 2020, Algorithm 1).
+
+Each participant measures every centre on its own training data, trains the best one, and a centre becomes the mean of
+its members (option I: moves by its members' changes over all participants).
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Batch, Bundle, Data, Net, Recipe
+from fedkin.methods import IFCA
+from toys import (
+    ByHand,
+    Shard,
+    apart,
+    blobs,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    vector_net,
+)
+
+CENTRES = torch.tensor([[-1.0], [5.0]])
+
+
+def three_clients(**kwargs) -> ByHand:
+    """Centres -1 and 5; L_i = 1/2 (w - a_i)^2 with a = (0, 1, 8), n = (10, 30, 20); one step of .5."""
+    hand = ByHand(
+        IFCA(clusters=2),
+        vector_net(0.0),
+        [copies(a, n) for a, n in ((0.0, 10), (1.0, 30), (8.0, 20))],
+        recipe=Recipe(steps=1, lr=0.5, batch=1000),
+        loss=quadratic,
+        **kwargs,
+    )
+    hand.server = hand.server.but(centres=CENTRES.clone())
+    return hand
+
+
+def test_losses_and_assignment() -> None:
+    """Losses (.5, 12.5), (2, 8), (40.5, 4.5): clients 0 and 1 choose the first centre, client 2 the second."""
+    hand = three_clients()
+    losses = [[hand.client(i).loss(w) for w in CENTRES] for i in range(3)]
+    close(losses, [[0.5, 12.5], [2.0, 8.0], [40.5, 4.5]])
+    assert hand.play().cluster.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("uniform", "centres"), [(False, [-0.125, 6.5]), (True, [-0.25, 6.5])])
+def test_one_round(uniform: bool, centres: list[float]) -> None:
+    """Locals -.5, 0, 6.5; weighted (10 * -.5 + 30 * 0)/40 = -.125, unweighted -.25; the second has one member."""
+    hand = three_clients(uniform=uniform)
+    close(hand.play().model.flatten(), [-0.5, 0.0, 6.5])
+    close(hand.server.centres.flatten(), centres)
+    assert hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist() == [0, 0, 1]
+
+
+def test_one_participant_leaves_the_other_centre() -> None:
+    """m = 1: the centre without members stays bit for bit."""
+    hand = three_clients()
+    hand.play([2])
+    close(hand.server.centres.flatten(), [-1.0, 6.5])
+    assert torch.equal(hand.server.centres[0], CENTRES[0])
+
+
+TABLE = torch.tensor([[1.0, 0.5, 0.5], [2.0, 3.0, 4.0], [0.3, 0.9, 0.1]])
+
+
+def looked_up(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """The loss of centre ``w`` (0, 1 or 2) on the client whose input is its own number."""
+    return TABLE[int(batch.x[0]), int(w)]
+
+
+def test_ties_go_to_the_first() -> None:
+    """Losses [[1, .5, .5], [2, 3, 4], [.3, .9, .1]] give clusters 1, 0, 2: the tie of row 0 to the lower index."""
+    hand = ByHand(IFCA(clusters=3), vector_net(0.0), [copies(float(i), 2) for i in range(3)], loss=looked_up)
+    centres = torch.tensor([[0.0], [1.0], [2.0]])
+    chosen = [int(hand.method.personalize(hand.client(i, Bundle(centres=centres))).cluster) for i in range(3)]
+    assert chosen == [1, 0, 2]
+
+
+@pytest.mark.parametrize(("average", "centre"), [("gradients", 4.5), ("models", 6.0)])
+def test_gradient_and_model_averaging(average: str, centre: float) -> None:
+    """Centre 4, its one member at 6, four equal participants: 4 + (6 - 4)/4 = 4.5 by changes, 6 by models."""
+    hand = ByHand(IFCA(clusters=2, average=average), vector_net(0.0), [copies(0.0, 5)] * 4)
+    hand.server = hand.server.but(centres=torch.tensor([[4.0], [0.0]]))
+    up = Bundle(model=torch.tensor([[6.0], [1.0], [2.0], [3.0]]), cluster=torch.tensor([0, 1, 1, 1]))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", range(4), 1), up)
+    close(s.centres[0], [centre])
+
+
+def test_equal_starts_collapse_and_ours_are_not_equal() -> None:
+    """From equal centres every client picks the first for ever; so the starts are drawn apart, the first being w0."""
+    hand = three_clients()
+    hand.server = hand.server.but(centres=torch.zeros(2, 1))
+    assert hand.play().cluster.tolist() == [0, 0, 0]
+    net = mlp()
+    starts = ByHand(IFCA(clusters=4), net, [federation()[0].train]).server.centres
+    assert torch.equal(starts[0], net.w0)
+    for a, b in pairwise(starts):
+        apart(a, b, 0.1)
+
+
+def test_the_choice_uses_the_whole_training_part_in_eval_mode() -> None:
+    """The loss is the mean over all training samples with running statistics, which it does not change."""
+    net, data = mlp_with_batchnorm(), blobs(600, [0.4, 0.3, 0.3], 1)
+    client = ByHand(IFCA(clusters=2), net, [data]).client(0)
+    w = net.w0
+    wanted = torch.nn.functional.cross_entropy(net(w, data.x), data.y)
+    close(client.loss(w), wanted)
+    assert torch.equal(w, net.w0)
+
+
+def test_evaluation_chooses_by_training_loss_not_by_test_labels() -> None:
+    """Other test labels change neither the models nor the clusters of the evaluation; other training labels do."""
+    shards = federation()
+    turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
+    test_turned = [Shard(s.train, s.validation, turn(s.test)) for s in shards]
+    a, b = (run(IFCA(clusters=3), mlp(), data) for data in (shards, test_turned))
+    assert torch.equal(a.state.centres, b.state.centres)
+    assert all(torch.equal(x.clusters, y.clusters) for x, y in zip(a.reports, b.reports, strict=True))
+    assert all(int(x.clusters.min()) >= 0 for x in a.reports)  # every client chooses, also those never sampled
+    trained = run(IFCA(clusters=3), mlp(), [Shard(turn(s.train), s.validation, s.test) for s in shards])
+    assert not torch.equal(a.state.centres, trained.state.centres)
+
+
+def test_starts_are_redrawn_until_every_cluster_attracts_enough() -> None:
+    """init_min_share = .4 of two clusters and three clients: shares 1/3 redraw all starts and cost the round; once the
+    starts are kept they are never redrawn; max_redraws bounds it."""
+    net = mlp()
+    hand = ByHand(IFCA(clusters=2, init_min_share=0.4, max_redraws=1), net, [s.train for s in federation()[:3]])
+    first = hand.server.centres
+    up = Bundle(model=torch.zeros(3, net.size), cluster=torch.tensor([0, 0, 1]))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", range(3), 1), up)
+    assert not bool((s.centres == first).all(1).any())
+    assert int(s.redraws) == 1
+    s = hand.method.aggregate(s, hand.at("aggregate", range(3), 2), up)
+    assert not bool(s.centres.any())  # the limit is reached: the round counts
+    s = hand.method.aggregate(s, hand.at("aggregate", range(3), 3), up.but(model=torch.ones(3, net.size)))
+    assert bool((s.centres == 1).all())
+
+
+def test_kept_starts_are_never_redrawn() -> None:
+    """One round in which every cluster attracts enough ends the drawing for good."""
+    net = mlp()
+    hand = ByHand(IFCA(clusters=2, init_min_share=0.4), net, [s.train for s in federation()[:2]])
+    up = Bundle(model=torch.ones(2, net.size), cluster=torch.tensor([0, 1]))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1], 1), up)
+    s = hand.method.aggregate(s, hand.at("aggregate", [0, 1], 2), up.but(cluster=torch.tensor([0, 0])))
+    assert bool((s.centres == 1).all())
+
+
+def test_shared_body_is_averaged_over_everybody() -> None:
+    """Weight sharing: one body from all participants, heads per cluster; down go one body and all heads."""
+    net = mlp()
+    hand = ByHand(IFCA(clusters=2, share_body=True), net, [s.train for s in federation()[:2]])
+    sent = hand.download([0]).row(0)
+    assert sum(t.numel() for t in sent.values()) == net.size + net.head.stop
+    rows = torch.randn(2, net.size, generator=torch.Generator().manual_seed(0))
+    up = Bundle(model=rows, cluster=torch.tensor([1, 0]))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1], 1), up)
+    mean = (9 * rows[0] + 23 * rows[1]) / 32
+    close(s.centres[:, net.body], mean[net.body].expand(2, -1))
+    close(s.centres[:, net.head], rows[[1, 0]][:, net.head])

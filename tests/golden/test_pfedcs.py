@@ -1,0 +1,477 @@
+"""PFedCS against numbers worked out by hand.
+
+Formulas (AAAI 2025). ``U_kj = |Phi_k - Phi_j|_F^2`` over the classifier's weight, ``D_kj = U_kj/max_j U_kj``. Others
+in the nearer of two groups are candidates; those with ``D_kj <= tau = avg + (t/beta)(min - avg)`` (Eq. 4) collaborate.
+Over G = collaborators and k (Eqs. 6-8): ``p_j = lam (Dmax - D_kj)/(|G| (Dmax - Davg)) + (1 - lam) N_j/N_G`` and
+``v_k = sum_j p_j g_j``. The client tunes v_k (Eqs. 9-10), which then teaches its own classifier: ``CE + KL(p^v, p^w)``
+(Eqs. 11-12).
+
+The six classifiers of the first case are [[1,0],[0,1]], [[1.1,0],[0,1]], [[1,.2],[0,.9]], [[0,1],[1,0]],
+[[0,1.1],[1,.1]] and [[.2,1],[1,0]], of clients with 100, 300, 100, 200, 200 and 100 samples.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedkin.core import Batch, Bundle, Client, Net, Recipe, Train
+from fedkin.core.rows import squared_distances
+from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
+from fedkin.functional.losses import distillation
+from fedkin.methods import PFedCS
+from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
+
+HEADS = torch.tensor(
+    [
+        [1.0, 0.0, 0.0, 1.0],
+        [1.1, 0.0, 0.0, 1.0],
+        [1.0, 0.2, 0.0, 0.9],
+        [0.0, 1.0, 1.0, 0.0],
+        [0.0, 1.1, 1.0, 0.1],
+        [0.2, 1.0, 1.0, 0.0],
+    ]
+)
+SIZES = (100, 300, 100, 200, 200, 100)
+U = [
+    [0.0, 0.01, 0.05, 4.0, 4.02, 3.64],
+    [0.01, 0.0, 0.06, 4.21, 4.23, 3.81],
+    [0.05, 0.06, 0.0, 3.45, 3.45, 3.09],
+    [4.0, 4.21, 3.45, 0.0, 0.02, 0.04],
+    [4.02, 4.23, 3.45, 0.02, 0.0, 0.06],
+    [3.64, 3.81, 3.09, 0.04, 0.06, 0.0],
+]
+D = [
+    [0.0, 0.002488, 0.012438, 0.995025, 1.0, 0.905473],
+    [0.002364, 0.0, 0.014184, 0.995272, 1.0, 0.900709],
+    [0.014493, 0.017391, 0.0, 1.0, 1.0, 0.895652],
+    [0.950119, 1.0, 0.819477, 0.0, 0.004751, 0.009501],
+    [0.950355, 1.0, 0.815603, 0.004728, 0.0, 0.014184],
+    [0.955381, 1.0, 0.811024, 0.010499, 0.015748, 0.0],
+]
+
+
+def server(method: PFedCS, heads: Tensor = HEADS, sizes: tuple[int, ...] = SIZES, total: int = 20) -> ByHand:
+    """A server that holds these classifiers, all uploaded in round 1."""
+    bias = heads.shape[1] == 6
+    hand = ByHand(method, plane_net(bias=bias), [copies([1.0, 0.0], n) for n in sizes], total=total)
+    hand.server = hand.server.but(heads=heads, uploaded=torch.ones(len(heads), dtype=torch.int64))
+    return hand
+
+
+def weights(method: PFedCS, t: int, k: int = 0, heads: Tensor = HEADS, sizes: tuple[int, ...] = SIZES) -> Tensor:
+    hand = server(method, heads, sizes)
+    return method.mixture(hand.server, hand.at("distribute", range(len(sizes)), t), k, torch.arange(len(sizes)))
+
+
+# ---- 1: six clients in two groups ----------------------------------------------------------------------------------
+def test_distances() -> None:
+    """Squared Frobenius distances of six classifiers, and each row divided by its largest: D is not symmetric."""
+    close(squared_distances(HEADS, exact=True), U)
+    d = torch.stack([row_distances(HEADS, k) for k in range(6)])
+    close(d, D)
+    close((d - d.T).abs().max(), 0.1843971631205673)
+
+
+def test_distances_with_the_bias() -> None:
+    """A bias of (.5, -.5) on client 1 moves U_01 from .01 to .51; by default distances do not see it."""
+    heads = torch.cat([HEADS, torch.zeros(6, 2)], 1)
+    heads[1, 4:] = torch.tensor([0.5, -0.5])
+    close(squared_distances(heads, exact=True)[0], [0.0, 0.51, 0.05, 4.0, 4.02, 3.64])
+    plain, seeing = (
+        weights(PFedCS(beta=10), 1, heads=heads),
+        weights(PFedCS(beta=10, include_bias=True), 1, heads=heads),
+    )
+    close(plain, weights(PFedCS(beta=10), 1))
+    apart(plain, seeing, 0.1)
+
+
+@pytest.mark.parametrize("rule", ["gmm", "kmeans", "hier", "fixed"])
+def test_candidates_by_four_rules(rule: str) -> None:
+    """Row 0 has two near others and three far ones: every rule finds clients 1 and 2."""
+    d = torch.tensor([0.002488, 0.012438, 0.995025, 1.0, 0.905473], dtype=torch.float64)
+    assert candidates(d, rule).tolist() == [True, True, False, False, False]
+    p = weights(PFedCS(beta=10, select=rule), 1)
+    assert p.nonzero().flatten().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("t", "tau", "reading", "p"),
+    [
+        (1, 0.525025, "union", [0.377778, 0.522222, 0.1]),
+        (1, 0.525025, "others", [0, 0.875, 0.125]),
+        (1, 0.525025, "literal-norm", [0.428571, 0.5, 0.071429]),
+        (5, 0.292786, "union", [0.377778, 0.522222, 0.1]),
+        (5, 0.292786, "others", [0, 0.875, 0.125]),
+        (5, 0.292786, "literal-norm", [0.428571, 0.5, 0.071429]),
+        (10, 0.002488, "union", [0.625, 0.375, 0]),
+        (10, 0.002488, "others", [0, 1.0, 0]),
+    ],
+)
+def test_weights_in_stage_one(t: int, tau: float, reading: str, p: list[float]) -> None:
+    """Client 0, beta = 10, lam = .5. Up to t = 5 clients 1 and 2 collaborate; at t = beta tau is the minimum and client
+    1 alone is left. In "union" G = {0, 1, 2}: D = 0, .002488, .012438 and N = 100, 300, 100 give .377778, .522222,
+    .1."""
+    close(threshold(torch.tensor(D[0][1:], dtype=torch.float64), t, 10), tau, 1e-6)
+    close(weights(PFedCS(beta=10, weights=reading), t), [*p, 0, 0, 0])
+
+
+def test_literal_weights_at_the_end_of_stage_one() -> None:
+    """At t = beta one collaborator is left, Dmax = Davg, and the printed weights are 0/0: finite here, sum 1."""
+    p = weights(PFedCS(beta=10, weights="literal-norm"), 10)
+    assert torch.isfinite(p).all()
+    close(p.sum(), 1.0, 1e-12)
+
+
+def test_printed_weights_do_not_sum_to_one() -> None:
+    """With Eqs. 7-8 over the collaborators alone and k inserted (D = 0) the weights are .75, .875, .125: sum 1.75, a
+    classifier 75 % too long. Divided by it they are the reading "literal-norm"."""
+    d, n = torch.tensor([0.0, 0.01 / 4.02, 0.05 / 4.02], dtype=torch.float64), torch.tensor([100.0, 300, 100])
+    mean, largest = float(d[1:].mean()), float(d[1:].max())
+    printed = 0.5 * (largest - d) / (2 * (largest - mean)) + 0.5 * n / 400
+    close(printed, [0.75, 0.875, 0.125], 1e-6)
+    got = customised_weights(d, torch.tensor([False, True, True]), 0, n, 0.5, "literal-norm")
+    close(got, printed / 1.75, 1e-6)
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_union_equals_the_normalised_literal_weights_at_the_ends(lam: float) -> None:
+    """At lam = 0 and lam = 1 the two readings agree, which is why "union" changes least."""
+    union, literal = (weights(PFedCS(beta=10, lam=lam, weights=w), 1) for w in ("union", "literal-norm"))
+    close(union, literal, 1e-12)
+
+
+@pytest.mark.parametrize(("t", "v"), [(1, [1.052222, 0.02, 0, 0.99]), (5, [1.052222, 0.02, 0, 0.99])])
+def test_customised_classifier(t: int, v: list[float]) -> None:
+    """v_0 = sum p_j g_j = [[1.052222, .02], [0, .99]] is what client 0 is sent; the weights are on record."""
+    hand = server(PFedCS(beta=10))
+    hand.t = t - 1
+    if t > 1:
+        sent = hand.download([0, 4])
+        close(sent.rows.teacher[0], v)
+        close(sent.weights.sum(1), [1, 1], 1e-12)
+    r = hand.at("distribute", [0], t)
+    close(hand.method.mixture(hand.server, r, 0, torch.arange(6)).float() @ HEADS, v)
+
+
+def test_customised_classifier_in_the_last_round_of_stage_one() -> None:
+    """t = beta = 10: .375 g_1 + .625 g_0 = [[1.0375, 0], [0, 1]]; heads are no longer collected."""
+    hand = server(PFedCS(beta=10))
+    hand.t = 9
+    sent = hand.download([0])
+    close(sent.rows.teacher[0], [1.0375, 0, 0, 1])
+    assert "collect" not in sent.shared
+
+
+def test_one_collaborator_weighs_its_share_of_data_only() -> None:
+    """|C| = 1: the farthest of G has similarity weight 0, so the collaborator weighs (1 - lam) N_j/(N_j + N_k)."""
+    for lam in (0.0, 0.3, 1.0):
+        close(weights(PFedCS(beta=10, lam=lam), 10)[1], (1 - lam) * 0.75, 1e-12)
+
+
+# ---- 2-5: few clients and ties -------------------------------------------------------------------------------------
+def test_two_clients() -> None:
+    """g = (1, 0) and (0, 1): U = 2, D = 1, tau = 1; N = (30, 10), lam = .5: p = (.875, .125) = v_0."""
+    heads = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    close(squared_distances(heads, exact=True), [[0, 2], [2, 0]])
+    p = weights(PFedCS(beta=10), 3, heads=heads, sizes=(30, 10))
+    close(p, [0.875, 0.125], 1e-12)
+    close(p.float() @ heads, [0.875, 0.125, 0, 0])
+
+
+def test_equidistant_clients() -> None:
+    """All others equally far: all collaborate (a mixture of normals would find nobody), p = .625, .125 x 3."""
+    heads = torch.eye(4)
+    close(row_distances(heads, 0), [0, 1, 1, 1])
+    assert threshold(torch.ones(3, dtype=torch.float64), 3, 10) == 1.0
+    close(weights(PFedCS(beta=10), 3, heads=heads, sizes=(10,) * 4), [0.625, 0.125, 0.125, 0.125], 1e-12)
+
+
+@pytest.mark.parametrize("select", ["gmm", "kmeans", "hier", "fixed", "all"])
+def test_identical_classifiers(select: str) -> None:
+    """All classifiers equal, as after a common start: D = 0 and not 0/0; everybody weighs the same, .25."""
+    close(row_distances(torch.ones(4, 4), 0), torch.zeros(4))
+    close(weights(PFedCS(beta=10, select=select), 3, heads=torch.ones(4, 4), sizes=(10,) * 4), [0.25] * 4, 1e-12)
+
+
+def test_one_client_has_no_teacher() -> None:
+    """Alone: nobody to learn from, weight 1 on itself by the formula; the server sends no teacher."""
+    d = row_distances(HEADS[:1], 0)
+    close(d, [0.0])
+    close(customised_weights(d, torch.tensor([False]), 0, torch.tensor([7]), 0.5, "union"), [1.0])
+    hand = server(PFedCS(beta=10), HEADS[:1], (7,))
+    hand.t = 1
+    assert "teacher" not in hand.download([0]).row(0)
+
+
+def test_fixed_distance_may_leave_nobody() -> None:
+    """Others at .6, .8 and 1: tau = .9 * .8 + .1 * .6 = .78 in round 1 of 10, but nobody is within .5: v is the own."""
+    d = torch.tensor([0.6, 0.8, 1.0], dtype=torch.float64)
+    close(threshold(d, 1, 10), 0.78, 1e-12)
+    assert not bool(candidates(d, "fixed").any())
+    roots = d.sqrt()
+    heads = torch.cat([torch.zeros(1, 4), torch.diag_embed(torch.cat([roots, roots[:1]]))[:3].float()])
+    close(weights(PFedCS(beta=10, select="fixed"), 1, heads=heads, sizes=(10,) * 4), [1, 0, 0, 0], 1e-12)
+
+
+def test_fixed_distance_is_relative_to_the_own_row() -> None:
+    """D is divided by the row's own largest: in row 3 of the six, client 2 is at 3.45/4.21 = .819, in row 4 at
+    3.45/4.23; with .818 only row 4 takes it. The global largest (4.23) would let both pass."""
+    p3, p4 = (weights(PFedCS(beta=10, select="fixed", fixed=0.818), 1, k=k) for k in (3, 4))
+    assert float(candidates(row_distances(HEADS, 3)[[2]], "fixed", 0.818)) == 0
+    assert float(candidates(row_distances(HEADS, 4)[[2]], "fixed", 0.818)) == 1
+    close([p3.sum(), p4.sum()], [1, 1], 1e-12)
+
+
+# ---- 6: threshold --------------------------------------------------------------------------------------------------
+def test_threshold_never_falls_below_the_minimum() -> None:
+    """At t = beta the printed avg + (t/beta)(min - avg) lies one rounding below the minimum in many of 20,000 random
+    rows, and nobody would pass; the convex form never does."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(20_000, 5, generator=rng, dtype=torch.float64).square()
+    rows /= 1.1 * rows.max(1, keepdim=True).values  # a row of relative distances without its largest
+    mean, least = rows.mean(1), rows.min(1).values
+    assert int((mean + 1.0 * (least - mean) < least).sum()) > 5000
+    assert all(threshold(row, 10, 10) >= float(low) for row, low in zip(rows, least, strict=True))
+
+
+def test_threshold_after_the_last_round_is_clamped() -> None:
+    """d = .2, .4, 1, beta = 10, t = 15: printed .533333 + 1.5 (.2 - .533333) = .033333, below everybody; clamped .2."""
+    d = torch.tensor([0.2, 0.4, 1.0], dtype=torch.float64)
+    close(float(d.mean()) + 1.5 * (0.2 - float(d.mean())), 0.033333)
+    close(threshold(d, 15, 10), 0.2, 1e-15)
+
+
+# ---- 7: losses -----------------------------------------------------------------------------------------------------
+def taught(student: list[float], teacher: list[float], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient in the student's logits: a body that is 1, heads that are the logits, label 0."""
+    net = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False)), (1,), 3)
+    w = torch.tensor([*student, 1.0], requires_grad=True)
+    aux = Bundle(teacher=torch.tensor(teacher), kappa=torch.tensor(1.0), temperature=torch.tensor(temperature))
+    loss = distillation(net.training(), w, Batch(torch.ones(1, 1), torch.tensor([0])), aux)
+    return loss.detach(), torch.autograd.grad(loss, w)[0]
+
+
+def test_distillation_loss_and_gradient() -> None:
+    """Student (3, 1, 0), teacher (1, 1, 0), label 0: CE .169846 + KL(p^v, p^w) .463214 = .63306; the gradient in the
+    student's logits is 2 p^w - p^v - onehot. The other direction of KL would be .379738."""
+    loss, grad = taught([3.0, 1.0, 0.0], [1.0, 1.0, 0.0])
+    close(loss, 0.63306)
+    close(grad[:3], [0.265271, -0.193928, -0.071342])
+    p_w, p_v = F.softmax(torch.tensor([3.0, 1.0, 0.0]), 0), F.softmax(torch.tensor([1.0, 1.0, 0.0]), 0)
+    close(p_w, [0.843795, 0.114195, 0.04201])
+    close(p_v, [0.422319, 0.422319, 0.155362])
+    close((p_w * (p_w / p_v).log()).sum(), 0.379738)
+    apart(loss, 0.169846 + 0.379738, 0.05)
+
+
+def test_temperature_scales_the_divergence() -> None:
+    """CE + T^2 KL of logits divided by T: at T = 2, softmax(1.5, .5, 0) is taught by softmax(.5, .5, 0)."""
+    p_w, p_v = F.softmax(torch.tensor([1.5, 0.5, 0.0]), 0), F.softmax(torch.tensor([0.5, 0.5, 0.0]), 0)
+    wanted = 0.169846 + 4 * float((p_v * (p_v / p_w).log()).sum())
+    close(taught([3.0, 1.0, 0.0], [1.0, 1.0, 0.0], 2.0)[0], wanted)
+
+
+def test_teacher_gives_no_gradient_to_the_body() -> None:
+    """The gradient in the body's one weight is <2 p^w - p^v - onehot, student's head>: .265271 * 3 - .193928; were the
+    teacher's probabilities not detached, its own logits would add to it."""
+    _, grad = taught([3.0, 1.0, 0.0], [1.0, 1.0, 0.0])
+    close(grad[3], 0.265271 * 3 - 0.193928, 1e-5)
+
+
+# ---- 8: one client step --------------------------------------------------------------------------------------------
+def scalar_net() -> Net:
+    """z = a x, logits = g z: the flat vector is [g_1, g_2, a]."""
+    return Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)), (1,), 2)
+
+
+def client_step(method: PFedCS) -> tuple[list[Train], Client, Bundle]:
+    """One client with the sample (x, y) = (2, 0), a = .5, g = (.3, -.1), v = (.8, .2), steps of .1."""
+    hand = ByHand(method, scalar_net(), [copies(2.0, 1)], recipe=Recipe(lr=0.1, batch=10))
+    hand.kept[0] = Bundle(head=torch.tensor([0.3, -0.1]))
+    received = Bundle(body=torch.tensor([0.5]), teacher=torch.tensor([0.8, 0.2]), collect=torch.tensor(True))
+    client = hand.client(0, received)
+    asked: list[Train] = []
+    work, got = method.client_update(client), None
+    while True:
+        try:
+            asked.append(work.send(got))
+        except StopIteration as end:
+            return asked, client, end.value
+        got = hand.train(asked[-1], client)
+
+
+def test_one_client_step() -> None:
+    """z = 1. Tuning: v += .1 (1 - p^v) -> (.83543437, .16456563). Then p^v = .66169766, p^w = .59868766;
+    g_1 += .1 (1 + p^v - 2 p^w) -> .34643223, a += .1 * 2 * (g_1 - g_2) (1 + p^v - 2 p^w) -> .53714579; with the teacher
+    not detached a would be .52901016."""
+    asked, client, up = client_step(PFedCS(beta=10))
+    assert len(asked) == 2
+    close(asked[1].aux.teacher, [0.83543437, 0.16456563])
+    close(up.head, [0.34643223, -0.14643223])
+    close(up.body, [0.53714579])
+    apart(up.body, [0.52901016], 0.005)
+    assert torch.equal(client.state.head, up.head)
+
+
+def test_one_client_step_without_tuning() -> None:
+    """rho = 0: the untuned v teaches, p^v = sigmoid(.6): g -> (.3448281, -.1448281); one request only."""
+    asked, _, up = client_step(PFedCS(beta=10, rho=0))
+    assert len(asked) == 1
+    close(up.head, [0.3448281, -0.1448281])
+
+
+def test_without_a_teacher_training_is_plain() -> None:
+    """kappa = 0 switches the teacher off: g_1 += .1 (1 - .59868766)."""
+    _, _, up = client_step(PFedCS(beta=10, kappa=0.0))
+    close(up.head, [0.3 + 0.040131234, -0.1 - 0.040131234])
+
+
+def test_the_teacher_never_replaces_the_own_classifier() -> None:
+    """Training starts from the client's own head on the common body, also when a teacher has come."""
+    asked, _, _ = client_step(PFedCS(beta=10))
+    close(asked[-1].start, [0.3, -0.1, 0.5])
+
+
+def test_round_start_features_for_the_teacher() -> None:
+    """``teacher_features="round-start"``: the teacher sees the features of the body as received, z = a x = 1."""
+    asked, _, _ = client_step(PFedCS(beta=10, teacher_features="round-start"))
+    close(asked[-1].per_sample.z, [[1.0]])
+    assert not client_step(PFedCS(beta=10))[0][-1].per_sample
+
+
+def test_tuning_leaves_the_body_alone_and_sees_it_in_eval_mode() -> None:
+    """Eqs. 9-10 train v alone, on features of the frozen body with its running statistics, which do not move."""
+    net, shard = mlp_with_batchnorm(), federation()[1]
+    hand = ByHand(PFedCS(beta=10), net, [shard.train])
+    body, teacher = net.w0[net.body].clone(), torch.randn(net.head.stop, generator=torch.Generator().manual_seed(0))
+    body[-12:-6] += 0.3  # running means that batch statistics would not reproduce
+    before = body.clone()
+    client = hand.client(0, Bundle(body=body, teacher=teacher))
+    request = next(hand.method.client_update(client))
+    assert len(request.start) == net.head.stop
+    w = torch.cat([net.w0[net.head], body])
+    close(request.per_sample.z, net.features_and_logits(w, shard.train.x)[0])
+    hand.train(request, client)
+    assert torch.equal(body, before)
+
+
+# ---- 9 and the rest ------------------------------------------------------------------------------------------------
+def test_mixture_of_normals_agrees_with_an_independent_one() -> None:
+    """On rows with two clear groups the candidates are those of scikit-learn's mixture (ten starts); the least distance
+    is a candidate on every random row."""
+    from sklearn.mixture import GaussianMixture
+
+    rng = torch.Generator().manual_seed(5)
+    for i in range(12):
+        near = 0.05 + 0.02 * torch.rand(4 + i % 5, generator=rng, dtype=torch.float64)
+        far = 0.8 + 0.1 * torch.rand(6, generator=rng, dtype=torch.float64)
+        d = torch.cat([near, far])[torch.randperm(len(near) + 6, generator=rng)]
+        model = GaussianMixture(2, n_init=10, random_state=0).fit(d[:, None].numpy())
+        theirs = model.predict(d[:, None].numpy()) == int(model.means_.argmin())
+        assert candidates(d, "gmm").tolist() == theirs.tolist()
+    for row in torch.rand(200, 9, generator=rng, dtype=torch.float64):
+        assert bool(candidates(row, "gmm")[row.argmin()])
+
+
+def test_mixture_is_deterministic_and_free_of_seeds() -> None:
+    """The same heads give the same weights in every call and for every seed of the run; only "random" draws."""
+    hand = server(PFedCS(beta=10))
+    a, b = (hand.method.mixture(hand.server, hand.at("x", range(6), 3).but(seed=s), 0, torch.arange(6)) for s in (0, 7))
+    assert torch.equal(a, b)
+
+
+def test_random_collaborators() -> None:
+    """random(3): three others, drawn anew in every round by (seed, round, client); fewer others: all of them."""
+    sets = set()
+    for t in range(1, 9):
+        p = weights(PFedCS(beta=10, select="random", lam=0.0), t, k=2)
+        assert torch.equal(p, weights(PFedCS(beta=10, select="random", lam=0.0), t, k=2))
+        assert int((p > 0).sum()) == 4
+        assert float(p[2]) > 0
+        sets.add(tuple(p.nonzero().flatten().tolist()))
+    assert len(sets) > 1
+    few = weights(PFedCS(beta=10, select="random", lam=0.0), 1, heads=HEADS[:3], sizes=(10, 10, 10))
+    close(few, [1 / 3] * 3, 1e-12)
+
+
+def test_selecting_all_uses_no_threshold() -> None:
+    """Select all: every other collaborates in every round, lam = 0 gives the shares of samples."""
+    for t in (1, 10):
+        close(weights(PFedCS(beta=10, select="all", lam=0.0), t), [n / 1000 for n in SIZES], 1e-12)
+
+
+def test_stages_and_what_travels() -> None:
+    """beta = 2 of 4: no teacher in round 1, heads collected in round 1 only (round 2 is the last that mixes), and from
+    round 3 on bodies alone."""
+    hand = ByHand(PFedCS(beta=2), mlp(), [s.train for s in federation()], total=4)
+    seen = []
+    for _ in range(4):
+        sent = hand.download(range(5)).row(0)
+        up = hand.play()
+        seen.append((sorted(sent), sorted(up)))
+    assert seen == [
+        (["body", "collect"], ["body", "head"]),
+        (["body", "teacher"], ["body"]),
+        (["body"], ["body"]),
+        (["body"], ["body"]),
+    ]
+
+
+def test_pool_of_cached_and_of_last_round_classifiers() -> None:
+    """Cached: the newest classifier of everybody that ever sent one; last-round: only those of the round before. A
+    client without one gets no teacher."""
+    data = [s.train for s in federation()]
+    for pool, members in (("cached", [0, 1, 2, 3]), ("last-round", [2, 3])):
+        hand = ByHand(PFedCS(beta=9, pool=pool, select="all"), mlp(), data)
+        hand.play([0, 1])
+        hand.play([2, 3])
+        sent = hand.download([0, 3, 4])
+        assert ["teacher" in sent.row(i) for i in range(3)] == [0 in members, True, False]
+        assert sent.weights[1].nonzero().flatten().tolist() == members
+
+
+def test_old_classifiers_drop_out_of_the_pool() -> None:
+    """max_age = 1: a classifier is used in the round after its upload and no longer."""
+    hand = ByHand(PFedCS(beta=9, max_age=1, select="all"), mlp(), [s.train for s in federation()])
+    hand.play([0, 1])
+    hand.play([2, 3])
+    assert hand.download([3]).weights[0].nonzero().flatten().tolist() == [2, 3]
+
+
+def test_no_nan_from_a_common_start() -> None:
+    """All clients start with the same classifier; nothing is 0/0 in any round or reading."""
+    for reading in ("union", "others", "literal-norm"):
+        result = run(PFedCS(beta=3, weights=reading), mlp(), federation(), participation=1.0)
+        assert all(torch.isfinite(t).all() for t in result.state.values())
+        for report in result.reports:
+            if report.weights is not None:
+                close(report.weights.sum(1), torch.ones(5), 1e-12)
+
+
+def test_two_evaluation_points() -> None:
+    """Evaluated is the client's own model after training; the view "download" is its head on the new common body."""
+    hand = ByHand(PFedCS(beta=4), mlp(), [s.train for s in federation()])
+    hand.play()
+    client = hand.client(2, hand.method.deliver(hand.server, hand.at("evaluate", [2])).row(0))
+    trained, download = hand.used(2).model, hand.method.views(client)["download"].model
+    assert torch.equal(trained, torch.cat([client.state.head, client.state.trained]))
+    assert torch.equal(download, torch.cat([client.state.head, hand.server.body]))
+    other = ByHand(PFedCS(beta=4, evaluate_at="download"), mlp(), [s.train for s in federation()])
+    other.play()
+    assert torch.equal(other.used(2).model, download)
+
+
+def test_gram_trick_in_float32_would_lose_the_distance() -> None:
+    """Two heads of 5,120 weights that differ by 1e-4: |d|^2 = 5.12e-5 from differences; |a|^2 + |b|^2 - 2ab in float32
+    is off by more than a tenth of it."""
+    rng = torch.Generator().manual_seed(2)
+    a = torch.randn(5120, generator=rng)
+    b = a + 1e-4 * torch.randn(5120, generator=rng).sign()
+    exact = float((a.double() - b.double()).square().sum())
+    close(squared_distances(torch.stack([a, b]), exact=True)[0, 1], exact, 1e-12)
+    gram = float(a @ a + b @ b - 2 * (a @ b))
+    assert abs(gram - exact) > 0.1 * exact
+    assert math.isclose(exact, 5.12e-5, rel_tol=0.05)

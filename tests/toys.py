@@ -1,0 +1,280 @@
+"""Federations small enough for pencil and paper: networks that are a few numbers, losses in closed form.
+
+`ByHand` plays rounds one call at a time, with any loss; `run` sends a method through the real round loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.core import Batch, Bundle, Client, Data, Download, Method, Net, Recipe, Roster, Round, Train, stack
+from fedkin.core.seeds import generator
+from fedkin.engines import Loop, Plan, Report, Server, Simulation, begin, drive, rounds
+from fedkin.engines.loop import sgd
+from fedkin.engines.tasks import Job
+
+Solve = Callable[[Train, Client], Tensor]
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------
+def close(got: object, wanted: object, tolerance: float = 1e-6) -> None:
+    """Asserts that two tensors, lists or numbers agree to an absolute tolerance, in float64."""
+    a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (got, wanted))
+    torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+def apart(got: object, other: object, least: float) -> None:
+    """Asserts that two results differ by at least so much somewhere."""
+    a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (got, other))
+    assert float((a - b).abs().max()) >= least
+
+
+# ---- networks ------------------------------------------------------------------------------------------------------
+def vector_net(*start: float) -> Net:
+    """A network that is a vector: its flat vector is ``start``, its one logit ``<w, x>``; it is all head."""
+
+    def build() -> nn.Module:
+        module = nn.Sequential(nn.Linear(len(start), 1, bias=False))
+        with torch.no_grad():
+            module[0].weight.copy_(torch.tensor([start]))
+        return module
+
+    return Net(build, (len(start),), 1)
+
+
+def logit_net(classes: int) -> Net:
+    """A network whose flat vector is its logits at ``x = 1``."""
+    return Net(lambda: nn.Sequential(nn.Linear(1, classes, bias=False)), (1,), classes)
+
+
+def product_net(head: float, body: float) -> Net:
+    """``h * b * x``: the flat vector is ``[h, b]``."""
+
+    def build() -> nn.Module:
+        module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+        with torch.no_grad():
+            module[0].weight.fill_(body)
+            module[1].weight.fill_(head)
+        return module
+
+    return Net(build, (1,), 1)
+
+
+def plane_net(*, bias: bool = False) -> Net:
+    """Two features, two classes: the head is a 2 x 2 matrix, row by row (then its bias); the body one more."""
+    return Net(lambda: nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=bias)), (2,), 2)
+
+
+def mlp(seed: int = 0) -> Net:
+    """Four inputs, three classes, one hidden layer."""
+    return Net(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), (4,), 3, seed=seed)
+
+
+def mlp_with_batchnorm(seed: int = 0) -> Net:
+    """The same with batch normalisation, that is with running statistics and an integer counter."""
+    layers = lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))  # noqa: E731
+    return Net(layers, (4,), 3, seed=seed)
+
+
+# ---- losses --------------------------------------------------------------------------------------------------------
+def quadratic(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """1/2 |w - a|^2, where every sample's input is ``a``."""
+    return 0.5 * (w - batch.x.mean(0)).square().sum()
+
+
+def squares(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """1/2 (net(x) - y)^2."""
+    return 0.5 * (net(w, batch.x)[:, 0] - batch.y).square().mean()
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+def copies(a: float | Sequence[float], n: int, y: int = 0) -> Data:
+    """``n`` samples with the same input and the same label."""
+    x = torch.tensor([[a]] if isinstance(a, int | float) else [list(a)], dtype=torch.float32)
+    return Data(x.repeat(n, 1), torch.full((n,), y))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One client's data in three parts."""
+
+    train: Data
+    validation: Data
+    test: Data
+
+
+def blobs(n: int, shares: Sequence[float], seed: int, turn: int = 0) -> Data:
+    """``n`` samples with four inputs around one centre per class, labels turned by ``turn``."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=rng)
+    centres = torch.randn(len(shares), 4, generator=torch.Generator().manual_seed(99))
+    x = centres[y] + 0.7 * torch.randn(n, 4, generator=rng)
+    return Data(x, (y + turn) % len(shares))
+
+
+def federation(sizes: Sequence[int] = (9, 23, 14, 30, 11), seed: int = 0) -> list[Shard]:
+    """Clients of unequal sizes with three classes, each with another dominant one; the last turns its labels."""
+    out = []
+    for i, n in enumerate(sizes):
+        shares = [0.15, 0.15, 0.15]
+        shares[i % 3] = 0.7
+        turn = int(i == len(sizes) - 1)
+        parts = [blobs(size, shares, 1000 * seed + 10 * i + k, turn) for k, size in enumerate((n, 5, 8))]
+        out.append(Shard(*parts))
+    return out
+
+
+# ---- one round at a time -------------------------------------------------------------------------------------------
+@dataclass
+class TrialClient(Client):
+    """A client whose own measure of a model can be any loss."""
+
+    measure: Callable[[Net, Tensor, Batch, Bundle], Tensor] | None = None
+
+    def loss(self, w: Tensor) -> float:
+        if self.measure is None:
+            return super().loss(w)
+        return float(self.measure(self.net, w, Batch(self.data.x, self.data.y), Bundle()))
+
+
+@dataclass
+class ByHand:
+    """A federation whose rounds are played one call at a time.
+
+    ``loss`` replaces the loss of every request and the clients' own measure; ``solve`` replaces local training.
+    """
+
+    method: Method
+    net: Net
+    data: Sequence[Data]
+    recipe: Recipe = field(default_factory=lambda: Recipe(batch=1000))
+    total: int = 10
+    loss: Callable[[Net, Tensor, Batch, Bundle], Tensor] | None = None
+    solve: Solve | None = None
+    uniform: bool = False
+    seed: int = 0
+    present: int | None = None
+    server: Bundle = field(init=False)
+    kept: list[Bundle] = field(init=False)
+    t: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.kept = [Bundle() for _ in self.data]
+        self.roster = Roster(torch.zeros(0, dtype=torch.int64))
+        self.server = self.method.init(self.at("init", []))
+        self.join(len(self.data) if self.present is None else self.present)
+
+    def join(self, known: int) -> None:
+        """Lets clients in, up to so many."""
+        new = list(range(len(self.roster), known))
+        said = [self.method.describe(self.client(i)) for i in range(known)]
+        described = Bundle({n: torch.stack([b[n] for b in said]) for n in said[0]}) if said else Bundle()
+        self.roster = Roster(torch.tensor([len(d) for d in self.data[:known]]), described)
+        self.server = self.method.admit(self.server, self.at("admit", new))
+
+    def at(self, step: str, ids: Sequence[int], t: int | None = None) -> Round:
+        """The server's view of one step."""
+        return Round(
+            index=self.t if t is None else t,
+            total=self.total,
+            net=self.net,
+            roster=self.roster,
+            ids=torch.tensor(list(ids), dtype=torch.int64),
+            cohort=len(self.data),
+            seed=self.seed,
+            step=step,
+            uniform=self.uniform,
+        )
+
+    def client(self, i: int, received: Bundle | None = None) -> TrialClient:
+        """A client as it is now."""
+        data = self.data[i]
+        return TrialClient(
+            id=i,
+            data=data,
+            validation=data,
+            net=self.net,
+            recipe=self.recipe,
+            received=received or Bundle(),
+            state=self.kept[i],
+            seed=self.seed,
+            round=self.t,
+            measure=self.loss,
+        )
+
+    def train(self, request: Train, client: Client) -> Tensor:
+        """Carries out one request by the real local SGD, with this federation's loss."""
+        if self.solve is not None:
+            return self.solve(request, client)
+        asked = request if self.loss is None else request.but(loss=self.loss)
+        return sgd(asked, client.data, self.net, client.recipe, generator(self.seed, self.t, client.id))
+
+    def download(self, ids: Sequence[int]) -> Download:
+        """What the next round gives out."""
+        return self.method.distribute(self.server, self.at("distribute", ids, self.t + 1))
+
+    def play(self, ids: Sequence[int] | None = None, change: Callable[[Bundle], Bundle] = lambda up: up) -> Bundle:
+        """One round; gives the stacked uploads, after ``change``."""
+        ids = list(range(len(self.data))) if ids is None else list(ids)
+        sent = self.download(ids)
+        self.t += 1
+        ups = {}
+        for row, i in enumerate(ids):
+            client = self.client(i, sent.row(row))
+            ups[i] = drive(self.method.client_update(client), lambda request, c=client: self.train(request, c)).owned()
+            self.kept[i] = client.state.owned()
+        up = change(stack(ups))
+        self.server = self.method.aggregate(self.server, self.at("aggregate", ids), up)
+        return up
+
+    def used(self, i: int) -> Bundle:
+        """What client i predicts with now."""
+        sent = self.method.deliver(self.server, self.at("evaluate", [i]))
+        client = self.client(i, sent.row(0))
+        return drive(self.method.personalize(client), lambda request: self.train(request, client))
+
+
+# ---- the real round loop -------------------------------------------------------------------------------------------
+@dataclass
+class Run:
+    """What a run left behind."""
+
+    server: Server
+    clients: dict[int, Bundle]
+    reports: list[Report]
+
+    @property
+    def state(self) -> Bundle:
+        return self.server.state
+
+
+def run(
+    method: Method,
+    net: Net,
+    shards: Sequence[Shard],
+    *,
+    rounds_: int = 4,
+    participation: float = 0.6,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    dropout: float = 0.0,
+    joins: list[int] | None = None,
+    uniform: bool = False,
+    each_round: Callable[[Server, Simulation], None] | None = None,
+) -> Run:
+    """A method through the real round loop with the reference engine."""
+    recipe = recipe or Recipe(epochs=2, batch=5, lr=0.1)
+    session = Loop().start(Job(method, net, recipe, list(shards), seed))
+    simulation = Simulation(session, len(shards), seed=seed, dropout=dropout, joins=joins)
+    plan = Plan(rounds_, participation, seed=seed, uniform=uniform)
+    server = begin(method, net, plan)
+    reports = []
+    for report in rounds(method, net, recipe, simulation, plan, server):
+        reports.append(report)
+        if each_round is not None:
+            each_round(server, simulation)
+    return Run(server, simulation.states(server.acks), reports)

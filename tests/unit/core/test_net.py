@@ -1,0 +1,258 @@
+"""A module as a pure function of one flat vector ``[head | body | buffers]``."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedkin.core import ModelError, Net
+from toys import blobs, close, mlp, mlp_with_batchnorm
+
+
+def test_layout_of_the_vector() -> None:
+    """Head first (its weight, then its bias), then the body, then the float buffers; integer buffers stay out."""
+    net = mlp_with_batchnorm()
+    assert net.names == [
+        "3.weight",
+        "3.bias",
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+        "1.running_mean",
+        "1.running_var",
+    ]
+    assert (net.head, net.body) == (slice(0, 21), slice(21, 75))
+    assert (net.params, net.buffers) == (slice(0, 63), slice(63, 75))
+    assert net.head_weight == slice(0, 18)
+    assert net.size == 75
+    assert net.batchnorm
+    assert not mlp().batchnorm
+    assert [s.stop - s.start for s in net.layers()] == [18, 3, 24, 6, 6, 6]
+
+
+def test_value_and_gradient_are_the_modules() -> None:
+    """The same logits and the same gradient as the torch module with these weights."""
+    net, data = mlp(), blobs(11, [1.0, 1, 1], 0)
+    w = net.w0.requires_grad_(True)
+    loss = F.cross_entropy(net(w, data.x), data.y)
+    (grad,) = torch.autograd.grad(loss, w)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    module.load_state_dict(net.unflatten(net.w0))
+    theirs = F.cross_entropy(module(data.x), data.y)
+    theirs.backward()
+    close(loss.detach(), theirs.detach(), 0)
+    named = dict(module.named_parameters())
+    assert torch.equal(grad, torch.cat([named[n].grad.reshape(-1) for n in net.names]))
+
+
+def test_batchnorm_in_training_updates_the_tail_as_a_module_would() -> None:
+    """Train mode: batch statistics for the logits, running statistics written into the vector's tail, in place."""
+    net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+    module.load_state_dict(net.unflatten(net.w0), strict=False)
+    module.train()
+    w = net.w0
+    close(net.training()(w, data.x), module(data.x).detach(), 0)
+    assert torch.equal(net.flatten(module), w)
+    assert not torch.equal(w[net.buffers], net.w0[net.buffers])
+
+
+def test_outside_training_a_network_is_in_eval_mode() -> None:
+    """Running statistics are used and not changed, also right after a training view was called."""
+    net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
+    w = net.w0
+    before = net(w, data.x)
+    net.training()(net.w0, data.x)
+    assert torch.equal(net(w, data.x), before)
+    assert torch.equal(w, net.w0)
+
+
+def test_partner_inside_a_loss_stands_still() -> None:
+    """``frozen`` in a training view: eval mode, no gradient, no written statistics; the view goes on in train mode."""
+    net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
+    moving, partner = net.training(), net.w0
+    trained = moving(net.w0, data.x)
+    logits = moving.frozen(partner, data.x)
+    assert torch.equal(logits, net(net.w0, data.x))
+    assert not logits.requires_grad
+    assert torch.equal(partner, net.w0)
+    assert torch.equal(moving(net.w0, data.x), trained)
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_only_a_part_has_a_gradient(part: str) -> None:
+    """``training(only)``: the rest of the vector gets gradient 0 and, with a frozen body, eval mode."""
+    net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
+    moves = getattr(net, part)
+    w = net.w0.requires_grad_(True)
+    (grad,) = torch.autograd.grad(F.cross_entropy(net.training(moves)(w, data.x), data.y), w)
+    rests = net.body if part == "head" else net.head
+    assert not bool(grad[rests].any())
+    assert bool(grad[moves].any())
+    assert torch.equal(w.detach()[net.buffers], net.w0[net.buffers]) == (part == "head")
+
+
+def test_features_feed_the_head() -> None:
+    """The features are the head's input; classifying them with the vector's head gives the logits."""
+    net, data = mlp(), blobs(7, [1.0, 1, 1], 0)
+    z, logits = net.features_and_logits(net.w0, data.x)
+    assert z.shape == (7, 6)
+    assert torch.equal(net.classify(net.w0[net.head], z), logits)
+    other = torch.zeros(21)
+    assert not bool(net.classify(other, z).any())
+    assert torch.equal(net(net.w0, data.x), logits)
+
+
+def test_starts() -> None:
+    """w0 is fixed by the seed and handed out as a copy; ``fresh(0)`` is it, other streams are unrelated; building a
+    start leaves the global generator alone."""
+    net = mlp(seed=3)
+    assert torch.equal(net.w0, mlp(seed=3).w0)
+    assert not torch.equal(net.w0, mlp(seed=4).w0)
+    net.w0.zero_()
+    assert bool(net.w0.any())
+    starts = [net.fresh(0), net.fresh(1), net.fresh(2), net.fresh("inner", 0), net.fresh("head", 0)]
+    assert torch.equal(starts[0], net.w0)
+    assert len(torch.stack(starts).unique(dim=0)) == 5
+    assert torch.equal(net.fresh("inner", 0), starts[3])
+    before = torch.random.get_rng_state()
+    net.fresh(5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_flatten_and_unflatten_are_inverse() -> None:
+    """A vector to named tensors and back, buffers included."""
+    net = mlp_with_batchnorm()
+    w = torch.randn(net.size)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+    named = net.unflatten(w)
+    module.load_state_dict(named, strict=False)
+    assert torch.equal(net.flatten(module), w)
+    named["3.bias"].zero_()
+    assert bool(w[18:21].any())
+
+
+def test_selected_columns() -> None:
+    """All parameters without buffers; the weights of linear layers; the head's weight."""
+    net = mlp_with_batchnorm()
+    rows = torch.stack([net.w0, net.fresh(1)])
+    assert torch.equal(net.select(rows, "all"), rows[:, net.params])
+    assert torch.equal(net.select(rows, "head"), rows[:, net.head_weight])
+    assert net.select(rows, "fc").shape == (2, 24 + 18)
+
+
+def test_matrices_mark_what_weight_decay_may_touch() -> None:
+    """1 at weights with two dimensions, 0 at biases, norms and buffers; 1 for parameters beyond the network's."""
+    net = mlp_with_batchnorm()
+    mask = net.matrices(net.size)
+    assert int(mask.sum()) == 18 + 24
+    assert net.matrices(21).tolist() == [1.0] * 18 + [0.0] * 3
+    assert net.matrices(net.size + 4)[-4:].tolist() == [1.0] * 4
+
+
+class Tied(nn.Module):
+    """One matrix used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, bias=False)
+        self.second = nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.second(torch.tanh(self.first(x))))
+
+
+def test_tied_weights_are_one_part_of_the_vector() -> None:
+    """A shared matrix is in the vector once and set in both places."""
+    net = Net(Tied, (3,), 2)
+    assert net.size == 9 + 6 + 2
+    w, x = torch.randn(net.size), torch.randn(4, 3)
+    named = net.unflatten(w)
+    m = named["first.weight"]
+    wanted = torch.tanh(x @ m.T) @ m.T @ named["out.weight"].T + named["out.bias"]
+    close(net(w, x), wanted, 1e-6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(2, 5, batch_first=True)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+def test_recurrent_networks_follow_the_vector() -> None:
+    """A GRU's flat weights are those of the vector: another vector, other logits, with a gradient."""
+    net, x = Net(Recurrent, (4, 2), 3), torch.randn(2, 4, 2)
+    w = net.fresh(1).requires_grad_(True)
+    module = Recurrent()
+    module.load_state_dict(net.unflatten(w.detach()))
+    close(net(w, x).detach(), module(x).detach(), 1e-6)
+    (grad,) = torch.autograd.grad(net.training()(w, x).sum(), w)
+    assert bool(grad[net.body].any())
+
+
+class Headless(nn.Module):
+    """Its linear layer is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = nn.Linear(2, 2)
+        self.real = nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.real
+
+
+def test_the_head_can_be_named() -> None:
+    """``head=`` names the classifying layer; by default it is the last linear layer with as many outputs as classes."""
+    layers = lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))  # noqa: E731
+    assert Net(layers, (3,), 3).head_name == "2"
+    assert Net(layers, (3,), 3, head="0").head == slice(0, 12)
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "classes", "head", "message"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 5)), (3,), 4, None, "no linear layer with 4 outputs"),
+        (lambda: nn.Sequential(nn.Linear(3, 4)), (3,), 4, "top", "no module 'top'"),
+        (lambda: nn.Sequential(nn.Linear(3, 4)), (7,), 4, None, r"inputs of shape \[7\]"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), (3,), 4, "0", r"gives \[5\] outputs.* 4 classes"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.LSTM(4, 4)), (3,), 4, "1", "no weight"),
+    ],
+)
+def test_networks_that_cannot_be_used(factory, shape, classes, head, message) -> None:
+    """What is wrong and what was expected is in the message."""
+    with pytest.raises(ModelError, match=message):
+        Net(factory, shape, classes, head=head)
+
+
+def test_features_need_a_head_that_is_called() -> None:
+    """A head that the forward pass never calls has no features; the error says what to name instead."""
+    net = Net(Headless, (2,), 2)
+    with pytest.raises(ModelError, match="not called"):
+        net.features_and_logits(net.w0, torch.ones(1, 2))
+
+
+def test_layout_of_images() -> None:
+    """Convolutions take channels_last where the network can; a network that views its maps does not."""
+    conv = lambda flat: nn.Sequential(nn.Conv2d(2, 3, 3), flat, nn.Linear(3 * 4 * 4, 2))  # noqa: E731
+
+    class View(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(x.shape[0], -1)
+
+    net = Net(lambda: conv(nn.Flatten()), (2, 6, 6), 2)
+    x = torch.randn(3, 2, 6, 6)
+    assert net.channels_last
+    assert net.layout(x).is_contiguous(memory_format=torch.channels_last)
+    close(net(net.w0, net.layout(x)), net(net.w0, x), 1e-5)
+    viewing = Net(lambda: conv(View()), (2, 6, 6), 2)
+    assert not viewing.channels_last
+    assert viewing.layout(x).is_contiguous()
+    assert not mlp().channels_last

@@ -1,0 +1,110 @@
+"""Algebra on stacked models against plain NumPy."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.core import rows as algebra
+from fedkin.core.rows import group_mean, grow, mix, put, squared_distances, weighted_mean
+from toys import close
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_mix_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns are mixed in blocks; the result does not depend on their width."""
+    weights, rows = draw(3, 5).double(), draw(5, 23, seed=1)
+    wanted = (weights.numpy() @ rows.double().numpy()).astype(np.float32)
+    whole = mix(weights, rows)
+    assert whole.dtype == torch.float32
+    close(whole, wanted, 1e-7)
+    for block in (1, 7, 40):
+        monkeypatch.setattr(algebra, "_BLOCK", block)
+        close(mix(weights, rows), wanted, 1e-7)
+        close(squared_distances(rows), squared_distances(rows, exact=True), 1e-10)
+
+
+def test_weighted_mean_of_any_shape() -> None:
+    """Rows may have more dimensions; weights need not sum to one and may be integers."""
+    rows, weights = draw(4, 2, 3), torch.tensor([1, 0, 5, 2])
+    wanted = np.average(rows.double().numpy(), axis=0, weights=weights.numpy())
+    close(weighted_mean(rows, weights), wanted, 1e-7)
+    assert weighted_mean(rows, weights).dtype == torch.float32
+
+
+def test_mean_sums_in_double_precision() -> None:
+    """2^24, 1, 1, -2^24: the sum is 2; in float32 each 1 would be lost beside 2^24."""
+    rows = torch.tensor([[2.0**24], [1.0], [1.0], [-(2.0**24)]])
+    close(weighted_mean(rows, torch.ones(4)), [0.5], 0)
+
+
+def test_group_mean_keeps_empty_groups() -> None:
+    """Groups 2 and 0 have members; 1 keeps its row of ``otherwise`` bit for bit, and so does a group whose members all
+    weigh nothing."""
+    rows, otherwise = draw(4, 6), draw(4, 6, seed=2)
+    group, weights = torch.tensor([2, 0, 2, 3]), torch.tensor([1.0, 2.0, 3.0, 0.0])
+    got = group_mean(rows, weights, group, otherwise)
+    close(got[0], rows[1], 1e-7)
+    close(got[2], 0.25 * rows[0] + 0.75 * rows[2], 1e-6)
+    assert torch.equal(got[[1, 3]], otherwise[[1, 3]])
+
+
+def test_group_mean_of_nobody() -> None:
+    """No group has members: a copy of ``otherwise``."""
+    otherwise = draw(2, 3)
+    got = group_mean(draw(1, 3), torch.zeros(1), torch.tensor([0]), otherwise)
+    assert torch.equal(got, otherwise)
+    assert got is not otherwise
+
+
+def test_distances_of_close_models() -> None:
+    """A large common part plus noise of 1e-3: the centred Gram formula agrees with differences to 1e-6; the uncentred
+    one in float32 would not have a digit right."""
+    rows = 50 * draw(1, 4000) + 1e-3 * draw(6, 4000, seed=1)
+    exact, gram = squared_distances(rows, exact=True), squared_distances(rows)
+    assert float(((gram - exact).abs() / exact.clamp(min=1e-30)).max()) < 1e-6
+    square = rows.square().sum(1)
+    naive = square[:, None] + square[None] - 2 * rows @ rows.T
+    assert float((naive - exact).abs().max()) > 0.5 * float(exact.max())
+
+
+def test_distances_are_symmetric_with_a_zero_diagonal() -> None:
+    """Float64, never negative, 0 for equal rows in the exact form."""
+    rows = torch.cat([draw(3, 9), draw(3, 9)[:1]])
+    for exact in (False, True):
+        d = squared_distances(rows, exact=exact)
+        assert d.dtype == torch.float64
+        close(d, d.T, 1e-12)
+        assert not bool(d.diagonal().any())
+        assert float(d.min()) >= 0
+    assert float(squared_distances(rows, exact=True)[0, 3]) == 0.0
+
+
+def test_distance_of_one_model() -> None:
+    """A single row is at distance 0 from itself."""
+    assert squared_distances(draw(1, 5)).tolist() == [[0.0]]
+
+
+def test_put_replaces_rows_in_a_copy() -> None:
+    """The bank itself stays; rows come in the bank's own type."""
+    bank = torch.zeros(4, 2)
+    new = put(bank, torch.tensor([3, 1]), torch.tensor([[3.0, 3.0], [1.0, 1.0]], dtype=torch.float64))
+    assert new.tolist() == [[0, 0], [1, 1], [0, 0], [3, 3]]
+    assert new.dtype == torch.float32
+    assert not bool(bank.any())
+    assert put(torch.zeros(3, dtype=torch.int64), torch.tensor([0, 2]), torch.tensor(5)).tolist() == [5, 0, 5]
+
+
+def test_grow_adds_filled_rows() -> None:
+    """Known rows stay, new ones equal the fill and own their memory; a bank of None is empty."""
+    fill = torch.tensor([7.0, 8.0])
+    bank = grow(torch.zeros(1, 2), 3, fill)
+    assert bank.tolist() == [[0, 0], [7, 8], [7, 8]]
+    fresh = grow(None, 2, fill)
+    fresh[0] = 0
+    assert fresh[1].tolist() == [7.0, 8.0]
+    assert fill.tolist() == [7.0, 8.0]
+    assert grow(torch.zeros(0, dtype=torch.int64), 2, torch.tensor(-1)).tolist() == [-1, -1]
+    assert grow(bank, 3, fill).tolist() == bank.tolist()

@@ -1,0 +1,128 @@
+"""What client code and server code may touch."""
+
+import torch
+import torch.nn.functional as F
+
+from fedkin.core import Bundle, Client, Data, Roster, Round
+from fedkin.core.sides import chunked
+from fedkin.methods import FedAvg
+from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vector_net
+
+
+def client(**kwargs) -> Client:
+    return ByHand(FedAvg(), mlp(), [s.train for s in federation()], **kwargs).client(1)
+
+
+def round_(sizes: list[int], ids: list[int], **kwargs) -> Round:
+    roster = Roster(torch.tensor(sizes))
+    return Round(index=3, total=9, net=vector_net(0.0), roster=roster, ids=torch.tensor(ids), **kwargs)
+
+
+# ---- client --------------------------------------------------------------------------------------------------------
+def test_measures_on_its_own_training_data() -> None:
+    """Loss, accuracy and counts are those of plain torch on the whole training part."""
+    c = client()
+    logits = c.net(c.w0, c.data.x)
+    close(c.loss(c.w0), F.cross_entropy(logits, c.data.y))
+    close(c.accuracy(c.w0), (logits.argmax(1) == c.data.y).double().mean())
+    assert c.counts().tolist() == [int((c.data.y == k).sum()) for k in range(3)]
+    assert int(c.counts().sum()) == 23
+
+
+def test_counts_have_an_entry_for_absent_classes() -> None:
+    """C numbers, also for classes the client has not got."""
+    c = ByHand(FedAvg(), mlp(), [Data(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
+    assert c.counts().tolist() == [0, 2, 0]
+
+
+def test_offset_is_added_to_every_model() -> None:
+    """With a partner's logits as offset, loss and accuracy are those of the sum."""
+    c = client()
+    offset = torch.randn(23, 3, generator=torch.Generator().manual_seed(0))
+    inside = c.inside("inner", offset=offset)
+    close(inside.logits(c.w0), c.logits(c.w0) + offset)
+    close(inside.loss(c.w0), F.cross_entropy(c.logits(c.w0) + offset, c.data.y))
+
+
+def test_inside_sees_only_what_is_under_its_prefix() -> None:
+    """A wrapped method gets its own part of what was received and kept."""
+    hand = ByHand(FedAvg(), mlp(), [federation()[0].train])
+    hand.kept[0] = Bundle(**{"inner.head": torch.ones(1), "own": torch.zeros(1)})
+    c = hand.client(0, Bundle(**{"inner.model": torch.ones(2), "model": torch.zeros(2)}))
+    inside = c.inside("inner")
+    assert (set(inside.received), set(inside.state)) == ({"model"}, {"head"})
+    assert float(inside.received.model.sum()) == 2.0
+    inside.state = Bundle()
+    assert set(c.state) == {"inner.head", "own"}
+
+
+def test_class_means_of_features() -> None:
+    """The mean feature per class; an absent class has zeros and count 0."""
+    net, data = mlp(), blobs(20, [0.5, 0.0, 0.5], 3)
+    c = ByHand(FedAvg(), net, [data]).client(0)
+    means, counts = c.class_means(net.w0)
+    z = net.features_and_logits(net.w0, data.x)[0]
+    for k in (0, 2):
+        close(means[k], z[data.y == k].double().mean(0))
+    assert not bool(means[1].any())
+    assert int(counts[1]) == 0
+
+
+def test_large_data_pass_in_chunks() -> None:
+    """More samples than one chunk: the same logits, without a graph."""
+    net, data = mlp(), blobs(700, [1.0, 1, 1], 0)
+    c = ByHand(FedAvg(), net, [data]).client(0)
+    assert torch.equal(c.logits(net.w0), net(net.w0, data.x))
+    assert not c.logits(net.w0.requires_grad_(True)).requires_grad
+    assert chunked(lambda x: net(net.w0, x), data.x[:0]).shape == (0, 3)
+
+
+def test_a_clients_draws_depend_on_seed_round_and_id_only() -> None:
+    """The same three numbers, the same draws; any other, others."""
+
+    def draws(seed: int, t: int, i: int) -> list[float]:
+        hand = ByHand(FedAvg(), mlp(), [s.train for s in federation()], seed=seed)
+        hand.t = t
+        return torch.rand(3, generator=hand.client(i).rng).tolist()
+
+    assert draws(0, 1, 2) == draws(0, 1, 2)
+    assert len({str(draws(*a)) for a in ((0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3))}) == 4
+
+
+# ---- round ---------------------------------------------------------------------------------------------------------
+def test_means_weigh_by_samples_or_uniformly() -> None:
+    """ids (0, 2) of sizes (10, 99, 30): 1/4 and 3/4, or halves."""
+    rows = torch.tensor([[0.0], [8.0]])
+    close(round_([10, 99, 30], [0, 2]).mean(rows), [6.0])
+    close(round_([10, 99, 30], [0, 2], uniform=True).mean(rows), [4.0])
+    assert round_([10, 99, 30], [0, 2]).size.tolist() == [10, 30]
+
+
+def test_group_means_plain_and_damped() -> None:
+    """Sizes (10, 30, 60), groups (0, 0, 1), old (0, 4, 7): plain 5, 10, 7; damped 2, 7.6, 7 (Fed-CAM Eq. 6)."""
+    rows, group = torch.tensor([[2.0], [6.0], [10.0]]), torch.tensor([0, 0, 1])
+    old = torch.tensor([[0.0], [4.0], [7.0]])
+    close(round_([10, 30, 60], [0, 1, 2]).group_mean(rows, group, old).flatten(), [5, 10, 7])
+    close(round_([10, 30, 60], [0, 1, 2], damped=True).group_mean(rows, group, old).flatten(), [2, 7.6, 7])
+
+
+def test_streams_set_random_starts_apart() -> None:
+    """fresh(0) is w0 for the outermost method and something else inside a wrapper."""
+    r = round_([1], [0]).but(net=logit_net(3))
+    assert torch.equal(r.fresh(0), r.w0)
+    assert not torch.equal(r.but(stream="inner").fresh(0), r.w0)
+
+
+def test_generators_of_a_step_start_anew() -> None:
+    """Two uses of ``rng`` give the same draws; another step, round, stream or client gives others."""
+    r = round_([1, 1], [0, 1], step="sample")
+    draw = lambda g: torch.rand(2, generator=g).tolist()  # noqa: E731
+    assert draw(r.rng) == draw(r.rng)
+    others = [r.but(step="x").rng, r.but(index=4).rng, r.but(stream="a").rng, r.but(seed=1).rng, r.client_rng(0)]
+    assert len({str(draw(g)) for g in [r.rng, *others, r.client_rng(1)]}) == 7
+
+
+def test_roster_counts_clients() -> None:
+    """len is K."""
+    assert len(Roster(torch.tensor([4, 5, 6]))) == 3
+    assert copies(1.0, 4).counts(1).tolist() == [4]

@@ -1,0 +1,138 @@
+"""Requests for training and recipes."""
+
+import math
+
+import pytest
+import torch
+
+from fedkin.core import Batch, Bundle, ConfigError, Recipe, Train, cross_entropy, stackable
+from toys import close, logit_net, quadratic, squares
+
+BASE = Train(
+    torch.zeros(4),
+    aux=Bundle(prior=torch.zeros(3)),
+    per_sample=Bundle(offset=torch.zeros(5, 3)),
+    center=torch.zeros(4),
+    linear=torch.zeros(4),
+)
+
+
+def test_equal_requests_can_be_stacked() -> None:
+    """Equal apart from the numbers in their tensors, and from how many samples the client has."""
+    other = BASE.but(
+        start=torch.ones(4),
+        aux=Bundle(prior=torch.ones(3)),
+        per_sample=Bundle(offset=torch.ones(9, 3)),
+        center=torch.ones(4),
+        linear=torch.ones(4),
+    )
+    assert stackable(BASE, other)
+    assert stackable(BASE.but(only=slice(0, 2)), other.but(only=slice(0, 2)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss": quadratic},
+        {"start": torch.zeros(5)},
+        {"start": torch.zeros(4, dtype=torch.float64)},
+        {"aux": Bundle(other=torch.zeros(3))},
+        {"aux": Bundle(prior=torch.zeros(2))},
+        {"aux": Bundle()},
+        {"per_sample": Bundle(offset=torch.zeros(5, 2))},
+        {"per_sample": Bundle()},
+        {"only": slice(0, 2)},
+        {"center": None},
+        {"linear": None},
+        {"mu": 0.1},
+        {"prox_after": True},
+        {"epochs": 2},
+        {"steps": 2},
+        {"batch": 7},
+        {"lr": 0.2},
+        {"momentum": 0.5},
+        {"weight_decay": 0.1},
+    ],
+    ids=lambda change: str(next(iter(change))),
+)
+def test_requests_that_differ_cannot_be_stacked(change: dict[str, object]) -> None:
+    """Another loss, shape, type, set of names, part, setting, or a term that only one has."""
+    assert not stackable(BASE, BASE.but(**change))
+    assert not stackable(BASE.but(**change), BASE)
+
+
+def test_other_parts_cannot_be_stacked() -> None:
+    """``only`` of other borders."""
+    assert not stackable(BASE.but(only=slice(0, 2)), BASE.but(only=slice(0, 3)))
+
+
+def test_beside_adds_one_row_of_logits_per_sample() -> None:
+    """The partner's logits ride along as ``offset``; what else rides stays, and the request itself is unchanged."""
+    request = Train(torch.zeros(2), per_sample=Bundle(z=torch.ones(3, 1)))
+    beside = request.beside(torch.ones(3, 2))
+    assert set(beside.per_sample) == {"z", "offset"}
+    assert set(request.per_sample) == {"z"}
+
+
+def test_cross_entropy_adds_the_offset() -> None:
+    """Logits (1, 0) plus (0, 2), label 1: log(1 + e^-1)."""
+    net, batch = logit_net(2), Batch(torch.ones(1, 1), torch.tensor([1]))
+    w = torch.tensor([1.0, 0.0])
+    close(cross_entropy(net, w, batch, Bundle()), math.log(1 + math.e))
+    close(cross_entropy(net, w, batch, Bundle(offset=torch.tensor([[0.0, 2.0]]))), math.log(1 + math.exp(-1)))
+
+
+def test_a_requests_own_settings_beat_the_runs() -> None:
+    """What a request leaves open is the run's; asking for epochs beats a run that counts in steps."""
+    run = Recipe(epochs=3, steps=7, batch=4, lr=0.5, momentum=0.9, lr_decay=0.5)
+    assert Train(torch.zeros(1)).recipe(run) is run
+    own = Train(torch.zeros(1), epochs=2, lr=0.1, weight_decay=0.3).recipe(run)
+    assert (own.epochs, own.steps, own.batch, own.lr, own.momentum, own.weight_decay) == (2, None, 4, 0.1, 0.9, 0.3)
+    assert Train(torch.zeros(1), epochs=2, steps=5).recipe(run).steps == 5
+    assert Train(torch.zeros(1), lr=0.1).recipe(run).steps == 7
+
+
+@pytest.mark.parametrize(
+    ("recipe", "samples", "steps"),
+    [
+        (Recipe(epochs=2, batch=3), 7, 6),
+        (Recipe(epochs=2, batch=3), 6, 4),
+        (Recipe(epochs=5, batch=10), 1, 5),
+        (Recipe(steps=4, batch=10), 1000, 4),
+    ],
+)
+def test_steps_of_a_recipe(recipe: Recipe, samples: int, steps: int) -> None:
+    """Epochs times batches, the last short one included; or the steps asked for."""
+    assert recipe.steps_for(samples) == steps
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("epochs", 0, "at least 1"),
+        ("batch", 0, "at least 1"),
+        ("steps", 0, "at least 1"),
+        ("lr", 0.0, "positive"),
+        ("lr", math.nan, "positive"),
+        ("lr", math.inf, "positive"),
+        ("momentum", 1.0, r"\[0, 1\)"),
+        ("momentum", -0.1, r"\[0, 1\)"),
+        ("weight_decay", -1e-4, "0 or more"),
+        ("weight_decay", math.inf, "0 or more"),
+        ("lr_decay", 0.0, r"\(0, 1\]"),
+        ("lr_decay", 1.1, r"\(0, 1\]"),
+        ("epoch_decay", 0.0, r"\(0, 1\]"),
+    ],
+)
+def test_recipes_out_of_range(field: str, value: float, wanted: str) -> None:
+    """The error names field, range and value."""
+    with pytest.raises(ConfigError, match=rf"{field} must be .*{wanted}.*, got {value}"):
+        Recipe(**{field: value})
+
+
+def test_losses_see_the_rows_of_their_batch() -> None:
+    """Two toy losses used all over the tests: 1/2 |w - a|^2 and 1/2 (net(x) - y)^2."""
+    batch = Batch(torch.tensor([[3.0], [3.0]]), torch.tensor([1, 1]))
+    net = logit_net(1)
+    close(quadratic(net, torch.tensor([1.0]), batch, Bundle()), 2.0)
+    close(squares(net, torch.tensor([1.0]), batch, Bundle()), 2.0)

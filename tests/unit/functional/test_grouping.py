@@ -1,0 +1,135 @@
+"""Grouping of points and of distances."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from fedkin.functional.grouping import (
+    first_argmin,
+    kmeans_plus_plus,
+    lloyd,
+    nearest,
+    two_gaussians,
+    two_means,
+    two_ward,
+)
+from toys import close
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_first_argmin_takes_the_first_of_ties() -> None:
+    """Equal least values: the lowest index."""
+    assert first_argmin(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0], [3.0, 2.0, 1.0]])).tolist() == [1, 0, 2]
+
+
+def test_nearest_centroid() -> None:
+    """By squared distance, ties to the first: (1, 1) is as far from (0, 0) as from (2, 2)."""
+    points = torch.tensor([[0.1, 0.0], [1.0, 1.0], [5.0, 5.0]])
+    assert nearest(points, torch.tensor([[0.0, 0.0], [2.0, 2.0]])).tolist() == [0, 0, 1]
+
+
+def test_nearest_of_far_away_points() -> None:
+    """Around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
+    points = torch.full((1, 8), 4096.0)
+    centroids = torch.stack([points[0] + 2**-6, points[0] + 2**-7])
+    assert nearest(points, centroids).tolist() == [1]
+
+
+def test_kmeans_plus_plus_chooses_distinct_points() -> None:
+    """A point already chosen has distance 0 and is never drawn again; fewer distinct points make fewer starts."""
+    points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [9.0]])
+    for seed in range(20):
+        starts = kmeans_plus_plus(points, torch.ones(5), 3, generator(seed))
+        assert sorted(starts.flatten().tolist()) == [0.0, 5.0, 9.0]
+    assert kmeans_plus_plus(points[:4], torch.ones(4), 3, generator(0)).shape == (2, 1)
+    assert kmeans_plus_plus(points[:2], torch.ones(2), 3, generator(0)).shape == (1, 1)
+
+
+def test_kmeans_plus_plus_never_starts_where_the_weight_is_zero() -> None:
+    """Points without weight are not drawn."""
+    points, weights = torch.tensor([[0.0], [1.0], [100.0]]), torch.tensor([1.0, 1.0, 0.0])
+    for seed in range(20):
+        assert 100.0 not in kmeans_plus_plus(points, weights, 2, generator(seed)).flatten().tolist()
+
+
+def test_kmeans_plus_plus_is_fixed_by_its_generator() -> None:
+    """The same generator, the same starts."""
+    points = torch.randn(30, 4, generator=generator(1))
+    a, b = (kmeans_plus_plus(points, torch.ones(30), 5, generator(7)) for _ in range(2))
+    assert torch.equal(a, b)
+
+
+def test_lloyd_moves_until_nothing_changes() -> None:
+    """Points 0, 4, 5, 9 from centres 0 and 1: first {0}, {4, 5, 9} (mean 6), and there it stays."""
+    labels, centres = lloyd(torch.tensor([[0.0], [4.0], [5.0], [9.0]]), torch.ones(4), torch.tensor([[0.0], [1.0]]))
+    assert labels.tolist() == [0, 1, 1, 1]
+    close(centres, [[0.0], [6.0]])
+
+
+def test_lloyd_does_not_write_to_its_start() -> None:
+    """The given centroids stay as they are."""
+    start = torch.tensor([[0.0], [1.0]])
+    lloyd(torch.tensor([[3.0], [8.0]]), torch.ones(2), start)
+    assert start.flatten().tolist() == [0.0, 1.0]
+
+
+def test_lloyd_result_is_a_fixed_point() -> None:
+    """Every point is nearest to its own centroid, every centroid the weighted mean of its points."""
+    points, weights = torch.randn(40, 3, generator=generator(3)), torch.rand(40, generator=generator(4)) + 0.1
+    labels, centres = lloyd(points, weights, points[:4])
+    assert torch.equal(labels, nearest(points, centres))
+    for j in labels.unique():
+        w = weights[labels == j].double()
+        close(centres[j], (w[:, None] * points[labels == j].double()).sum(0) / w.sum())
+
+
+def test_two_means_finds_the_best_split() -> None:
+    """Against every split of random numbers: the least within-group sum of squares."""
+    for seed in range(30):
+        d = torch.rand(7, generator=generator(seed), dtype=torch.float64)
+
+        def spread(low: torch.Tensor, d: torch.Tensor = d) -> float:
+            parts = [d[low], d[~low]]
+            return sum(float((p - p.mean()).square().sum()) for p in parts if len(p))
+
+        splits = [torch.tensor(bits) for bits in product([True, False], repeat=7) if 0 < sum(bits) < 7]
+        close(spread(two_means(d)), min(spread(s) for s in splits), 1e-12)
+        assert d[two_means(d)].max() < d[~two_means(d)].min()
+
+
+def test_two_means_never_splits_ties() -> None:
+    """Equal numbers stay together; if all are equal there is one group."""
+    assert two_means(torch.tensor([0.0, 0.0, 0.0, 1.0])).tolist() == [True, True, True, False]
+    assert two_means(torch.tensor([0.3, 0.3, 0.3])).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("group", [two_gaussians, two_means, two_ward])
+def test_two_clear_groups(group) -> None:
+    """Three near 0, four near 1, in any order: the near ones; the same after a shift and a scaling."""
+    d = torch.tensor([0.9, 0.02, 1.0, 0.05, 0.95, 0.01, 0.97])
+    near = [False, True, False, True, False, True, False]
+    assert group(d).tolist() == near
+    assert group(0.4 * d + 0.1).tolist() == near
+
+
+@pytest.mark.parametrize("group", [two_gaussians, two_means, two_ward])
+def test_two_points(group) -> None:
+    """The lower of two numbers."""
+    assert group(torch.tensor([0.7, 0.2])).tolist() == [False, True]
+
+
+def test_mixture_of_normals_with_a_wide_and_a_narrow_component() -> None:
+    """The narrow near group keeps its members though the far one is wide; variances never reach 0."""
+    d = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.7, 1.0])
+    assert two_gaussians(d).tolist() == [True, True, True, False, False, False]
+
+
+def test_mixture_of_normals_ignores_order() -> None:
+    """Permuting the distances permutes the answer."""
+    d = torch.rand(9, generator=generator(11), dtype=torch.float64)
+    order = torch.randperm(9, generator=generator(12))
+    assert torch.equal(two_gaussians(d)[order], two_gaussians(d[order]))

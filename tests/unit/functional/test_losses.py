@@ -1,0 +1,42 @@
+"""Losses shared by papers; the numbers of the papers' cases are among the golden tests."""
+
+import torch
+import torch.nn.functional as F
+
+from fedkin.core import Batch, Bundle
+from fedkin.functional.losses import distillation, head_loss
+from toys import blobs, close, mlp
+
+
+def test_head_loss_is_cross_entropy_on_stored_features() -> None:
+    """The classifier alone on features: the same number as the whole network's cross-entropy."""
+    net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
+    z, logits = net.features_and_logits(net.w0, data.x)
+    loss = head_loss(net, net.w0[net.head], Batch(data.x, data.y), Bundle(z=z))
+    close(loss, F.cross_entropy(logits, data.y))
+
+
+def test_a_teacher_equal_to_the_student_adds_nothing() -> None:
+    """KL = 0: the loss is cross-entropy, and so is its gradient, for any weight and temperature."""
+    net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
+    aux = Bundle(kappa=torch.tensor(3.0), temperature=torch.tensor(2.0), teacher=net.w0[net.head])
+    grads = []
+    for loss in (lambda w: distillation(net.training(), w, Batch(data.x, data.y), aux), None):
+        w = net.w0.requires_grad_(True)
+        value = F.cross_entropy(net.training()(w, data.x), data.y) if loss is None else loss(w)
+        grads.append(torch.autograd.grad(value, w)[0])
+    close(grads[0], grads[1])
+
+
+def test_teacher_on_given_features() -> None:
+    """Features under ``z`` are what the teacher sees, instead of those of the body in training."""
+    net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
+    aux = Bundle(kappa=torch.tensor(1.0), temperature=torch.tensor(1.0), teacher=net.w0[net.head])
+    batch = Batch(data.x, data.y)
+    live = distillation(net.training(), net.w0, batch, aux)
+    other = distillation(net.training(), net.w0, batch, aux.but(z=torch.zeros(9, 6)))
+    logits = net(net.w0, data.x)
+    taught = F.softmax(net.w0[net.head][18:], 0).expand(9, 3)
+    wanted = F.cross_entropy(logits, data.y) + F.kl_div(F.log_softmax(logits, 1), taught, reduction="batchmean")
+    close(other, wanted)
+    close(live, F.cross_entropy(logits, data.y))
