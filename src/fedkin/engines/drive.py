@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from torch import Tensor
 
@@ -32,10 +32,10 @@ def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
     done: dict[int, Bundle] = {}
     waiting: dict[int, Train | tuple[Train, ...]] = {}
     for i, work in enumerate(works):
-        if isinstance(work, Bundle):
-            done[i] = work
-        else:
+        if isinstance(work, Generator):
             _advance(i, work, None, waiting, done)
+        else:
+            done[i] = check_tensors(work, "client code must return")
     while waiting:
         asked = [(i, request) for i, wanted in waiting.items() for request in _requests(wanted)]
         trained = iter(train(asked))
@@ -48,6 +48,20 @@ def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
     return [done[i] for i in range(len(works))]
 
 
+def check_tensors(value: object, what: str) -> Bundle:
+    """The value, if it is a bundle of tensors.
+
+    Raises:
+        MethodError: it is not; the message starts with ``what``.
+    """
+    if not isinstance(value, Bundle):
+        raise MethodError(f"{what} a Bundle, got {type(value).__name__}")
+    for name, t in value.items():
+        if not isinstance(t, Tensor):
+            raise MethodError(f"{what} a Bundle of tensors, {name!r} is {type(t).__name__}")
+    return value
+
+
 def _advance(
     i: int,
     work: Work,
@@ -58,9 +72,7 @@ def _advance(
     try:
         waiting[i] = work.send(got)
     except StopIteration as end:
-        if not isinstance(end.value, Bundle):
-            raise MethodError(f"client code must return a Bundle, it returned {type(end.value).__name__}") from None
-        done[i] = end.value
+        done[i] = check_tensors(end.value, "client code must return")
 
 
 def _requests(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:

@@ -42,6 +42,8 @@ def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator)
     moving = net.training(request.only)
     w = request.start.detach().clone()
     part = request.only or slice(0, len(w))
+    if part.start == part.stop:  # nothing moves
+        return w
     add_terms = _terms(request, recipe, net, w, part)
     velocity: Tensor | None = None
     lr = recipe.lr
@@ -57,10 +59,10 @@ def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator)
         if recipe.momentum:
             velocity = d.clone() if velocity is None else velocity.mul_(recipe.momentum).add_(d)
             d = velocity
-        before = w[part].clone() if request.prox_after and request.mu else None
+        pull = add_terms.pull(w[part])
         w[part].add_(d, alpha=-lr)
-        if before is not None and request.center is not None:
-            w[part].sub_(before.sub_(request.center[part]), alpha=lr * request.mu)
+        if pull is not None:
+            w[part].sub_(pull, alpha=lr * request.mu)
         if epoch_end:
             lr *= recipe.epoch_decay
     return w
@@ -71,9 +73,8 @@ class _terms:
 
     def __init__(self, request: Train, recipe: Recipe, net: Net, w: Tensor, part: slice) -> None:
         self.linear = None if request.linear is None else request.linear[part]
-        pull = request.mu != 0 and request.center is not None and not request.prox_after
-        self.center = request.center[part] if pull and request.center is not None else None
-        self.mu = request.mu
+        self.center = request.center[part] if request.mu != 0 and request.center is not None else None
+        self.mu, self.after = request.mu, request.prox_after
         self.decay: float | Tensor = recipe.weight_decay
         if recipe.weight_decay and not recipe.decay_biases:
             self.decay = net.matrices(len(w))[part] * recipe.weight_decay
@@ -90,11 +91,18 @@ class _terms:
             grad.add_(w, alpha=self.decay)
         if self.linear is not None:
             grad.add_(self.linear)
-        if self.center is not None:
+        if self.center is not None and not self.after:
             grad.add_(w, alpha=self.mu).sub_(self.center, alpha=self.mu)
+        return self._still(grad)
+
+    def pull(self, w: Tensor) -> Tensor | None:
+        """``w - center``, where the proximal term makes a step of its own."""
+        return self._still(w - self.center) if self.center is not None and self.after else None
+
+    def _still(self, step: Tensor) -> Tensor:
         if self.tail is not None:
-            grad[self.tail] = 0
-        return grad
+            step[self.tail] = 0
+        return step
 
 
 def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
@@ -102,7 +110,7 @@ def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) 
 
     A last short batch is used, too. ``skip_single`` leaves out batches of one sample, on which BatchNorm cannot train.
     """
-    left = recipe.steps if recipe.steps is not None else recipe.steps_for(n)
+    left = recipe.steps_for(n) if n else 0
     while left > 0:
         parts = torch.randperm(n, generator=rng).split(recipe.batch)
         if skip_single and len(parts[-1]) == 1:

@@ -77,6 +77,8 @@ class Plan:
             raise ConfigError(f"participation must be in (0, 1], got {self.participation}")
         if self.eval_every < 1:
             raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
+        if not self.bound > 0:
+            raise ConfigError(f"bound must be above 0, got {self.bound}")
 
     def evaluates(self, round: int) -> bool:
         """Whether clients are evaluated after this round."""

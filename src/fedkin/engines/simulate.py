@@ -26,6 +26,10 @@ class Simulation:
         dropout: the chance that a chosen client never answers.
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
+
+    Attributes:
+        ledgers: each client's memory.
+        training_s: seconds that clients spent in local training in the last round, added up.
     """
 
     def __init__(

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, Net, Recipe, Train
+from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train
 from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
-from fedkin.engines.drive import drive
+from fedkin.engines.drive import check_tensors, drive
 
 Step = Literal["describe", "update", "evaluate"]
 Trainer = Callable[[Train, Data, Net, Recipe, torch.Generator], Tensor]
@@ -83,8 +83,8 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
         validation=Data(job.net.layout(shard.validation.x), shard.validation.y),
         net=job.net,
         recipe=recipe,
-        received=task.received,
-        state=task.state,
+        received=_aligned(task.received),
+        state=_aligned(task.state),
         seed=job.seed,
         round=task.round,
     )
@@ -92,6 +92,10 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
     before = torch.random.get_rng_state()
     try:
         reply = _STEPS[task.step](job, client, shard, trainer)
+        check_tensors(reply, "client code must return")
+        check_tensors(client.state, "c.state must be")
+    except MethodError as e:
+        raise ClientError(task.step, task.client, task.round, str(e)) from e
     except FedkinError:
         raise
     except Exception as e:
@@ -99,6 +103,15 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
     finally:
         torch.random.set_rng_state(before)
     return Answer(task.client, reply, client.state, trainer.seconds)
+
+
+def _aligned(bundle: Bundle) -> Bundle:
+    """The tensors, copied where their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
+
+    The last bit of a matrix product depends on it, so without this a client would compute something else on a row in
+    place than another engine does on a copy.
+    """
+    return Bundle({name: t if t.data_ptr() % 64 == 0 else t.clone() for name, t in bundle.items()})
 
 
 class _Counted:
@@ -111,7 +124,8 @@ class _Counted:
     def __call__(self, request: Train) -> Tensor:
         stream = (self.task.step, self.task.round, self.task.client, self.count)
         self.count += 1
-        torch.manual_seed(key(self.job.seed, "noise", *stream))  # dropout draws from the global generator
+        # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
+        torch.default_generator.manual_seed(key(self.job.seed, "noise", *stream))
         started = time.perf_counter()
         c = self.client
         w = self.train(request, c.data, c.net, c.recipe, generator(self.job.seed, "batches", *stream))

@@ -89,6 +89,8 @@ class WorkersSession:
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Answers as they come; the largest clients are started first, so that no core waits for one at the end."""
+        if not self._workers or any(w.open for w in self._workers):
+            raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
         todo = deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train)))
         # one task per worker, then a second one each to work on while the first answer is read
         for _ in range(2):
@@ -158,6 +160,7 @@ class WorkersSession:
 def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, answers: Slab) -> None:
     """A worker's life: one task after another until the pipe says stop or its other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
     for other in others:  # else a dead parent's pipes would stay open in its other children
         other.close()
     torch.set_num_threads(1)

@@ -1,0 +1,75 @@
+"""How a method must be declared: frozen, final, written down by its repr, every field with a default text."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import math
+import textwrap
+from typing import Any
+
+from fedkin.core import Method
+from fedkin.testing.spy import RuleBroken
+
+
+def check_declaration(method: Method) -> None:
+    """A frozen dataclass, made anew by its repr, with documented fields of plain values (or a nested method)."""
+    cls = type(method)
+    made = cls.__dict__.get("__dataclass_params__")
+    if made is None or not made.frozen:
+        raise RuleBroken(f"{cls.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
+    parents = [b.__name__ for b in cls.__mro__[1:] if issubclass(b, Method) and b is not Method]
+    if parents:
+        raise RuleBroken(f"{cls.__name__} inherits from the method {parents[0]}; methods are final, wrap it")
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        value = getattr(method, field.name)
+        if isinstance(value, Method):
+            check_declaration(value)
+        elif not _plain(value):
+            raise RuleBroken(
+                f"field {field.name} holds {value!r}; a setting must be a number, a text, a list of them, or a method, "
+                "so that it can be written to a config file"
+            )
+    _check_docstrings(cls)
+    known = _classes(method)
+    text = repr(method)
+    for made_of in known.values():
+        text = text.replace(f"{made_of.__qualname__}(", f"{made_of.__name__}(")
+    try:
+        again = eval(text, {"inf": math.inf, "nan": math.nan, **known})
+    except Exception as e:
+        raise RuleBroken(f"its repr {text} cannot be read as Python: {type(e).__name__}: {e}") from e
+    if again != method:
+        raise RuleBroken(f"its repr {text} makes another method: {again!r}")
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_plain(v) for v in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _classes(method: Method) -> dict[str, Any]:
+    found: dict[str, Any] = {type(method).__name__: type(method)}
+    for field in dataclasses.fields(method):  # type: ignore[arg-type]
+        if isinstance(value := getattr(method, field.name), Method):
+            found |= _classes(value)
+    return found
+
+
+def _check_docstrings(cls: type[Method]) -> None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError):  # typed into a prompt: there is no text to look at
+        return
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
+    wanted = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in wanted):
+            continue
+        said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+        if not (isinstance(said, str) and said.strip()):
+            raise RuleBroken(
+                f"field {node.target.id} has no docstring below it; it is the help text of --{node.target.id}"
+            )

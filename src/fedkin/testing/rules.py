@@ -1,0 +1,404 @@
+"""The rules of the contract, one function each; `fedkin.testing` says what they mean."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Data, Download, Method, Recipe, Round
+from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
+from fedkin.testing.declaration import check_declaration
+from fedkin.testing.spy import RuleBroken, Spy, unwritten
+from fedkin.testing.toys import KINDS, Kind, ToyShard, federation, others_changed, samples
+from fedkin.testing.trial import (
+    Exchange,
+    Moment,
+    Replies,
+    Setting,
+    Touch,
+    Trial,
+    calm,
+    difference,
+    lose,
+    play,
+    tensors,
+    twice,
+)
+
+
+@dataclass
+class Case:
+    """One method under examination, with the runs that several rules look at."""
+
+    method: Method
+    engines: Sequence[Engine]
+    seed: int
+    ambient: itertools.count[int] = field(default_factory=itertools.count)
+    """Seeds of global generators, another for each run."""
+    _kept: dict[Kind, Trial] = field(default_factory=dict)
+
+    def anew(self) -> Method:
+        """The method in a new object, without anything that it may have hidden in itself."""
+        found: Method = replace(self.method)  # type: ignore[type-var]
+        return found
+
+    def setting(self, kind: Kind, seed: int | None = None) -> Setting:
+        return Setting(kind, plan=Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed))
+
+    def play(
+        self, setting: Setting, engine: Engine | None = None, *, touch: Touch | None = None, since: Moment | None = None
+    ) -> Trial:
+        return play(self.anew(), setting, engine, touch=touch, since=since, ambient=next(self.ambient))
+
+    def usual(self, kind: Kind) -> Trial:
+        """The run that many rules compare with: four rounds, four of six clients, the reference engine."""
+        if kind not in self._kept:
+            self._kept[kind] = self.play(self.setting(kind))
+        return self._kept[kind]
+
+
+# ---- runs ---------------------------------------------------------------------------------------------------------
+
+
+def runs(case: Case) -> None:
+    for kind in KINDS:
+        _healthy(case.usual(kind), case.setting(kind))
+
+
+def _healthy(trial: Trial, setting: Setting) -> None:
+    """Nobody refused, everything finite, predictions for all who have joined."""
+    for before, report in zip(trial.moments, trial.reports, strict=False):
+        _sound(before)
+        at = f"in round {report.round}"
+        for client, why in report.refused.items():
+            raise RuleBroken(f"the upload of client {client} was refused {at}: {why}")
+        known = sum(1 for t in setting.joins or [1] * len(setting.shards) if t <= report.round)
+        if sorted(report.evaluation) != list(range(known)):
+            raise RuleBroken(f"{at} {known} clients had joined, evaluated were {sorted(report.evaluation)}")
+        for i, found in report.evaluation.items():
+            for name, confusion in found.items():
+                part = name.rpartition(".")[2]
+                if part not in ("test", "validation"):
+                    continue
+                n = len(getattr(setting.shards[i], part))
+                if int(confusion.sum()) != n or bool((confusion < 0).any()):
+                    raise RuleBroken(f"client {i} has {n} {part} samples {at}, {int(confusion.sum())} were predicted")
+    _sound(trial.moments[-1])
+
+
+def _sound(m: Moment) -> None:
+    _finite("the server's state", m.server.state, m.server.round)
+    for i, state in m.states.items():
+        _finite(f"the state of client {i}", state, m.server.round)
+
+
+def _finite(what: str, b: Bundle, round: int) -> None:
+    for name, t in b.items():
+        if t.is_floating_point() and not bool(t.isfinite().all()):
+            raise RuleBroken(f"{name!r} in {what} is not finite after round {round}")
+
+
+# ---- same result --------------------------------------------------------------------------------------------------
+
+
+def same_result(case: Case) -> None:
+    for kind in KINDS:
+        usual = tensors(case.usual(kind))
+        _equal(usual, tensors(case.play(case.setting(kind))), "the same run a second time gives another result")
+        for engine in case.engines:
+            again = tensors(case.play(case.setting(kind), engine))
+            _equal(usual, again, f"{engine} gives another result than {Loop()}")
+    if _trains(case.usual("mlp"), case):
+        other = case.play(case.setting("mlp", seed=case.seed + 1))
+        if difference(_learned(case.usual("mlp")), _learned(other)) is None:
+            raise RuleBroken("another seed gives the same result: some random draw is not keyed by the run's seed")
+
+
+def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str) -> None:
+    if (apart := difference(a, b)) is not None:
+        raise RuleBroken(f"{what}: {apart}")
+
+
+def _learned(trial: Trial) -> dict[str, Tensor]:
+    return {name: t for name, t in tensors(trial, rounds=()).items() if "state" in name}
+
+
+def _trains(usual: Trial, case: Case) -> bool:
+    """Whether what is learned depends on training at all: on the step size."""
+    setting = case.setting("mlp")
+    slower = case.play(replace(setting, recipe=replace(setting.recipe, lr=setting.recipe.lr / 2)))
+    return difference(_learned(usual), _learned(slower)) is not None
+
+
+# ---- resume -------------------------------------------------------------------------------------------------------
+
+
+def resume(case: Case) -> None:
+    whole = case.usual("norm")
+    setting = case.setting("norm")
+    for t in range(1, setting.plan.rounds):
+        _resumed(case, setting, whole, t, None)
+    for engine in case.engines[:1]:
+        _resumed(case, setting, whole, setting.plan.rounds // 2, engine)
+    faulty = replace(setting, dropout=0.4, joins=join_rounds(len(setting.shards), "2@3"))
+    whole = case.play(faulty)
+    _resumed(case, faulty, whole, 2, None)
+
+
+def _resumed(case: Case, setting: Setting, whole: Trial, t: int, engine: Engine | None) -> None:
+    rest = case.play(setting, engine, since=whole.moments[t])
+    left = range(t + 1, setting.plan.rounds + 1)
+    what = f"stopped after round {t} and gone on from what was stored, the run ends elsewhere than without a stop"
+    _equal(tensors(whole, left), tensors(rest, left), what)
+
+
+# ---- own data -----------------------------------------------------------------------------------------------------
+
+
+def own_data(case: Case) -> None:
+    setting = case.setting("mlp")
+    usual = case.usual("mlp")
+    start, messages = usual.moments[-2], usual.messages[-1]
+    for i in messages:
+        with calm(next(case.ambient)):
+            first = _alone(case, setting, setting.shards, start, messages, i)
+            other = _alone(case, setting, others_changed(setting.shards, i), start, messages, i)
+        what = f"client {i} does something else when only the data of other clients change, with the same downloads"
+        _equal(first, other, what)
+
+
+def _alone(
+    case: Case,
+    setting: Setting,
+    shards: tuple[ToyShard, ...],
+    start: Moment,
+    messages: Mapping[int, Message],
+    last: int,
+) -> dict[str, Tensor]:
+    """What one client answers, keeps and predicts after all others had their turn in the same process."""
+    net = setting.network()
+    session = Loop().start(Job(case.anew(), net, setting.recipe, shards, setting.plan.seed))
+    order = [i for i in messages if i != last] + [last]
+    list(session.map([Task("describe", i, 1, Bundle(), Bundle()) for i in range(len(shards))]))
+    found: dict[str, Tensor] = {}
+    for i in order:
+        received, state = messages[i].body.owned(), start.states[i].owned()
+        (answer,) = session.map([Task("update", i, messages[i].round, received, state)])
+        found = {f"the upload's {n!r}": t for n, t in answer.reply.items()}
+        found |= {f"the state's {n!r}": t for n, t in answer.state.items()}
+    return {name: t.detach().clone() for name, t in found.items()}
+
+
+# ---- odd federations ----------------------------------------------------------------------------------------------
+
+
+def odd_federations(case: Case) -> None:
+    for name, (setting, touch) in _odd(case).items():
+        try:
+            trial = case.play(setting, touch=touch)
+            _healthy(trial, setting)
+            if touch is not None:
+                _unmoved(trial)
+            for engine in case.engines[-1:] if name in _ON_ENGINES else ():
+                again = case.play(setting, engine, touch=touch)
+                _equal(tensors(trial), tensors(again), f"{engine} gives another result than {Loop()}")
+        except RuleBroken as e:
+            raise RuleBroken(f"with {name}: {e}") from None
+        except Exception as e:
+            e.add_note(f"fedkin.testing: in the odd federation {name!r}")
+            raise
+
+
+def _unmoved(trial: Trial) -> None:
+    """A round without an answer leaves the server as it was."""
+    for before, after, report in zip(trial.moments, trial.moments[1:], trial.reports, strict=False):
+        if not report.answered and not report.joined:
+            what = f"nobody answered in round {report.round}, yet the server changed"
+            _equal(dict(before.server.state), dict(after.server.state), what)
+
+
+_ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sample")
+
+
+def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
+    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed))
+    shards, everyone = federation(), range(6)
+    one_class = replace(shards[0], train=Data(shards[0].train.x, torch.ones_like(shards[0].train.y)))
+    large = ToyShard(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
+    by_steps = Recipe(steps=3, batch=4, lr=0.1, weight_decay=0.01, decay_biases=False)
+    changed = {
+        "drop-outs": replace(usual, dropout=0.4),
+        "late joiners": replace(usual, joins=join_rounds(6, "2@3")),
+        "one client": replace(usual, shards=shards[:1]),
+        "one sample": replace(usual, shards=shards[3:4], kind="norm"),
+        "two clients": replace(usual, shards=shards[:2]),
+        "equal clients": replace(usual, shards=shards[:1] * 4),
+        "one class each": replace(usual, shards=(shards[2], one_class, shards[2])),
+        "one large client": replace(usual, shards=(large, *shards[1:3])),
+        "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
+        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed)),
+        "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
+        "training by steps": replace(usual, recipe=by_steps),
+    }
+    found: dict[str, tuple[Setting, Touch | None]] = {name: (setting, None) for name, setting in changed.items()}
+    found["rounds without an answer"] = (usual, lose({1: everyone, 3: everyone}))
+    return found
+
+
+# ---- own memory ---------------------------------------------------------------------------------------------------
+
+
+def own_memory(case: Case) -> None:
+    trial = case.usual("norm")
+    stored: list[tuple[str, str, Tensor]] = []
+    for i, ledger in enumerate(trial.simulation.ledgers):
+        bundles = {"state": ledger.committed, "new state": ledger.pending, "answer": ledger.answer}
+        for what, b in bundles.items():
+            stored += [(f"client {i}", f"{what} {n!r} of client {i}", t) for n, t in (b or Bundle()).items()]
+    for n, t in trial.server.state.items():
+        stored.append((f"server {n}", f"server state {n!r}", t))
+        if any(size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)):
+            raise RuleBroken(f"server state {n!r} is an expanded tensor whose entries share memory; clone it")
+    stored += [("roster", f"what clients said of themselves, {n!r}", t) for n, t in trial.server.described.items()]
+    stored.append(("roster", "the clients' sizes", trial.server.sizes))
+    owner: dict[int, tuple[str, str]] = {}
+    for who, what, t in stored:
+        if t.numel() == 0:
+            continue
+        first = owner.setdefault(t.untyped_storage().data_ptr(), (who, what))
+        if first[0] != who:
+            raise RuleBroken(f"{what} and {first[1]} share one storage; clone one of them")
+
+
+# ---- pure steps ---------------------------------------------------------------------------------------------------
+
+
+def pure_steps(case: Case) -> None:
+    for kind in KINDS:
+        watched = play(Spy(case.anew(), guard=unwritten), case.setting(kind))
+        _equal(tensors(case.usual(kind)), tensors(watched), "looked on at, the method does something else")
+
+
+# ---- answers that fail --------------------------------------------------------------------------------------------
+
+
+def failed_answers(case: Case) -> None:
+    setting = case.setting("mlp")
+    usual = case.usual("mlp")
+    victim = usual.reports[1].answered[0]  # of round 2
+    lost = case.play(setting, touch=lose({2: [victim]}))
+    refused = case.play(setting, touch=_spoil(2, victim))
+    if victim not in refused.reports[1].refused:
+        raise RuleBroken(f"the spoilt upload of client {victim} in round 2 was not refused")
+    for what, trial in (("lost", lost), ("refused", refused)):
+        before, after = trial.moments[1].states[victim], trial.moments[2].states[victim]
+        _equal(before, after, f"the upload of client {victim} was {what} in round 2, yet its state changed")
+        if [i for i in usual.reports[1].answered if i != victim] != trial.reports[1].answered:
+            raise RuleBroken(f"the upload of client {victim} was {what} in round 2 and others were left out, too")
+    _equal(tensors(lost), tensors(refused), "an upload that is refused leaves something else behind than a lost one")
+    again = case.play(setting, touch=twice)
+    _equal(tensors(usual), tensors(again), "every message sent twice leaves something else behind than sent once")
+    dropping = replace(setting, dropout=0.4)
+    dropped = case.play(dropping)
+    gone = {report.round: list(report.missing) for report in dropped.reports}
+    asked = case.play(setting, touch=lose(gone))
+    _equal(tensors(dropped), tensors(asked), "a client that drops out leaves something else behind than a lost answer")
+
+
+def _spoil(round: int, client: int) -> Touch:
+    """One client's upload in one round comes with a NaN in it, or under another name if it holds no such number."""
+
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+        answers, missing = pass_on(messages)
+        if client in answers and messages[client].round == round:
+            b = answers[client]
+            spoilt = {n: torch.full_like(t, math.nan) for n, t in b.items() if t.is_floating_point() and t.numel()}
+            answers[client] = b.but(**(spoilt or {"not_asked_for": torch.tensor(math.nan)}))
+        return answers, missing
+
+    return touch
+
+
+# ---- declared -----------------------------------------------------------------------------------------------------
+
+
+def declared(case: Case) -> None:
+    check_declaration(case.method)
+
+
+# ---- distribution -------------------------------------------------------------------------------------------------
+
+
+def distribution(case: Case) -> None:
+    setting = replace(case.setting("mlp"), joins=join_rounds(6, "2@3"))
+    play(Spy(case.anew(), look=_look), setting)
+
+
+def _look(step: str, r: Round, given: object) -> None:
+    m, k = len(r.ids), len(r.roster)
+    where = f"{step} in round {r.index}"
+    if step == "sample":
+        if not isinstance(given, Tensor) or given.dtype != torch.int64 or given.dim() != 1:
+            raise RuleBroken(f"{where} must give int64 [m], gave {_kind(given)}")
+        if not 1 <= len(given) <= m:
+            raise RuleBroken(f"{where} chose {len(given)} of {m} available clients")
+    elif step == "relations":
+        if given is None:
+            return
+        if not isinstance(given, Tensor) or given.dtype != torch.int64 or tuple(given.shape) != (k,):
+            raise RuleBroken(f"{where} must give None or int64 [{k}], a cluster for each client; gave {_kind(given)}")
+        if bool((given < -1).any()):
+            raise RuleBroken(f"{where} gave the cluster {int(given.min())}; -1 means not known")
+    elif not isinstance(given, Download):
+        raise RuleBroken(f"{where} must give what to_all or to_each make, gave {_kind(given)}")
+    else:
+        _download(where, m, k, given)
+
+
+def _download(where: str, m: int, k: int, d: Download) -> None:
+    for name, rows in d.rows.items():
+        if rows.dim() == 0 or len(rows) != m:
+            raise RuleBroken(f"{where}: {name!r} is {_kind(rows)} for {m} clients; row i is for r.ids[i]")
+    for name, given in d.given.items():
+        if given.dtype != torch.bool or tuple(given.shape) != (m,):
+            raise RuleBroken(f"{where}: given of {name!r} must be bool [{m}], is {_kind(given)}")
+    if both := set(d.rows) & set(d.shared):
+        raise RuleBroken(f"{where} gives {sorted(both)} both to all and to each")
+    if d.weights is None:
+        return
+    if not d.weights.is_floating_point() or tuple(d.weights.shape) != (m, k):
+        raise RuleBroken(f"{where}: weights must be float [{m}, {k}], is {_kind(d.weights)}")
+    gets = torch.stack([*d.given.values()]).any(0) if d.given else torch.ones(m, dtype=torch.bool)
+    mine = d.weights[gets].double()
+    off = (mine.sum(1) - 1).abs()
+    if bool((mine < 0).any()) or bool((off > 1e-6).any()):
+        raise RuleBroken(
+            f"{where}: each receiver's weights must be 0 or more and sum to 1; "
+            f"the least is {float(mine.min()):g}, a sum is {float(mine.sum(1)[off.argmax()]):g}"
+        )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return type(value).__name__
+
+
+RULES: dict[str, Callable[[Case], None]] = {
+    "declared": declared,
+    "runs": runs,
+    "same result": same_result,
+    "resume": resume,
+    "own data": own_data,
+    "odd federations": odd_federations,
+    "own memory": own_memory,
+    "pure steps": pure_steps,
+    "failed answers": failed_answers,
+    "distribution": distribution,
+}
+"""Name -> the check, in the order in which they are made."""

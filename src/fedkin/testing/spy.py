@@ -1,0 +1,136 @@
+"""A method that does what another does and looks on: what each step is given, before and after, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Work
+
+Given = Mapping[str, Mapping[str, Tensor]]
+Guard = Callable[[str, Given], AbstractContextManager[None]]
+Look = Callable[[str, Round, object], None]
+
+
+class RuleBroken(AssertionError):
+    """A method broke a rule of the contract; the message names the rule and carries the values."""
+
+
+@contextmanager
+def unguarded(step: str, given: Given) -> Iterator[None]:
+    """Any step may do anything."""
+    yield
+
+
+@contextmanager
+def unwritten(step: str, given: Given) -> Iterator[None]:
+    """What a step was given must be the same after it, and must not have been written to in between."""
+    before = {what: {n: (t, t.detach().clone(), t._version) for n, t in b.items()} for what, b in given.items()}
+    yield
+    for what, tensors in given.items():
+        if set(tensors) != set(before[what]):
+            names = sorted(set(tensors) ^ set(before[what]))
+            raise RuleBroken(f"{step} added or removed {names} in {what}; make a new Bundle instead")
+        for name, (tensor, value, version) in before[what].items():
+            if tensors[name] is not tensor:
+                raise RuleBroken(f"{step} replaced {name!r} in {what}; make a new Bundle instead")
+            if tensor._version != version or not _same(tensor, value):
+                raise RuleBroken(f"{step} wrote into {name!r} of {what}; clone it before writing")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.shape == b.shape and bool(torch.equal(a.isnan(), b.isnan())) and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
+
+
+def unseen(step: str, r: Round, given: object) -> None:
+    """Any step may give anything."""
+
+
+@dataclass(frozen=True)
+class Spy(Method):
+    """Another method, with a guard around each of its steps and a look at what the server's steps give."""
+
+    inner: Method
+    """The method that is watched."""
+    guard: Guard = unguarded
+    """Entered around every step with what it is given."""
+    look: Look = unseen
+    """Called with what ``sample``, ``distribute``, ``deliver`` and ``relations`` gave."""
+
+    def _server(self, s: Bundle, r: Round) -> dict[str, Mapping[str, Tensor]]:
+        known = {"size": r.roster.size, "ids": r.ids, **r.roster.described}
+        return {"the server's state": s, "the roster": known}
+
+    def init(self, r: Round) -> Bundle:
+        return self.inner.init(r)
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        with self.guard("admit", self._server(s, r)):
+            return self.inner.admit(s, r)
+
+    def sample(self, s: Bundle, r: Round) -> Tensor:
+        with self.guard("sample", self._server(s, r)):
+            out = self.inner.sample(s, r)
+        self.look("sample", r, out)
+        return out
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        with self.guard("distribute", self._server(s, r)):
+            out = self.inner.distribute(s, r)
+        self.look("distribute", r, out)
+        return out
+
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        with self.guard("deliver", self._server(s, r)):
+            out = self.inner.deliver(s, r)
+        self.look("deliver", r, out)
+        return out
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        with self.guard("aggregate", {**self._server(s, r), "the uploads": up}):
+            return self.inner.aggregate(s, r, up)
+
+    def relations(self, s: Bundle, r: Round) -> Tensor | None:
+        with self.guard("relations", self._server(s, r)):
+            out = self.inner.relations(s, r)
+        self.look("relations", r, out)
+        return out
+
+    def notes(self, s: Bundle) -> dict[str, float]:
+        with self.guard("notes", {"the server's state": s}):
+            return self.inner.notes(s)
+
+    def _client(self, c: Client) -> dict[str, Mapping[str, Tensor]]:
+        data = {"x": c.data.x, "y": c.data.y}
+        held = {"x": c.validation.x, "y": c.validation.y}
+        return {"c.received": c.received, "the old c.state": c.state, "c.data": data, "c.validation": held}
+
+    def describe(self, c: Client) -> Bundle:
+        with self.guard("describe", self._client(c)):
+            return self.inner.describe(c)
+
+    def client_update(self, c: Client) -> Work:
+        with self.guard("client_update", self._client(c)):
+            return (yield from _through(self.inner.client_update(c)))
+
+    def personalize(self, c: Client) -> Work:
+        with self.guard("personalize", self._client(c)):
+            return (yield from _through(self.inner.personalize(c)))
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        with self.guard("views", self._client(c)):
+            return self.inner.views(c)
+
+    def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        with self.guard("predict", {"what personalize gave": b, "the inputs": {"x": x}}):
+            return self.inner.predict(net, b, x)
+
+
+def _through(work: Work | Bundle) -> Work:
+    return work if isinstance(work, Bundle) else (yield from work)

@@ -1,0 +1,73 @@
+"""A tiny federation and tiny networks: enough of everything that goes wrong, small enough for a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedkin.core import Data, Net
+from fedkin.core.seeds import generator
+
+CLASSES, WIDTH = 3, 6
+SIZES = (12, 5, 9, 1, 7, 6)  # unequal; client 3 has one sample
+SINGLE = 2  # the client with one class only
+
+Kind = Literal["mlp", "norm"]
+KINDS: tuple[Kind, ...] = ("mlp", "norm")
+
+
+@dataclass(frozen=True)
+class ToyShard:
+    """One client's data in three parts."""
+
+    train: Data
+    validation: Data
+    test: Data
+
+
+def federation(seed: int = 0) -> tuple[ToyShard, ...]:
+    """Six clients with three classes: unequal sizes, one with a single class, one with a single sample."""
+    return tuple(
+        ToyShard(
+            samples(seed, i, "train", n),
+            samples(seed, i, "validation", 3 if i != 5 else 0),  # the last client has none to validate on
+            samples(seed, i, "test", 4),
+        )
+        for i, n in enumerate(SIZES)
+    )
+
+
+def samples(seed: int, client: int, part: str, n: int) -> Data:
+    """Samples of one client: its classes lie around points of its own."""
+    rng = generator(seed, "toys", client, part)
+    y = torch.randint(0, 1 if client == SINGLE else CLASSES, (n,), generator=rng)
+    centre = F.one_hot((y + client % 2) % WIDTH, WIDTH).float()
+    return Data(2 * centre + torch.randn(n, WIDTH, generator=rng), y)
+
+
+def others_changed(shards: Sequence[ToyShard], client: int) -> tuple[ToyShard, ...]:
+    """The same federation with other inputs and labels on every client but one."""
+    return tuple(s if i == client else _changed(s, i) for i, s in enumerate(shards))
+
+
+def _changed(shard: ToyShard, client: int) -> ToyShard:
+    parts = {p: samples(999, client + 1, p, len(getattr(shard, p))) for p in ("train", "validation", "test")}
+    return replace(shard, **parts)
+
+
+def network(kind: Kind, seed: int = 0) -> Net:
+    """A network of one hidden layer: plain, or with batch normalisation and dropout."""
+    return Net(_mlp if kind == "mlp" else _norm, (WIDTH,), CLASSES, seed=seed)
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 7), nn.ReLU(), nn.Linear(7, CLASSES))
+
+
+def _norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, CLASSES))

@@ -1,0 +1,202 @@
+"""One run of a method through the real round loop, with everything it left behind, so that two can be compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Method, Net, Recipe
+from fedkin.engines import Engine, Job, Loop, Message, Plan, Report, Server, Simulation, begin, rounds
+from fedkin.testing.toys import Kind, ToyShard, federation, network
+
+Replies = tuple[dict[int, Bundle], dict[int, str]]
+Exchange = Callable[[Mapping[int, Message]], Replies]
+Touch = Callable[[Mapping[int, Message], Exchange], Replies]
+"""``(messages, pass_on) -> replies``: what a hand on the line makes of a round's messages and their answers."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything about a run but the method and the engine."""
+
+    kind: Kind = "mlp"
+    shards: tuple[ToyShard, ...] = field(default_factory=federation)
+    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=4, lr=0.1, momentum=0.5))
+    plan: Plan = field(default_factory=lambda: Plan(rounds=4, participation=0.7, seed=1))
+    dropout: float = 0.0
+    joins: list[int] | None = None
+
+    def network(self) -> Net:
+        return network(self.kind)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The whole of a run between two rounds, in memory of its own: what a checkpoint would hold."""
+
+    server: Server
+    states: dict[int, Bundle]
+
+
+@dataclass
+class Trial:
+    """What a run left behind."""
+
+    reports: list[Report]
+    moments: list[Moment]  # before the first round, then after each
+    uploads: list[dict[int, Bundle]]  # answers to each round's messages, as they came
+    messages: list[dict[int, Message]]
+    simulation: Simulation
+    server: Server
+
+
+class Wire:
+    """The simulator's transport with a hand on the line between server and clients, and a record of what passed."""
+
+    def __init__(self, inner: Simulation, touch: Touch | None) -> None:
+        self._inner, self._touch = inner, touch
+        self.messages: list[dict[int, Message]] = []
+        self.uploads: list[dict[int, Bundle]] = []
+
+    def available(self, round: int) -> list[int]:
+        return self._inner.available(round)
+
+    def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        return self._inner.joiners(known, round)
+
+    def exchange(self, messages: Mapping[int, Message]) -> Replies:
+        if any(m.step != "update" for m in messages.values()):
+            return self._inner.exchange(messages)
+        touch = self._touch or (lambda sent, pass_on: pass_on(sent))
+        answers, missing = touch(messages, self._inner.exchange)
+        if messages:
+            self.messages.append(dict(messages))
+            self.uploads.append(dict(answers))
+        return answers, missing
+
+
+def play(
+    method: Method,
+    setting: Setting,
+    engine: Engine | None = None,
+    *,
+    touch: Touch | None = None,
+    since: Moment | None = None,
+    stop: int | None = None,
+    ambient: int = 0,
+) -> Trial:
+    """Runs a method to the end, or from a moment on, or until after a round.
+
+    Args:
+        ambient: seed of Python's and torch's own generators, of which no result may depend.
+    """
+    net = setting.network()
+    with calm(ambient):
+        session = (engine or Loop()).start(Job(method, net, setting.recipe, setting.shards, setting.plan.seed))
+        try:
+            simulation = Simulation(
+                session,
+                len(setting.shards),
+                seed=setting.plan.seed,
+                dropout=setting.dropout,
+                joins=setting.joins,
+            )
+            server = begin(method, net, setting.plan) if since is None else copied(since).server
+            if since is not None:
+                simulation.restore(copied(since).states)
+            wire = Wire(simulation, touch)
+            trial = Trial([], [_moment(server, simulation)], wire.uploads, wire.messages, simulation, server)
+            for report in rounds(method, net, setting.recipe, wire, setting.plan, server):
+                trial.reports.append(report)
+                trial.moments.append(_moment(server, simulation))
+                if report.round == stop:
+                    break
+        finally:
+            session.close()
+    return trial
+
+
+@contextmanager
+def calm(seed: int) -> Iterator[None]:
+    """One thread and global generators of this seed inside; everything as it was outside."""
+    threads, state = torch.get_num_threads(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            random.setstate(state)
+
+
+def _moment(server: Server, simulation: Simulation) -> Moment:
+    return copied(Moment(server, simulation.states(server.acks)))
+
+
+def copied(m: Moment) -> Moment:
+    """The same in memory of its own, as if it had been written to a file and read again."""
+    s = m.server
+    server = Server(s.state.owned(), s.round, s.sizes.clone(), s.described.owned(), s.acks.clone())
+    return Moment(server, {i: b.owned() for i, b in m.states.items()})
+
+
+def tensors(trial: Trial, rounds: Iterable[int] | None = None) -> dict[str, Tensor]:
+    """Everything a run left behind, by a name that a person understands; reports of these rounds only."""
+    end, wanted = trial.moments[-1], None if rounds is None else set(rounds)
+    out = {f"server state {n!r}": t for n, t in end.server.state.items()}
+    out["rounds acknowledged"] = end.server.acks
+    out |= {f"state {n!r} of client {i}": t for i, b in end.states.items() for n, t in b.items()}
+    for report in trial.reports:
+        if wanted is not None and report.round not in wanted:
+            continue
+        at = f"of round {report.round}"
+        out[f"the cohort {at}"] = torch.tensor(report.cohort)
+        out[f"those who answered {at}"] = torch.tensor(report.answered)
+        out |= {f"the {n} {at}": t for n in ("weights", "clusters") if (t := getattr(report, n)) is not None}
+        out |= {f"evaluation {n!r} of client {i} {at}": t for i, b in report.evaluation.items() for n, t in b.items()}
+    return out
+
+
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
+    """The first difference between named tensors in words, or None if they are equal bit for bit."""
+    if set(a) != set(b):
+        return f"only one of them has {sorted(set(a) ^ set(b))[0]}"
+    for name, t in a.items():
+        other = b[name]
+        if t.shape != other.shape or t.dtype != other.dtype:
+            return f"{name} is {t.dtype} {list(t.shape)} in one and {other.dtype} {list(other.shape)} in the other"
+        if not torch.equal(t, other):
+            apart = t != other
+            where = tuple(apart.nonzero()[0].tolist())
+            return (
+                f"{name} differs in {int(apart.sum())} of {t.numel()} numbers, "
+                f"first at {list(where)}: {t[where].item()} and {other[where].item()}"
+            )
+    return None
+
+
+def lose(lost: Mapping[int, Sequence[int]]) -> Touch:
+    """The answers of these clients in these rounds get lost on the way, after the work was done."""
+
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+        answers, missing = pass_on(messages)
+        for i, m in messages.items():
+            if i in lost.get(m.round, ()) and i in answers:
+                del answers[i]
+                missing[i] = "lost"
+        return answers, missing
+
+    return touch
+
+
+def twice(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    """Every message arrives twice; the second answer is the one that counts."""
+    pass_on(messages)
+    return pass_on(messages)

@@ -1,0 +1,81 @@
+"""Uploads are compared with what an honest client would send."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Recipe
+from fedkin.engines.check import probe, refusal
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
+from fedkin.testing.toys import network
+
+HONEST = Bundle(model=torch.zeros(3), cluster=torch.tensor(1))
+
+
+def test_an_honest_upload_is_not_refused() -> None:
+    """Same names, shapes and types, finite and small: used. Values do not matter otherwise."""
+    assert refusal(Bundle(cluster=torch.tensor(0), model=torch.full((3,), -1e8)), HONEST, 1e8) is None
+    assert refusal(Bundle(), Bundle(), 1e8) is None
+    assert refusal(Bundle(model=torch.zeros(0)), Bundle(model=torch.zeros(0)), 1e8) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"more": torch.zeros(1)}, "sent ['cluster', 'model', 'more'], expected ['cluster', 'model']"),
+        ({"model": torch.zeros(4)}, "model is torch.float32 [4], expected torch.float32 [3]"),
+        ({"model": torch.zeros(3, 1)}, "model is torch.float32 [3, 1], expected torch.float32 [3]"),
+        ({"model": torch.zeros(3).double()}, "model is torch.float64 [3], expected torch.float32 [3]"),
+        ({"cluster": torch.tensor(1.0)}, "cluster is torch.float32 [], expected torch.int64 []"),
+        ({"model": torch.tensor([0.0, float("nan"), 1.0])}, "model holds nan, expected finite numbers up to 1e+08"),
+        ({"model": torch.tensor([0.0, -float("inf"), 1.0])}, "model holds inf, expected finite numbers up to 1e+08"),
+        ({"model": torch.tensor([0.0, -1e30, 1.0])}, "model holds 1e+30, expected finite numbers up to 1e+08"),
+    ],
+)
+def test_why_an_upload_is_refused(change: dict[str, Tensor], reason: str) -> None:
+    """Names, shapes, types, finite, within bounds: the first that does not fit is told with both sides."""
+    assert (refusal(HONEST.but(**change), HONEST, 1e8) or "").startswith(reason)
+
+
+def test_a_missing_name_is_refused() -> None:
+    """An upload with less than an honest one."""
+    assert refusal(Bundle(model=torch.zeros(3)), HONEST, 1e8) == "sent ['model'], expected ['cluster', 'model']"
+
+
+def test_the_bound_is_a_setting() -> None:
+    """A number at the bound passes, one above it does not."""
+    honest = Bundle(model=torch.zeros(1))
+    assert refusal(Bundle(model=torch.tensor([5.0])), honest, 5.0) is None
+    assert refusal(Bundle(model=torch.tensor([5.1])), honest, 5.0) is not None
+
+
+def test_a_probe_has_the_form_of_an_upload() -> None:
+    """The client program itself, run without training on made-up data, for every method of the catalogue."""
+    net = network("norm")
+    p, head, body = net.size, net.w0[net.head].shape, net.w0[net.body].shape
+    model = Bundle(model=net.w0)
+    forms = [
+        (METHODS["fedavg"](), model, {"model": (p,)}),
+        (METHODS["local"](), Bundle(), {}),
+        (FedPer(), Bundle(body=net.w0[net.body]), {"body": body}),
+        (IFCA(clusters=2), Bundle(centres=net.w0.repeat(2, 1)), {"model": (p,), "cluster": ()}),
+        (CFIC(register="lazy"), model, {"model": (p,), "label": ()}),
+        (DAPFL(variant="v1"), model, {"model": (p,)}),
+        (PFedCS(), Bundle(body=net.w0[net.body], collect=torch.tensor(True)), {"body": body, "head": head}),
+        (PFedCS(), Bundle(body=net.w0[net.body]), {"body": body}),
+        (CAM(inner=IFCA()), model, {"model": (p,)}),
+    ]
+    for method, received, shapes in forms:
+        found = probe(method, net, Recipe(), received)
+        assert {n: tuple(t.shape) for n, t in found.items()} == {n: tuple(s) for n, s in shapes.items()}, method
+
+
+def test_a_probe_writes_nothing() -> None:
+    """What a client was sent is as before."""
+    net = network("mlp")
+    received = Bundle(model=net.w0)
+    probe(METHODS["fedavg"](), net, Recipe(), received)
+    assert torch.equal(received.model, net.w0)
+    assert received.model._version == 0

@@ -1,0 +1,130 @@
+"""Client programs are run to their end, alone or many in lock-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, MethodError, Train, Work
+from fedkin.engines import drive, lockstep
+
+
+def one(x: float) -> Tensor:
+    return torch.tensor([x])
+
+
+def double(request: Train) -> Tensor:
+    """What stands in for training: twice the start."""
+    return 2 * request.start
+
+
+def trains(times: int, start: float) -> Work:
+    """A program that trains so many times, each time from what came back."""
+    w = one(start)
+    for _ in range(times):
+        w = yield Train(w)
+    return Bundle(model=w)
+
+
+def test_a_program_is_sent_what_was_trained() -> None:
+    """Each request is carried out and its result sent back in: three doublings of 1 are 8."""
+    assert drive(trains(3, 1.0), double).model == 8
+
+
+def test_a_program_that_asks_for_nothing_needs_no_training() -> None:
+    """A generator may end without a request."""
+    assert drive(trains(0, 5.0), double).model == 5
+
+
+def test_a_bundle_is_a_finished_program() -> None:
+    """A step that needs no training may return its bundle instead of being a generator."""
+    b = Bundle(model=one(7.0))
+    assert drive(b, double) is b
+
+
+def test_a_tuple_of_requests_gives_a_tuple_of_vectors() -> None:
+    """Two independent requests at once are answered in their order."""
+
+    def work() -> Work:
+        a, b = yield (Train(one(1.0)), Train(one(10.0)))
+        return Bundle(a=a, b=b)
+
+    assert drive(work(), double) == {"a": one(2.0), "b": one(20.0)}
+
+
+def test_an_empty_tuple_asks_for_nothing() -> None:
+    """A tuple of no requests is answered by one of no vectors."""
+
+    def work() -> Work:
+        got = yield ()
+        return Bundle(count=torch.tensor(len(got)))
+
+    assert drive(work(), double).count == 0
+
+
+def _returns(value: Any) -> Work:
+    yield Train(one(1.0))
+    return value
+
+
+def _yields(value: Any) -> Work:
+    yield value
+    return Bundle()
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda: _returns(None), "client code must return a Bundle, got NoneType"),
+        (lambda: _returns({"model": one(1.0)}), "client code must return a Bundle, got dict"),
+        (lambda: _returns(Bundle(model=1.0)), "client code must return a Bundle of tensors, 'model' is float"),  # type: ignore[arg-type]
+        (lambda: None, "client code must return a Bundle, got NoneType"),
+        (lambda: one(1.0), "client code must return a Bundle, got Tensor"),
+        (lambda: _yields(one(1.0)), "client code may yield Train or a tuple of Train, it yielded Tensor"),
+        (lambda: _yields(None), "client code may yield Train or a tuple of Train, it yielded NoneType"),
+        (lambda: _yields([Train(one(1.0))]), "client code may yield Train or a tuple of Train, it yielded list"),
+        (lambda: _yields((Train(one(1.0)), 3)), "client code may yield Train or a tuple of Train, it yielded int"),
+    ],
+)
+def test_what_a_program_may_not_do_is_a_method_error(work: Callable[[], Any], message: str) -> None:
+    """Only `Train` may be yielded and only a bundle of tensors returned; the error says what came."""
+    with pytest.raises(MethodError, match=message):
+        drive(work(), double)
+
+
+def test_programs_advance_together() -> None:
+    """In lock-step the trainer sees one request of every program still running, in the order of the programs."""
+    asked: list[list[tuple[int, float]]] = []
+
+    def train(requests: Sequence[tuple[int, Train]]) -> list[Tensor]:
+        asked.append([(i, float(r.start)) for i, r in requests])
+        return [double(r) for _, r in requests]
+
+    found = lockstep([trains(2, 1.0), Bundle(model=one(-1.0)), trains(1, 10.0), trains(3, 100.0)], train)
+    assert asked == [[(0, 1.0), (2, 10.0), (3, 100.0)], [(0, 2.0), (3, 200.0)], [(3, 400.0)]]
+    assert [float(b.model) for b in found] == [4, -1, 20, 800]
+
+
+def test_tuples_lie_side_by_side_in_a_step() -> None:
+    """Requests of a tuple keep their program's number and come back to it, whatever the others ask for."""
+
+    def pair(start: float) -> Work:
+        a, b = yield (Train(one(start)), Train(one(start + 1)))
+        return Bundle(a=a, b=b)
+
+    def train(requests: Sequence[tuple[int, Train]]) -> list[Tensor]:
+        assert [i for i, _ in requests] == [0, 1, 1, 2]
+        return [double(r) for _, r in requests]
+
+    first, second, third = lockstep([trains(1, 1.0), pair(5.0), trains(1, 2.0)], train)
+    assert (first.model, third.model) == (2, 4)
+    assert (second.a, second.b) == (10, 12)
+
+
+def test_no_programs_give_no_bundles() -> None:
+    """An empty list is run without a call of the trainer."""
+    assert lockstep([], lambda asked: pytest.fail("nothing to train")) == []

@@ -1,0 +1,101 @@
+"""A client's durable memory under every fault: a state counts only once the server has used its upload."""
+
+from __future__ import annotations
+
+import torch
+
+from fedkin.core import Bundle
+from fedkin.engines.ledger import Ledger
+
+
+def state(x: float) -> Bundle:
+    return Bundle(x=torch.tensor(x))
+
+
+def answered(ledger: Ledger, seq: int, ack: int) -> float:
+    """One message worked on: the new state is the old one plus 1, the answer ten times that."""
+    former = ledger.begin(seq, ack)
+    if former is not None:
+        return float(former.x)
+    x = float(ledger.committed.get("x", torch.tensor(0.0))) + 1
+    ledger.propose(seq, state(x), state(10 * x))
+    return 10 * x
+
+
+def test_a_used_upload_commits_its_state() -> None:
+    """Round 1 is acknowledged by the message of round 2, which goes on from its state."""
+    ledger = Ledger()
+    assert answered(ledger, seq=1, ack=0) == 10
+    assert answered(ledger, seq=2, ack=1) == 20
+    assert ledger.committed == state(1.0)
+    assert ledger.pending == state(2.0)
+
+
+def test_a_lost_or_refused_upload_is_rolled_back() -> None:
+    """The message of round 2 still acknowledges round 0: what round 1 left is dropped and the client starts again."""
+    ledger = Ledger()
+    answered(ledger, seq=1, ack=0)
+    assert answered(ledger, seq=2, ack=0) == 10
+    assert ledger.committed == {}
+    assert ledger.pending == state(1.0)
+
+
+def test_a_refusal_later_on_keeps_what_was_used_before() -> None:
+    """Used, refused, used: two steps count."""
+    ledger = Ledger()
+    answered(ledger, seq=1, ack=0)
+    answered(ledger, seq=2, ack=1)
+    assert answered(ledger, seq=3, ack=1) == 20
+    assert answered(ledger, seq=4, ack=3) == 30
+
+
+def test_the_same_message_again_gives_the_same_answer() -> None:
+    """A message that comes twice is worked on once, and its state is the same after it."""
+    ledger = Ledger()
+    answered(ledger, seq=1, ack=0)
+    first = answered(ledger, seq=2, ack=1)
+    assert answered(ledger, seq=2, ack=1) == first == 20
+    assert ledger.pending == state(2.0)
+
+
+def test_rounds_without_a_message_change_nothing() -> None:
+    """A client that is not chosen for long goes on from its last used upload: pending until then, not lost."""
+    ledger = Ledger()
+    answered(ledger, seq=1, ack=0)
+    assert ledger.state(1) == state(1.0)
+    assert answered(ledger, seq=40, ack=1) == 20
+
+
+def test_looking_at_the_state_changes_nothing() -> None:
+    """`state` says what the server believes, before and after the acknowledgement, without settling."""
+    ledger = Ledger()
+    answered(ledger, seq=1, ack=0)
+    assert ledger.state(0) == {}
+    assert ledger.state(1) == state(1.0)
+    assert ledger.committed == {}
+    assert ledger.pending == state(1.0)
+
+
+def test_an_acknowledgement_of_another_message_does_not_commit() -> None:
+    """Only the number of the pending message itself promotes it."""
+    ledger = Ledger()
+    answered(ledger, seq=3, ack=0)
+    assert ledger.settle(2) == {}
+    assert ledger.pending is None
+    assert ledger.settle(3) == {}
+
+
+def test_an_empty_state_is_a_state() -> None:
+    """A method that keeps nothing is still answered from memory when a message comes twice."""
+    ledger = Ledger()
+    assert ledger.begin(1, 0) is None
+    ledger.propose(1, Bundle(), Bundle())
+    assert ledger.begin(1, 0) == Bundle()
+    assert ledger.settle(1) == {}
+
+
+def test_a_restored_client_goes_on_from_its_committed_state() -> None:
+    """After a restart there is a committed state only; the server's acknowledgement of it changes nothing."""
+    ledger = Ledger(committed=state(5.0))
+    assert answered(ledger, seq=9, ack=8) == 60
+    assert ledger.state(9) == state(6.0)

@@ -1,0 +1,325 @@
+"""The round loop: what is sent and counted, what is refused, when clients are evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Recipe, Round, to_all, to_each
+from fedkin.engines import Message, Plan, Report, begin, join_rounds, rounds
+from fedkin.methods import DAPFL, IFCA, METHODS, FedAvg, FedPer, PFedCS
+from fedkin.testing.toys import network
+from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
+
+P = network("mlp").size  # 73 numbers of four bytes
+
+
+def reports(method: Method, touch: Touch | None = None, **changes: Any) -> list[Report]:
+    plan = {"rounds": 3, "participation": 0.7, **changes.pop("plan", {})}
+    return play(method, Setting(plan=Plan(**plan), **changes), touch=touch).reports
+
+
+def variant(**steps: Any) -> Method:
+    """FedAvg with other steps."""
+    body = {n: FedAvg.__dict__[n] for n in ("init", "distribute", "client_update", "aggregate")}
+    made: Method = type("Variant", (Method,), {**body, "after_training": False, **steps})()
+    return made
+
+
+def replies(client: int, change: Any) -> Touch:
+    """One client's upload is changed on its way."""
+
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+        answers, missing = pass_on(messages)
+        if client in answers:
+            answers[client] = change(answers[client])
+        return answers, missing
+
+    return touch
+
+
+# ---- the plan -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rounds", 0, "rounds must be at least 1, got 0"),
+        ("participation", 0.0, r"participation must be in \(0, 1\], got 0.0"),
+        ("participation", 1.1, r"participation must be in \(0, 1\], got 1.1"),
+        ("participation", float("nan"), r"participation must be in \(0, 1\], got nan"),
+        ("eval_every", 0, "eval_every must be at least 1, got 0"),
+        ("bound", 0.0, "bound must be above 0, got 0.0"),
+        ("bound", float("nan"), "bound must be above 0, got nan"),
+    ],
+)
+def test_a_plan_out_of_range_is_refused(field: str, value: Any, message: str) -> None:
+    """The message has the range and what came."""
+    with pytest.raises(ConfigError, match=message):
+        Plan(**{"rounds": 5, field: value})
+
+
+def test_clients_are_evaluated_every_so_many_rounds_and_in_the_last_ten() -> None:
+    """The final figure is a mean over the last ten rounds, so these are always evaluated."""
+    plan = Plan(rounds=25, eval_every=7)
+    assert [t for t in range(1, 26) if plan.evaluates(t)] == [7, 14, *range(16, 26)]
+    assert [t for t in range(1, 5) if Plan(rounds=4, eval_every=100).evaluates(t)] == [1, 2, 3, 4]
+
+
+def test_a_round_that_is_not_evaluated_has_an_empty_evaluation() -> None:
+    """The loop asks the plan."""
+    found = reports(FedAvg(), plan={"rounds": 14, "eval_every": 3, "participation": 0.2})
+    assert [r.round for r in found if not r.evaluation] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("participation", "size"), [(1.0, 6), (0.7, 4), (0.5, 3), (1 / 3, 2), (0.1, 1), (0.01, 1)])
+def test_cohorts_have_the_share_asked_for_and_at_least_one(participation: float, size: int) -> None:
+    """Rounded down, except for what is a whole number up to rounding (a third of six is two)."""
+    for r in reports(FedAvg(), plan={"participation": participation}):
+        assert len(r.cohort) == len(set(r.cohort)) == size
+        assert r.cohort == sorted(r.cohort)
+
+
+def test_cohorts_are_the_same_for_every_method_of_a_seed() -> None:
+    """Methods are compared on the same schedule; another seed has another."""
+    plan = {"rounds": 4, "participation": 0.5}
+    schedule = [[r.cohort for r in reports(m, plan=plan)] for m in (FedAvg(), FedPer(), IFCA(), DAPFL())]
+    assert all(s == schedule[0] for s in schedule)
+    assert [r.cohort for r in reports(FedAvg(), plan={**plan, "seed": 5})] != schedule[0]
+
+
+# ---- bytes --------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_the_numbers_sent() -> None:
+    """FedAvg: a model down and one up for each of four clients; in round 1 also six sizes of eight bytes."""
+    first, *rest = reports(FedAvg())
+    assert first.bytes_down == 4 * 4 * P
+    assert first.bytes_up == 4 * 4 * P + 6 * 8
+    assert {(r.bytes_down, r.bytes_up) for r in rest} == {(16 * P, 16 * P)}
+
+
+def test_what_clients_say_of_themselves_is_counted_when_they_join() -> None:
+    """DA-PFL: size and three class counts of eight bytes each, for four clients in round 1 and two in round 3."""
+    found = reports(DAPFL(), joins=join_rounds(6, "2@3"))
+    up = [r.bytes_up - len(r.answered) * 4 * P for r in found]
+    assert up == [4 * 32, 0, 2 * 32]
+    assert [r.joined for r in found] == [[0, 1, 2, 3], [], [4, 5]]
+
+
+def test_rows_are_counted_for_those_who_get_them() -> None:
+    """A row that only some are given costs only theirs; what is for all costs each of them."""
+
+    def distribute(self: Method, s: Bundle, r: Round) -> Download:
+        given = torch.arange(len(r.ids)) < 1
+        return to_all(model=s.model) | to_each(given=given, extra=torch.zeros(len(r.ids), 10))
+
+    found = reports(variant(distribute=distribute))
+    assert [r.bytes_down for r in found] == [4 * 4 * P + 40] * 3
+
+
+def test_lost_answers_are_not_counted_and_refused_ones_are() -> None:
+    """Bytes up are what reached the server; bytes down what was sent."""
+    cohort = reports(FedAvg())[1].cohort
+    lost = reports(FedAvg(), lose({2: cohort[:1]}))[1]
+    refused = reports(FedAvg(), replies(cohort[0], lambda b: b.but(model=b.model / 0)))[1]
+    assert (lost.bytes_down, lost.bytes_up) == (16 * P, 12 * P)
+    assert (refused.bytes_down, refused.bytes_up) == (16 * P, 16 * P)
+
+
+def test_classifiers_travel_only_while_they_are_needed() -> None:
+    """PFedCS: in stage 2 bodies alone go up and down."""
+    net = network("mlp")
+    head = net.head.stop
+    found = reports(PFedCS(beta=1), plan={"participation": 1.0})
+    body = 6 * 4 * (P - head)
+    assert [r.bytes_up for r in found] == [body + 6 * 8, body, body]
+    assert [r.bytes_down for r in found] == [body] * 3
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda b: Bundle(), r"sent \[\], expected \['model'\]"),
+        (lambda b: b.but(n=torch.tensor(5)), r"sent \['model', 'n'\], expected \['model'\]"),
+        (lambda b: b.but(model=b.model[:-1]), r"model is torch.float32 \[72\], expected torch.float32 \[73\]"),
+        (lambda b: b.but(model=b.model[None]), r"model is torch.float32 \[1, 73\], expected"),
+        (lambda b: b.but(model=b.model.double()), r"model is torch.float64 \[73\], expected torch.float32"),
+        (lambda b: b.but(model=b.model * float("nan")), "model holds nan, expected finite numbers up to 1e"),
+        (lambda b: b.but(model=b.model - 1e30), r"model holds 1e\+30, expected finite numbers up to 1e\+08"),
+    ],
+    ids=["empty", "a name more", "shape", "dimension", "type", "nan", "1e30"],
+)
+def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, reason: str) -> None:
+    """The round goes on with the others as if this answer had been lost, and the report says why."""
+    victim = reports(FedAvg())[0].cohort[1]
+    touched = play(FedAvg(), Setting(plan=Plan(2, 0.7)), touch=replies(victim, change))
+    plain = play(FedAvg(), Setting(plan=Plan(2, 0.7)), touch=lose({1: [victim], 2: [victim]}))
+    for r in touched.reports:
+        if victim in r.cohort:
+            assert list(r.refused) == [victim]
+            assert re.match(reason, r.refused[victim])
+        assert victim not in r.answered
+    assert torch.equal(touched.server.state.model, plain.server.state.model)
+
+
+def test_the_bound_is_the_plans() -> None:
+    """A plan that allows less refuses more."""
+    (r,) = reports(FedAvg(), plan={"rounds": 1, "bound": 1e-3})
+    assert len(r.refused) == 4
+    assert r.answered == []
+
+
+def test_a_round_in_which_all_are_refused_changes_nothing() -> None:
+    """`aggregate` is not called, nobody is acknowledged, the next round starts from the same state."""
+    trial = play(FedAvg(), Setting(plan=Plan(2, bound=1e-3)))
+    assert torch.equal(trial.server.state.model, network("mlp").w0)
+    assert trial.server.acks.tolist() == [0] * 6
+    assert trial.server.round == 2
+
+
+def test_uploads_come_to_aggregate_in_ascending_order() -> None:
+    """Row i came from r.ids[i], whatever the order in which answers arrived."""
+    seen: list[tuple[list[int], Tensor]] = []
+
+    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        seen.append((r.ids.tolist(), up.model[:, 0]))
+        return s
+
+    def backwards(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+        answers, missing = pass_on(messages)
+        return {i: answers[i] for i in sorted(answers, reverse=True)}, missing
+
+    method = variant(aggregate=aggregate)
+    trial = play(method, Setting(plan=Plan(1, 0.7)), touch=backwards)
+    ids, first = seen[0]
+    assert ids == sorted(ids) == trial.reports[0].answered
+    assert first.tolist() == [float(trial.uploads[0][i].model[0]) for i in ids]
+
+
+# ---- a method that breaks its contract ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            {"sample": lambda self, s, r: torch.tensor([0, 6])},
+            r"sample of Variant gave \[0, 6\], which must be distinc",
+        ),
+        ({"sample": lambda self, s, r: torch.tensor([2, 2])}, r"sample of Variant gave \[2, 2\]"),
+        (
+            {"sample": lambda self, s, r: torch.tensor([-1])},
+            r"sample of Variant gave \[-1\].*out of \[0, 1, 2, 3, 4, 5",
+        ),
+        ({"distribute": lambda self, s, r: to_each(model=s.model[None])}, "'model' has 1 rows for 4 clients"),
+        ({"deliver": lambda self, s, r: to_each(model=s.model.repeat(7, 1))}, "'model' has 7 rows for 6 clients"),
+    ],
+    ids=["not there", "twice", "negative", "too few rows", "too many rows"],
+)
+def test_the_server_side_of_a_method_is_checked(steps: dict[str, Any], message: str) -> None:
+    """Sampled clients must be there and distinct; there is one row for each receiver."""
+    with pytest.raises(MethodError, match=message):
+        reports(variant(**steps))
+
+
+# ---- nobody there -------------------------------------------------------------------------------------------------
+
+
+class Nobody:
+    """A transport to which nobody has come yet."""
+
+    def available(self, round: int) -> list[int]:
+        return []
+
+    def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        return {}
+
+    def exchange(self, messages: Mapping[int, Message]) -> Replies:
+        assert not messages
+        return {}, {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_pass_while_nobody_is_there(name: str) -> None:
+    """Every method waits with its state unchanged until the first client comes."""
+    net, plan = network("mlp"), Plan(rounds=2)
+    method = METHODS[name]()
+    server = begin(method, net, plan)
+    before = server.state.owned()
+    for r in rounds(method, net, Recipe(), Nobody(), plan, server):
+        assert (r.cohort, r.answered, r.joined, r.evaluation) == ([], [], [], {})
+        assert (r.bytes_down, r.bytes_up) == (0, 0)
+    assert server.round == 2
+    assert all(torch.equal(server.state[n], t) for n, t in before.items())
+
+
+# ---- reports ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_told() -> None:
+    """Ids and reasons of those who did not answer; the server acknowledges only the others."""
+    cohort = reports(FedAvg())[1].cohort
+    trial = play(FedAvg(), Setting(plan=Plan(3, 0.7)), touch=lose({2: cohort[:2]}))
+    assert trial.reports[1].missing == dict.fromkeys(cohort[:2], "lost")
+    assert trial.reports[1].answered == cohort[2:]
+    assert all(int(trial.moments[2].server.acks[i]) != 2 for i in cohort[:2])
+    assert all(int(trial.moments[2].server.acks[i]) == 2 for i in cohort[2:])
+
+
+def test_clusters_that_clients_choose_are_reported_for_all() -> None:
+    """IFCA: the server knows the choice of those who answered, an evaluation that of everybody."""
+    (first, *_) = reports(IFCA(clusters=2))
+    assert first.clusters is not None
+    assert first.clusters.shape == (6,)
+    assert set(first.clusters.tolist()) <= {0, 1}
+
+
+def test_weights_and_notes_are_passed_on() -> None:
+    """Who learned from whom is a row per client of the cohort; numbers about the state come by name."""
+    for r in reports(DAPFL()):
+        assert r.weights is not None
+        assert r.weights.shape == (4, 6)
+    assert all("correction_to_step" in r.notes for r in reports(METHODS["cfic"]()))
+
+
+def test_times_are_those_of_the_round_and_its_parts() -> None:
+    """Server and exchange are within the round; the evaluation is counted beside it."""
+    for r in reports(FedAvg()):
+        s = r.seconds
+        assert min(s.values()) >= 0
+        assert s["server"] + s["exchange"] == pytest.approx(s["round"], abs=1e-3)
+
+
+def test_a_run_goes_on_from_a_server_in_the_middle() -> None:
+    """Rounds that were done are not done again; a finished run has none left."""
+    trial = play(FedAvg(), Setting(plan=Plan(4, 0.7)), stop=2)
+    assert [r.round for r in trial.reports] == [1, 2]
+    rest = play(FedAvg(), Setting(plan=Plan(4, 0.7)), since=trial.moments[-1])
+    assert [r.round for r in rest.reports] == [3, 4]
+    assert play(FedAvg(), Setting(plan=Plan(4, 0.7)), since=rest.moments[-1]).reports == []
+
+
+def test_means_may_weigh_all_clients_the_same() -> None:
+    """A plan with uniform means gives another model than one that weighs by samples."""
+    weighted = play(FedAvg(), Setting(plan=Plan(1)))
+    uniform = play(FedAvg(), Setting(plan=Plan(1, uniform=True)))
+    up = torch.stack([weighted.uploads[0][i].model for i in range(6)]).double()
+    torch.testing.assert_close(uniform.server.state.model, up.mean(0).float())
+    size = weighted.server.sizes.double()
+    torch.testing.assert_close(weighted.server.state.model, ((size / size.sum()) @ up).float())
+
+
+def test_to_all_reaches_newcomers_in_their_first_round() -> None:
+    """Somebody who joins in round 3 can be chosen in round 3 and is sent what the others are."""
+    method = variant(sample=lambda self, s, r: r.ids, distribute=lambda self, s, r: to_all(model=s.model))
+    found = reports(method, joins=join_rounds(6, "2@3"))
+    assert [r.answered for r in found] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]

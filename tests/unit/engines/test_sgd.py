@@ -1,0 +1,322 @@
+"""Local SGD, number by number: on 1/2 (w - a)^2 every step can be checked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy
+from fedkin.core.seeds import generator
+from fedkin.engines.loop import batches, sgd, take
+
+
+def quadratic(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """1/2 |w - a|^2 with a = 3: from w = 1 the gradient is -2."""
+    return 0.5 * (w - 3).square().sum()
+
+
+def to_mean(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """1/2 (w - mean of the batch's inputs)^2."""
+    return 0.5 * (w - batch.x.mean()).square().sum()
+
+
+def points(n: int) -> Data:
+    """Inputs 0, 1, ... n - 1."""
+    return Data(torch.arange(n, dtype=torch.float32)[:, None], torch.zeros(n, dtype=torch.int64))
+
+
+LINEAR = Net(lambda: nn.Sequential(nn.Linear(1, 1)), (1,), 1)  # [weight, bias]: P = 2
+SCALAR = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), 1)
+
+
+def train(recipe: dict[str, Any], request: dict[str, Any], n: int = 1, start: float = 1.0, net: Net = SCALAR) -> Tensor:
+    """SGD of the quadratic loss from ``start`` in every number, lr 0.1."""
+    w = torch.full((net.size,), start)
+    asked = Train(w, **{"loss": quadratic, **request})
+    return sgd(asked, points(n), net, Recipe(**{"lr": 0.1, **recipe}), generator(0))
+
+
+def test_plain_sgd() -> None:
+    """w - 0.1 (w - 3), twice: 1, 1.2, 1.38."""
+    torch.testing.assert_close(train({"steps": 2}, {}), torch.tensor([1.38]))
+
+
+def test_momentum() -> None:
+    """v = -2, then 0.5 * -2 - 1.8 = -2.8: 1, 1.2, 1.48."""
+    torch.testing.assert_close(train({"steps": 2, "momentum": 0.5}, {}), torch.tensor([1.48]))
+
+
+def test_weight_decay() -> None:
+    """d = -2 + 0.5 * 1 = -1.5, then -1.85 + 0.575 = -1.275: 1, 1.15, 1.2775."""
+    torch.testing.assert_close(train({"steps": 2, "weight_decay": 0.5}, {}), torch.tensor([1.2775]))
+
+
+def test_weight_decay_comes_before_momentum() -> None:
+    """v = -1.5, then 0.5 * -1.5 - 1.275 = -2.025: 1.15 + 0.2025."""
+    got = train({"steps": 2, "weight_decay": 0.5, "momentum": 0.5}, {})
+    torch.testing.assert_close(got, torch.tensor([1.3525]))
+
+
+def test_weight_decay_may_spare_biases() -> None:
+    """With decay_biases=False the weight goes to 1.15 and the bias, without decay, to 1.2."""
+    got = train({"steps": 1, "weight_decay": 0.5, "decay_biases": False}, {}, net=LINEAR)
+    torch.testing.assert_close(got, torch.tensor([1.15, 1.2]))
+    torch.testing.assert_close(train({"steps": 1, "weight_decay": 0.5}, {}, net=LINEAR), torch.tensor([1.15, 1.15]))
+
+
+def test_weight_decay_spares_biases_inside_a_part() -> None:
+    """The same when only a part moves: here the bias alone, which is spared."""
+    recipe = {"steps": 1, "weight_decay": 0.5, "decay_biases": False}
+    torch.testing.assert_close(train(recipe, {"only": slice(1, 2)}, net=LINEAR), torch.tensor([1.0, 1.2]))
+
+
+def test_proximal_term() -> None:
+    """d = -2 + 1 (1 - 0) = -1, then -1.9 + 1.1 = -0.8: 1, 1.1, 1.18."""
+    torch.testing.assert_close(train({"steps": 2}, {"center": torch.zeros(1), "mu": 1.0}), torch.tensor([1.18]))
+
+
+def test_proximal_term_goes_through_momentum() -> None:
+    """v = -1, then 0.5 * -1 - 0.8 = -1.3: 1.1 + 0.13."""
+    got = train({"steps": 2, "momentum": 0.5}, {"center": torch.zeros(1), "mu": 1.0})
+    torch.testing.assert_close(got, torch.tensor([1.23]))
+
+
+def test_proximal_step_after_the_gradient_step() -> None:
+    """It stays out of the momentum and starts from the old w: 1 + 0.2 - 0.1 = 1.1, then + 0.29 - 0.11 = 1.28."""
+    got = train({"steps": 2, "momentum": 0.5}, {"center": torch.zeros(1), "mu": 1.0, "prox_after": True})
+    torch.testing.assert_close(got, torch.tensor([1.28]))
+
+
+def test_a_center_without_weight_pulls_nothing() -> None:
+    """mu = 0 is exactly plain SGD, before and after."""
+    plain = train({"steps": 3}, {})
+    assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0)}), plain)
+    assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0), "prox_after": True}), plain)
+    assert torch.equal(train({"steps": 3}, {"mu": 4.0}), plain)
+
+
+def test_linear_term() -> None:
+    """d = -2 + 0.5, then -1.85 + 0.5: 1, 1.15, 1.285."""
+    torch.testing.assert_close(train({"steps": 2}, {"linear": torch.tensor([0.5])}), torch.tensor([1.285]))
+
+
+def test_only_a_part_moves() -> None:
+    """What is outside ``only`` stays bit for bit, with decay, a center and a linear term that would move it."""
+    terms = {"center": torch.tensor([0.0, 9.0]), "mu": 1.0, "linear": torch.tensor([0.5, 9.0]), "only": slice(0, 1)}
+    got = train({"steps": 1, "weight_decay": 0.5}, terms, net=LINEAR)
+    torch.testing.assert_close(got, torch.tensor([1.0, 1.0]))  # -2 + 0.5 + 0.5 + 1 = 0
+    assert got[1] == 1
+    assert train({"steps": 1}, {"only": slice(0, 1)}, net=LINEAR).tolist() == pytest.approx([1.2, 1.0])
+
+
+def test_a_frozen_part_has_no_gradient() -> None:
+    """With only the head moving the body is not differentiated: its gradient would come out as zero."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), (2,), 2)
+    data = Data(torch.randn(4, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1]))
+    w = sgd(Train(net.w0, only=net.head), data, net, Recipe(lr=0.1), generator(0))
+    assert torch.equal(w[net.body], net.w0[net.body])
+    assert not torch.equal(w[net.head], net.w0[net.head])
+
+
+def test_the_step_size_falls_after_every_local_epoch() -> None:
+    """epoch_decay 0.5: 1 + 0.1 * 2 = 1.2, then 1.2 + 0.05 * 1.8 = 1.29."""
+    torch.testing.assert_close(train({"epochs": 2, "epoch_decay": 0.5}, {}), torch.tensor([1.29]))
+
+
+def test_the_step_size_falls_after_every_pass_of_steps() -> None:
+    """Counting in steps, a pass over the data is an epoch, too: two samples in batches of one, three steps."""
+    got = train({"steps": 3, "batch": 1, "epoch_decay": 0.5}, {}, n=2)  # 0.1, 0.1, 0.05
+    torch.testing.assert_close(got, torch.tensor([1.38 + 0.05 * 1.62]))
+
+
+def test_a_requests_own_settings_beat_the_runs() -> None:
+    """lr, steps, momentum and weight decay of the request are used where it has them."""
+    own = {"lr": 0.1, "steps": 2, "momentum": 0.5, "weight_decay": 0.5}
+    got = train({"lr": 7.0, "epochs": 9}, own)
+    torch.testing.assert_close(got, torch.tensor([1.3525]))
+
+
+def test_epochs_of_a_request_beat_steps_of_the_run() -> None:
+    """A request for two epochs on one batch takes two steps though the run counts nine steps."""
+    torch.testing.assert_close(train({"steps": 9}, {"epochs": 2}), torch.tensor([1.38]))
+
+
+def test_the_last_short_batch_is_trained_on() -> None:
+    """Three samples in batches of two are two steps of an epoch, the second on one sample."""
+    sizes: list[int] = []
+
+    def loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+        sizes.append(len(batch.y))
+        return quadratic(net, w, batch, aux)
+
+    got = train({"epochs": 1, "batch": 2}, {"loss": loss}, n=3)
+    assert sizes == [2, 1]
+    torch.testing.assert_close(got, torch.tensor([1.38]))
+
+
+def test_per_sample_rows_come_with_their_batch() -> None:
+    """The loss finds in ``aux`` the rows of exactly its samples, beside what is the same for all."""
+
+    def loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+        assert torch.equal(aux.mark[:, 0], 10 * batch.x[:, 0])
+        assert aux.same == 5
+        return to_mean(net, w, batch, aux)
+
+    marks = Bundle(mark=torch.arange(7.0)[:, None] * 10)
+    train({"epochs": 2, "batch": 3}, {"loss": loss, "per_sample": marks, "aux": Bundle(same=torch.tensor(5))}, n=7)
+
+
+def test_nothing_that_was_given_is_written_to() -> None:
+    """Start, center, linear term and data have the values and version counters they had."""
+    given = {"start": torch.ones(1), "center": torch.zeros(1), "linear": torch.ones(1)}
+    data = points(5)
+    kept = {**given, "x": data.x, "y": data.y}
+    before = {n: (t.clone(), t._version) for n, t in kept.items()}
+    asked = Train(**given, loss=to_mean, mu=0.5)
+    got = sgd(asked, data, SCALAR, Recipe(momentum=0.9, weight_decay=0.1, batch=2), generator(0))
+    assert not torch.equal(got, given["start"])
+    assert all(torch.equal(t, before[n][0]) and t._version == before[n][1] for n, t in kept.items())
+    assert not got.requires_grad
+
+
+def test_a_client_without_samples_keeps_its_start() -> None:
+    """No samples, no steps, counted in epochs or in steps."""
+    empty = Data(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
+    for recipe in (Recipe(epochs=3), Recipe(steps=3)):
+        got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, recipe, generator(0))
+        assert torch.equal(got, torch.ones(1))
+
+
+# ---- batches ------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_covers_every_sample_once() -> None:
+    """Batches of an epoch are a permutation; the next epoch has another; only the last batch ends the epoch."""
+    found = list(batches(7, Recipe(batch=3, epochs=2), generator(4), skip_single=False))
+    assert [len(index) for _, index in found] == [3, 3, 1, 3, 3, 1]
+    assert [end for end, _ in found] == [False, False, True] * 2
+    first, second = (torch.cat([index for _, index in found[i : i + 3]]).tolist() for i in (0, 3))
+    assert sorted(first) == sorted(second) == list(range(7))
+    assert first != second
+
+
+def test_steps_go_on_over_new_permutations() -> None:
+    """Four steps on five samples in batches of two: a whole pass of three, and the first of the next."""
+    found = list(batches(5, Recipe(batch=2, steps=4), generator(4), skip_single=False))
+    assert [len(index) for _, index in found] == [2, 2, 1, 2]
+    assert [end for end, _ in found] == [False, False, True, False]
+    assert sorted(torch.cat([index for _, index in found[:3]]).tolist()) == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("n", "recipe", "sizes"),
+    [
+        (5, Recipe(batch=2, epochs=2), [2, 2, 2, 2]),
+        (5, Recipe(batch=2, steps=3), [2, 2, 2]),
+        (4, Recipe(batch=2, epochs=1), [2, 2]),
+        (1, Recipe(batch=2, epochs=3), []),
+        (1, Recipe(batch=2, steps=3), []),
+    ],
+)
+def test_a_batch_of_one_can_be_left_out(n: int, recipe: Recipe, sizes: list[int]) -> None:
+    """For batch normalisation: epochs get shorter, steps are filled from the next pass, one sample gives none."""
+    assert [len(index) for _, index in batches(n, recipe, generator(4), skip_single=True)] == sizes
+
+
+def test_the_epoch_ends_with_the_last_batch_that_is_used() -> None:
+    """With the single sample left out, the batch before it ends the epoch (and lowers the step size)."""
+    assert [end for end, _ in batches(5, Recipe(batch=2), generator(4), skip_single=True)] == [False, True]
+
+
+def test_rows_keep_their_memory_layout() -> None:
+    """Images stay channels-last when a batch is taken, so that convolutions need not convert every batch."""
+    x = torch.randn(6, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    index = torch.tensor([4, 0, 2])
+    got = take(x, index)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(got, x[index])
+    flat = torch.randn(6, 3)
+    assert torch.equal(take(flat, index), flat[index])
+
+
+# ---- batch normalisation ------------------------------------------------------------------------------------------
+
+
+def _norm_net() -> Net:
+    return Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), (2,), 2)
+
+
+def _norm_data(n: int) -> Data:
+    return Data(torch.randn(n, 2, generator=generator(2)) + 5, torch.arange(n) % 2)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"mu": 0.5, "prox_after": False},
+        {"mu": 0.5, "prox_after": True},
+        {"weight_decay": 0.5},
+        {"momentum": 0.9, "mu": 0.5},
+        {"linear": True},
+    ],
+    ids=["proximal", "proximal step", "decay", "momentum", "linear"],
+)
+def test_running_statistics_are_moved_by_the_forward_pass_only(terms: dict[str, Any]) -> None:
+    """After one step the buffers are what plain SGD leaves, whatever else pulls at the vector."""
+    net, data = _norm_net(), _norm_data(8)
+    if "mu" in terms:
+        terms = {**terms, "center": net.w0 + 100}
+    if "linear" in terms:
+        terms = {**terms, "linear": torch.full((net.size,), 100.0)}
+    one = Recipe(steps=1, batch=8, lr=0.1)
+    plain = sgd(Train(net.w0), data, net, one, generator(0))
+    pulled = sgd(Train(net.w0, **terms), data, net, one, generator(0))
+    assert torch.equal(plain[net.buffers], pulled[net.buffers])
+    assert not torch.equal(plain[net.buffers], net.w0[net.buffers])
+    assert not torch.equal(plain[net.params], pulled[net.params])
+
+
+def test_running_statistics_are_those_of_torch() -> None:
+    """The tail of the vector after two batches is what a module in train mode holds; so are the parameters."""
+    net, data = _norm_net(), _norm_data(8)
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    module.load_state_dict(net.unflatten(net.w0), strict=False)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)
+    recipe = Recipe(batch=4, lr=0.1, momentum=0.5, weight_decay=0.01)
+    for _, index in batches(8, recipe, generator(0), skip_single=True):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(data.x[index]), data.y[index]).backward()
+        optimiser.step()
+    torch.testing.assert_close(sgd(Train(net.w0), data, net, recipe, generator(0)), net.flatten(module))
+
+
+def test_a_frozen_body_keeps_its_running_statistics() -> None:
+    """With only the head moving, batch normalisation runs in eval mode and learns nothing; with the body it does."""
+    net, data = _norm_net(), _norm_data(8)
+    head = sgd(Train(net.w0, only=net.head), data, net, Recipe(lr=0.1), generator(0))
+    body = sgd(Train(net.w0, only=net.body), data, net, Recipe(lr=0.1), generator(0))
+    assert torch.equal(head[net.buffers], net.w0[net.buffers])
+    assert not torch.equal(body[net.buffers], net.w0[net.buffers])
+    assert torch.equal(body[net.head], net.w0[net.head])
+
+
+@pytest.mark.parametrize(("n", "moves"), [(1, False), (3, True)])
+def test_a_network_with_batch_normalisation_skips_a_batch_of_one(n: int, moves: bool) -> None:
+    """One sample cannot be trained on at all; of three in batches of two, the last is left out. No error."""
+    net = _norm_net()
+    got = sgd(Train(net.w0), _norm_data(n), net, Recipe(batch=2, lr=0.1), generator(0))
+    assert torch.equal(got, net.w0) != moves
+    assert bool(got.isfinite().all())
+
+
+def test_the_default_loss_is_cross_entropy() -> None:
+    """One step on one batch is w - lr times the gradient of torch's cross-entropy."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 2)), (2,), 2)
+    data = Data(torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([0, 1]))
+    w = net.w0.requires_grad_()
+    (grad,) = torch.autograd.grad(cross_entropy(net, w, Batch(data.x, data.y), Bundle()), w)
+    got = sgd(Train(net.w0), data, net, Recipe(lr=0.1), generator(0))
+    torch.testing.assert_close(got, net.w0 - 0.1 * grad)

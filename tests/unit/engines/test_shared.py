@@ -1,0 +1,110 @@
+"""Bundles through shared memory come out as they went in."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from fedkin.core import Bundle
+from fedkin.engines.shared import Slab, slab_bytes
+
+DTYPES = ["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64"]
+
+
+def same(a: Bundle, b: Bundle) -> bool:
+    alike = all(a[n].shape == b[n].shape and a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
+    return list(a) == list(b) and alike
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("room", [1 << 16, 0], ids=["in the slab", "as raw bytes"])
+def test_every_type_survives(dtype: str, room: int) -> None:
+    """Numbers of every type come back with type, shape and bits, through the slab and through the pipe's bytes."""
+    t = torch.tensor([[0.0, 1.0, 2.5], [-3.0, 100.0, 1.0]]).abs().to(getattr(torch, dtype))
+    bundle = Bundle(t=t, scalar=t[0, 1], column=t[:, 1], turned=t.T)
+    slab = Slab(1 << 16)
+    entries, _ = slab.write(bundle, 0, room)
+    assert all((e.raw is None) == (room > 0) for e in entries)
+    assert same(slab.read(entries), bundle)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0, 2)])
+def test_empty_tensors_survive(shape: tuple[int, ...]) -> None:
+    """A tensor without numbers keeps its shape and type, and takes no room."""
+    slab = Slab(4096)
+    bundle = Bundle(a=torch.empty(shape, dtype=torch.int64), b=torch.ones(2))
+    entries, free = slab.write(bundle, 0, 4096)
+    assert same(slab.read(entries), bundle)
+    assert free == 64
+
+
+def test_an_empty_bundle_is_no_entries() -> None:
+    """A client that keeps nothing costs nothing."""
+    slab = Slab(4096)
+    assert slab.write(Bundle(), 128, 4096) == ([], 128)
+    assert slab.read([]) == Bundle()
+
+
+def test_what_does_not_fit_goes_as_bytes_and_the_rest_in_the_slab() -> None:
+    """A tensor larger than the room left is sent raw; a smaller one after it still finds its place."""
+    slab = Slab(4096)
+    bundle = Bundle(small=torch.ones(8), large=torch.arange(5000), last=torch.zeros(3))
+    entries, free = slab.write(bundle, 0, 4096)
+    assert [e.raw is None for e in entries] == [True, False, True]
+    assert free == 128
+    assert same(slab.read(entries), bundle)
+
+
+def test_exactly_full_is_full() -> None:
+    """The last byte of the room can be used, the next one not."""
+    slab = Slab(4096)
+    entries, free = slab.write(Bundle(a=torch.ones(1024)), 0, 4096)
+    assert (entries[0].raw, free) == (None, 4096)
+    entries, _ = slab.write(Bundle(a=torch.ones(1)), free, 4096)
+    assert entries[0].raw is not None
+
+
+def test_tensors_lie_on_boundaries_of_64_bytes() -> None:
+    """As torch's own do: on it the last bit of a matrix product may depend."""
+    slab = Slab(4096)
+    bundle = Bundle({f"t{i}": torch.ones(i + 1, dtype=torch.uint8) for i in range(10)})
+    entries, _ = slab.write(bundle, 2048, 4096)
+    assert all(t.data_ptr() % 64 == 0 for t in slab.read(entries).values())
+    assert [e.offset for e in entries] == [2048 + 64 * i for i in range(10)]
+
+
+def test_halves_do_not_touch() -> None:
+    """Writing one half leaves what lies in the other."""
+    slab = Slab(8192)
+    first, _ = slab.write(Bundle(a=torch.full((1024,), 1.0)), 0, 4096)
+    slab.write(Bundle(a=torch.full((1024,), 2.0)), 4096, 8192)
+    assert torch.equal(slab.read(first).a, torch.ones(1024))
+
+
+def test_reading_is_looking_and_owned_is_a_copy() -> None:
+    """What is read is a view that changes with the slab; a copy of it does not."""
+    slab = Slab(4096)
+    entries, _ = slab.write(Bundle(a=torch.ones(4)), 0, 4096)
+    view, copy = slab.read(entries), slab.read(entries).owned()
+    slab.write(Bundle(a=torch.zeros(4)), 0, 4096)
+    assert torch.equal(view.a, torch.zeros(4))
+    assert torch.equal(copy.a, torch.ones(4))
+
+
+def test_a_tensor_with_gradient_is_written_without() -> None:
+    """Client code may return a tensor of a graph; the numbers leave."""
+    slab = Slab(4096)
+    entries, _ = slab.write(Bundle(a=torch.ones(3, requires_grad=True) * 2), 0, 4096)
+    assert not slab.read(entries).a.requires_grad
+
+
+def test_slabs_stay_within_the_memory() -> None:
+    """All slabs together take at most an eighth of the memory as address space, each at most 1 GiB, whole pages."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for workers in (1, 2, 8, 64):
+        size = slab_bytes(workers)
+        assert (1 << 20) <= size <= (1 << 30)
+        assert size % 4096 == 0
+        assert size == 1 << 20 or 2 * workers * size <= memory // 8

@@ -1,0 +1,209 @@
+"""Clients on one machine: who is there, who answers, and what each keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, ConfigError, Method, Recipe
+from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, join_rounds, rounds
+from fedkin.methods import DAPFL, FedAvg, Local
+from fedkin.testing.toys import federation, network
+from fedkin.testing.trial import Setting, play
+
+
+def simulation(method: Method | None = None, **more: Any) -> Simulation:
+    job = Job(method or Local(), network("mlp"), Recipe(epochs=1, batch=4, lr=0.1), federation(), seed=1)
+    return Simulation(Loop().start(job), 6, **more)
+
+
+def message(round: int, ack: int = 0, step: Any = "update") -> Message:
+    return Message(step, round, round, ack, Bundle())
+
+
+# ---- who comes when -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds_"),
+    [
+        (None, [1, 1, 1, 1]),
+        ("", [1, 1, 1, 1]),
+        ("1@2", [1, 1, 1, 2]),
+        ("3@50", [1, 50, 50, 50]),
+        ("1@80,2@50", [1, 50, 50, 80]),
+        (" 1@5 , 1@9 ", [1, 1, 5, 9]),
+    ],
+)
+def test_late_joiners_have_the_highest_numbers(text: str | None, rounds_: list[int]) -> None:
+    """3@50: three clients join in round 50; parts may come in any order."""
+    assert join_rounds(4, text) == rounds_
+
+
+@pytest.mark.parametrize("text", ["3", "3@", "@3", "a@3", "3@b", "-1@3", "0@3", "3@1", "3@0", "1@2,", "1.5@3", "2@@3"])
+def test_another_form_is_refused_with_the_part_that_is_wrong(text: str) -> None:
+    """The message shows the form and what came."""
+    with pytest.raises(ConfigError, match="join_late must look like 3@50"):
+        join_rounds(9, text)
+
+
+@pytest.mark.parametrize("text", ["4@2", "3@2,1@3", "9@9"])
+def test_somebody_must_be_there_from_the_start(text: str) -> None:
+    """All clients late would leave the first rounds empty."""
+    with pytest.raises(ConfigError, match="of 4 clients join late; at least one must be there"):
+        join_rounds(4, text)
+
+
+@pytest.mark.parametrize("joins", [[1, 1], [], [1, 1, 1, 1, 2, 1], [2, 1, 1, 1, 1, 1]])
+def test_joins_must_fit_the_clients(joins: list[int]) -> None:
+    """Clients are numbered in the order in which they come: one round for each, ascending."""
+    with pytest.raises(ConfigError, match="joins must give the rounds of 6 clients in ascending order"):
+        simulation(joins=joins)
+
+
+def test_clients_are_available_from_the_round_they_join_in() -> None:
+    """And said to be new once, with their sizes."""
+    s = simulation(joins=join_rounds(6, "2@3"))
+    assert [s.available(t) for t in (1, 2, 3)] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+    assert {i: int(b.size) for i, b in s.joiners(0, 1).items()} == {0: 12, 1: 5, 2: 9, 3: 1}
+    assert s.joiners(4, 2) == {}
+    assert {i: int(b.size) for i, b in s.joiners(4, 3).items()} == {4: 7, 5: 6}
+
+
+def test_what_clients_say_can_be_changed_on_its_way_out() -> None:
+    """The filter sees each client's own bundle and what it returns is what the server knows."""
+
+    def coarse(client: int, said: Bundle) -> Bundle:
+        return said.but(counts=(said.counts > 0).to(torch.int64))
+
+    found = simulation(DAPFL(), outgoing=coarse).joiners(0, 1)
+    assert found[2].counts.tolist() == [1, 0, 0]
+    assert found[2].size == 9
+
+
+# ---- who answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, float("nan")])
+def test_dropout_is_a_chance_below_one(dropout: float) -> None:
+    """With certainty nobody would ever answer."""
+    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 1\)"):
+        simulation(dropout=dropout)
+
+
+def test_without_dropout_everybody_answers() -> None:
+    """No draw is made at all."""
+    answers, missing = simulation().exchange({i: message(1) for i in range(6)})
+    assert (sorted(answers), missing) == ([0, 1, 2, 3, 4, 5], {})
+
+
+def test_drop_outs_depend_on_seed_round_and_client_and_not_on_the_method() -> None:
+    """Two methods lose the same clients in the same rounds; another seed loses others; about the share asked for."""
+
+    def lost(method: Method, seed: int) -> list[list[int]]:
+        s = simulation(method, dropout=0.4, seed=seed)
+        return [sorted(s.exchange({i: message(t) for i in range(6)})[1]) for t in range(1, 31)]
+
+    def asked_alone(seed: int, client: int) -> list[bool]:
+        s = simulation(Local(), dropout=0.4, seed=seed)
+        return [bool(s.exchange({client: message(t)})[1]) for t in range(1, 31)]
+
+    same = lost(Local(), 1)
+    net = network("mlp")
+    s = simulation(FedAvg(), dropout=0.4, seed=1)
+    sent = [{i: Message("update", t, t, 0, Bundle(model=net.w0)) for i in range(6)} for t in range(1, 31)]
+    assert [sorted(s.exchange(m)[1]) for m in sent] == same
+    assert lost(Local(), 2) != same
+    assert asked_alone(1, 4) == [4 in missing for missing in same]
+    assert sum(map(len, same)) / 180 == pytest.approx(0.4, abs=0.12)
+
+
+def test_who_is_missing_is_told_why() -> None:
+    """A client that drops out is named; it keeps the state it had."""
+    s = simulation(dropout=0.999)
+    answers, missing = s.exchange({0: message(1), 1: message(1)})
+    assert answers == {}
+    assert missing == {0: "did not answer", 1: "did not answer"}
+    assert s.states(torch.zeros(6, dtype=torch.int64))[0] == {}
+
+
+def test_drop_outs_are_not_asked_when_evaluated() -> None:
+    """Evaluation is the experimenter's, not the network's: everybody answers."""
+    s = simulation(dropout=0.999)
+    answers, missing = s.exchange({i: message(1, step="evaluate") for i in range(6)})
+    assert (sorted(answers), missing) == ([0, 1, 2, 3, 4, 5], {})
+
+
+# ---- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_states_are_those_that_the_server_has_used() -> None:
+    """Before the acknowledgement a client's state is the old one, after it the new one."""
+    s = simulation()
+    s.exchange({2: message(1)})
+    assert s.states(torch.zeros(6, dtype=torch.int64))[2] == {}
+    acks = torch.tensor([0, 0, 1, 0, 0, 0])
+    assert list(s.states(acks)[2]) == ["model"]
+    assert list(s.states(acks)) == list(range(6))
+
+
+def test_an_evaluation_changes_no_state() -> None:
+    """Neither the committed nor the pending one, and it sees what the server acknowledges."""
+    s = simulation()
+    s.exchange({0: message(1)})
+    pending = s.ledgers[0].pending
+    before, _ = s.exchange({0: message(1, ack=0, step="evaluate")})
+    after, _ = s.exchange({0: message(1, ack=1, step="evaluate")})
+    assert s.ledgers[0].pending is pending
+    assert s.ledgers[0].committed == {}
+    w = s.states(torch.ones(6, dtype=torch.int64))[0].model
+    assert not torch.equal(w, network("mlp").w0)
+    assert before[0].test.sum() == after[0].test.sum() == 4
+
+
+def test_restored_clients_go_on_from_their_states() -> None:
+    """Put back and looked at again, states are equal."""
+    s = simulation()
+    s.exchange({i: message(1) for i in range(6)})
+    acks = torch.ones(6, dtype=torch.int64)
+    stored = {i: b.owned() for i, b in s.states(acks).items()}
+    fresh = simulation()
+    fresh.restore(stored)
+    assert all(torch.equal(fresh.states(acks)[i].model, b.model) for i, b in stored.items())
+    fresh.exchange({0: message(2, ack=1)})
+    s.exchange({0: message(2, ack=1)})
+    acks[0] = 2
+    assert torch.equal(fresh.states(acks)[0].model, s.states(acks)[0].model)
+    assert not torch.equal(s.states(acks)[0].model, stored[0].model)
+
+
+def test_seconds_of_training_are_those_of_the_last_round() -> None:
+    """An evaluation after the round, in which nothing was trained, does not overwrite them; a silent round is 0."""
+    net, recipe = network("mlp"), Recipe(epochs=1, batch=4, lr=0.1)
+    method, plan = FedAvg(), Plan(rounds=2)
+    s = simulation(method)
+    server = begin(method, net, plan)
+    for _ in rounds(method, net, recipe, s, plan, server):
+        assert s.training_s > 0
+    s.exchange({})
+    assert s.training_s == 0
+
+
+def test_uploads_and_states_of_different_clients_share_no_memory() -> None:
+    """Even where a method's clients all return the very tensor that they were sent."""
+
+    def client_update(self: Method, c: Any) -> Bundle:
+        c.state = Bundle(model=c.received.model, again=c.received.model)
+        return Bundle(model=c.received.model)
+
+    body = {n: FedAvg.__dict__[n] for n in ("init", "distribute", "aggregate")}
+    method = type("Echo", (Method,), {**body, "client_update": client_update})()
+    trial = play(method, Setting(plan=Plan(rounds=1)))
+    pointers = [trial.server.state.model.data_ptr()]
+    for ledger in trial.simulation.ledgers:
+        assert ledger.pending is not None
+        assert ledger.answer is not None
+        pointers += [t.untyped_storage().data_ptr() for b in (ledger.pending, ledger.answer) for t in b.values()]
+    assert len(set(pointers)) == 1 + 6 * 3

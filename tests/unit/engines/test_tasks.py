@@ -1,0 +1,293 @@
+"""One client's step, whatever the engine: what client code sees, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work, to_all
+from fedkin.core.seeds import generator
+from fedkin.engines import Answer, Job, Loop, Task
+from fedkin.engines.loop import sgd
+from fedkin.engines.tasks import perform
+from fedkin.testing.toys import ToyShard, federation, network
+
+
+def method(**steps: Callable[..., Any]) -> Method:
+    """A method that sends nothing, with these steps."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = yield Train(c.w0)
+        return Bundle(model=w)
+
+    body = {
+        "init": lambda self, r: Bundle(),
+        "distribute": lambda self, s, r: to_all(),
+        "client_update": client_update,
+        "aggregate": lambda self, s, r, up: s,
+        "personalize": lambda self, c: Bundle(model=c.w0),
+    }
+    made: Method = type("Made", (Method,), {**body, **steps})()
+    return made
+
+
+def job(m: Method, **changes: Any) -> Job:
+    made = Job(m, network("mlp"), Recipe(epochs=2, batch=4, lr=0.1), federation(), seed=1)
+    return replace(made, **changes)
+
+
+def step(j: Job, kind: Any = "update", client: int = 0, round: int = 1, **given: Bundle) -> Answer:
+    task = Task(kind, client, round, given.get("received", Bundle()), given.get("state", Bundle()))
+    return perform(j, task, sgd)
+
+
+# ---- what client code sees ----------------------------------------------------------------------------------------
+
+
+def test_a_client_sees_its_own_data_and_nothing_else() -> None:
+    """Id, round, both parts of its data, what it was sent and what it kept."""
+    seen: list[Client] = []
+
+    def client_update(self: Method, c: Client) -> Work:
+        seen.append(c)
+        yield Train(c.w0)
+        return Bundle()
+
+    j = job(method(client_update=client_update))
+    received, state = Bundle(a=torch.ones(1)), Bundle(b=torch.zeros(2))
+    step(j, client=4, round=7, received=received, state=state)
+    (c,) = seen
+    assert (c.id, c.round, c.seed) == (4, 7, 1)
+    assert torch.equal(c.data.x, j.shards[4].train.x)
+    assert torch.equal(c.validation.y, j.shards[4].validation.y)
+    assert (c.received, c.state) == (received, state)
+
+
+def test_rows_are_given_out_on_boundaries_of_64_bytes() -> None:
+    """A row of a matrix of odd width is copied to an aligned place: matrix products may depend on it in the last bit,
+    and the same row comes to another process as a copy."""
+    addresses: list[int] = []
+
+    def client_update(self: Method, c: Client) -> Work:
+        addresses.extend([c.received.model.data_ptr(), c.state.model.data_ptr()])
+        yield Train(c.w0)
+        return Bundle()
+
+    rows = torch.zeros(3, 73)
+    assert rows[1].data_ptr() % 64
+    step(job(method(client_update=client_update)), received=Bundle(model=rows[1]), state=Bundle(model=rows[2]))
+    assert [a % 64 for a in addresses] == [0, 0]
+
+
+def test_the_step_size_falls_with_the_rounds() -> None:
+    """lr_decay multiplies once per round after the first: 0.1, 0.05, 0.025."""
+    seen: list[float] = []
+
+    def client_update(self: Method, c: Client) -> Work:
+        seen.append(c.recipe.lr)
+        yield Train(c.w0)
+        return Bundle()
+
+    j = job(method(client_update=client_update), recipe=Recipe(lr=0.1, lr_decay=0.5))
+    for t in (1, 2, 3):
+        step(j, round=t)
+    assert seen == pytest.approx([0.1, 0.05, 0.025])
+
+
+def test_images_come_channels_last_where_the_network_likes_it() -> None:
+    """Data are laid out as the network is fastest on, in training and outside it."""
+    net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)), (2, 4, 4), 3)
+    images = Data(torch.randn(4, 2, 4, 4, generator=generator(0)), torch.tensor([0, 1, 2, 0]))
+    layouts: list[bool] = []
+
+    def client_update(self: Method, c: Client) -> Work:
+        layouts.append(c.data.x.is_contiguous(memory_format=torch.channels_last))
+        w = yield Train(c.w0)
+        return Bundle(model=w)
+
+    assert net.channels_last
+    j = job(method(client_update=client_update), net=net, shards=[ToyShard(images, images, images)])
+    step(j)
+    assert layouts == [True]
+
+
+# ---- draws --------------------------------------------------------------------------------------------------------
+
+
+def test_batches_depend_on_seed_round_client_and_request_only() -> None:
+    """The same task gives the same vector whatever ran before; another round, client or seed gives another."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        a, b = yield (Train(c.w0), Train(c.w0))
+        return Bundle(a=a, b=b)
+
+    j = job(method(client_update=client_update), shards=[federation()[0]] * 2)
+    first = step(j).reply
+    torch.manual_seed(99)
+    assert torch.equal(step(j).reply.a, first.a)
+    assert not torch.equal(first.a, first.b)
+    assert not torch.equal(step(j, round=2).reply.a, first.a)
+    assert not torch.equal(step(j, client=1).reply.a, first.a)
+    assert not torch.equal(step(replace(j, seed=2)).reply.a, first.a)
+
+
+def test_dropout_is_keyed_and_leaves_the_global_generator_alone() -> None:
+    """Noise inside a network comes from the run's seed, not from torch's generator, which is as before afterwards."""
+    j = job(method(), net=network("norm"))
+    torch.manual_seed(1)
+    first, after = step(j).reply.model, torch.rand(1)
+    torch.manual_seed(2)
+    second = step(j).reply.model
+    torch.manual_seed(1)
+    assert torch.equal(first, second)
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_the_global_generator_is_restored_after_an_error() -> None:
+    """Also when client code fails in the middle."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        yield Train(c.w0)
+        raise ValueError("later")
+
+    before = torch.random.get_rng_state()
+    with pytest.raises(ClientError):
+        step(job(method(client_update=client_update)))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_time_in_training_is_counted() -> None:
+    """Seconds of all requests of a step together, and none where nothing was trained."""
+    assert step(job(method())).training_s > 0
+    assert step(job(method()), "describe").training_s == 0
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def failing(kind: type[Exception]) -> Callable[..., Any]:
+    def fails(*args: Any) -> Any:
+        raise kind("the reason")
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("describe", "describe"),
+        ("client_update", "update"),
+        ("personalize", "evaluate"),
+        ("views", "evaluate"),
+        ("predict", "evaluate"),
+    ],
+)
+def test_an_exception_in_client_code_names_step_client_and_round(name: str, kind: Any) -> None:
+    """Whatever client code raises comes out as a `ClientError` with the original as its cause."""
+    with pytest.raises(ClientError, match=f"{kind} of client 3 failed in round 5: ValueError: the reason") as caught:
+        step(job(method(**{name: failing(ValueError)})), kind, client=3, round=5)
+    assert (caught.value.step, caught.value.client, caught.value.round) == (kind, 3, 5)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_bad_setting_found_by_client_code_stays_what_it_is() -> None:
+    """An error that fedkin raises on purpose is the user's to see, not a failing client."""
+    with pytest.raises(ConfigError, match="the reason"):
+        step(job(method(client_update=failing(ConfigError))))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": torch.ones(1)}, "a Bundle, got dict"),
+        (Bundle(a=1.5), "a Bundle of tensors, 'a' is float"),  # type: ignore[arg-type]
+        (None, "a Bundle, got NoneType"),
+    ],
+)
+def test_what_is_sent_and_what_is_kept_must_be_bundles_of_tensors(value: Any, message: str) -> None:
+    """Both are checked where they are made, so that the message names the client."""
+
+    def returns(self: Method, c: Client) -> Work:
+        yield Train(c.w0)
+        return value
+
+    def keeps(self: Method, c: Client) -> Work:
+        yield Train(c.w0)
+        c.state = value
+        return Bundle()
+
+    with pytest.raises(ClientError, match=f"client 0 failed in round 1: client code must return {message}"):
+        step(job(method(client_update=returns)))
+    with pytest.raises(ClientError, match=rf"client 0 failed in round 1: c\.state must be {message}"):
+        step(job(method(client_update=keeps)))
+
+
+# ---- answers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_says_its_size_and_what_the_method_asks() -> None:
+    """``describe`` always comes with the number of training samples, as int64."""
+    said = step(job(method(describe=lambda self, c: Bundle(counts=c.counts()))), "describe", client=2).reply
+    assert said.size.dtype == torch.int64
+    assert said.size == 9
+    assert said.counts.tolist() == [9, 0, 0]
+
+
+def test_confusions_count_true_classes_by_predicted_ones() -> None:
+    """Rows are true classes, columns predicted ones: a model that always says 1 fills column 1."""
+
+    def always_one(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(torch.ones(len(x), dtype=torch.int64), 3).float()
+
+    found = step(job(method(predict=always_one)), "evaluate", client=0).reply
+    y = federation()[0].test.y
+    assert torch.equal(found.test, torch.stack([torch.zeros(3), torch.bincount(y, minlength=3), torch.zeros(3)], 1))
+    assert found.validation.sum() == 3
+    assert torch.equal(found.counts, torch.bincount(federation()[0].train.y, minlength=3))
+    assert {t.dtype for t in found.values()} == {torch.int64}
+
+
+def test_no_samples_give_a_confusion_of_zeros() -> None:
+    """A client without validation samples is evaluated on the rest."""
+    found = step(job(method()), "evaluate", client=5).reply
+    assert torch.equal(found.validation, torch.zeros(3, 3, dtype=torch.int64))
+    assert found.test.sum() == 4
+
+
+def test_further_views_are_evaluated_under_their_names() -> None:
+    """Each view has its own test and validation matrix; a cluster that the client chose is passed on."""
+    m = method(
+        personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
+        views=lambda self, c: {"zero": Bundle(model=torch.zeros_like(c.w0))},
+    )
+    found = step(job(m), "evaluate").reply
+    assert set(found) == {"counts", "cluster", "test", "validation", "zero.test", "zero.validation"}
+    assert found.cluster == 2
+    assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
+
+
+def test_personalize_may_train() -> None:
+    """A model trained for evaluation only: the same vector as by hand, and no state is kept of it."""
+
+    def personalize(self: Method, c: Client) -> Work:
+        w = yield Train(c.w0)
+        c.state = Bundle(model=w)
+        return Bundle(model=w)
+
+    answer = step(job(method(personalize=personalize)), "evaluate")
+    assert answer.training_s > 0
+    assert answer.reply.test.sum() == 4
+
+
+def test_the_loop_answers_in_the_order_it_was_asked() -> None:
+    """The reference engine does one task after another."""
+    session = Loop().start(job(method()))
+    tasks = [Task("describe", i, 1, Bundle(), Bundle()) for i in (3, 0, 5)]
+    assert [a.client for a in session.map(tasks)] == [3, 0, 5]
+    session.close()
+    session.close()

@@ -1,0 +1,402 @@
+"""Processes: the same answers as the loop, clear errors, no hang and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fedkin.engines.workers as module
+from fedkin.core import (
+    Bundle,
+    Client,
+    ClientError,
+    ConfigError,
+    Data,
+    EngineError,
+    Method,
+    Net,
+    Recipe,
+    Train,
+    Work,
+    to_all,
+)
+from fedkin.engines import Answer, Job, Loop, Task, Workers
+from fedkin.engines.workers import WorkersSession, cores
+from fedkin.testing.toys import ToyShard, federation, network
+
+
+@pytest.fixture(autouse=True)
+def deadline() -> Iterator[None]:
+    """No test here may hang."""
+
+    def late(signum: int, frame: object) -> None:
+        raise TimeoutError("this test hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(25)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def method(update: Callable[[Client], Any] | None = None) -> Method:
+    """A method whose clients send what they trained, after ``update`` was called with them."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        if update is not None:
+            update(c)
+        w = yield Train(c.received.get("model", c.w0))
+        c.state = Bundle(model=w, times=c.state.get("times", torch.zeros(())) + 1)
+        return Bundle(model=w * 2)
+
+    body = {
+        "init": lambda self, r: Bundle(),
+        "distribute": lambda self, s, r: to_all(),
+        "client_update": client_update,
+        "aggregate": lambda self, s, r, up: s,
+    }
+    made: Method = type("Made", (Method,), body)()
+    return made
+
+
+def asks(what: Callable[[Client], Bundle]) -> Method:
+    """A method whose clients train nothing and send what is asked of them."""
+    body = {name: lambda self, *given: Bundle() for name in ("init", "distribute", "aggregate")}
+    made: Method = type("Asks", (Method,), {**body, "client_update": lambda self, c: what(c)})()
+    return made
+
+
+def job(m: Method, net: Net | None = None, shards: Any = None) -> Job:
+    return Job(m, net or network("mlp"), Recipe(epochs=1, batch=4, lr=0.1), shards or federation(), seed=1)
+
+
+def tasks(j: Job, round: int = 1) -> list[Task]:
+    """A vector for every client and a state for every second one."""
+    model = j.net.w0
+    states = [Bundle(times=torch.tensor(3.0)) if i % 2 else Bundle() for i in range(len(j.shards))]
+    return [Task("update", i, round, Bundle(model=model), s) for i, s in enumerate(states)]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that only waits to be collected by its parent has."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def pids(session: WorkersSession) -> list[int]:
+    return [w.process.pid or 0 for w in session._workers]
+
+
+def by_client(answers: Any) -> dict[int, Answer]:
+    return {a.client: a for a in answers}
+
+
+def equal(a: dict[int, Answer], b: dict[int, Answer]) -> bool:
+    return set(a) == set(b) and all(
+        set(x) == set(y) and all(torch.equal(x[n], y[n]) for n in x)
+        for i in a
+        for x, y in ((a[i].reply, b[i].reply), (a[i].state, b[i].state))
+    )
+
+
+# ---- answers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 9])
+def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
+    """Same replies and states bit for bit, several times over; more processes than clients are not started."""
+    j = job(method())
+    session = Workers(number).start(j)
+    try:
+        assert len(pids(session)) == min(number, 6)
+        for t in (1, 2, 3):
+            expected = by_client(Loop().start(j).map(tasks(j, t)))
+            assert equal(by_client(session.map(tasks(j, t))), expected)
+    finally:
+        session.close()
+
+
+def test_a_row_of_odd_width_is_computed_alike() -> None:
+    """Evaluating a row in place and a copy of it gives the same logits: rows are aligned on either side."""
+    net = Net(lambda: nn.Sequential(nn.Linear(84, 61)), (84,), 61)
+    data = Data(torch.randn(8, 84, generator=torch.Generator().manual_seed(0)), torch.arange(8))
+
+    j = job(asks(lambda c: Bundle(logits=c.logits(c.received.model))), net, [ToyShard(data, data, data)] * 4)
+    rows = torch.randn(4, net.size, generator=torch.Generator().manual_seed(1))
+    asked = [Task("update", i, 1, Bundle(model=rows[i]), Bundle()) for i in range(4)]
+    session = Workers(2).start(j)
+    try:
+        assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 21])
+def test_what_is_larger_than_the_shared_memory_goes_through_the_pipe(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes each way through slabs of a page (nothing fits) and of 2 MiB (one of two fits): no deadlock."""
+    monkeypatch.setattr(module, "slab_bytes", lambda workers: size)
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 40000), nn.Linear(40000, 3)), (6,), 3)  # 1.6 MB
+    j = job(method(), net)
+    session = Workers(2).start(j)
+    try:
+        first = by_client(session.map(tasks(j)))
+        again = [Task("update", i, 2, Bundle(model=a.reply.model), a.state) for i, a in first.items()]
+        second = by_client(session.map(again))
+    finally:
+        session.close()
+    expected = by_client(Loop().start(j).map(tasks(j)))
+    assert equal(first, expected)
+    assert equal(second, by_client(Loop().start(j).map(again)))
+
+
+def test_answers_own_their_memory() -> None:
+    """What one round gave is not overwritten by the next through the shared memory."""
+    j = job(method())
+    session = Workers(1).start(j)
+    try:
+        first = by_client(session.map(tasks(j)))
+        kept = {i: a.reply.owned() for i, a in first.items()}
+        list(session.map(tasks(j, 2)))
+        assert all(torch.equal(first[i].reply.model, kept[i].model) for i in kept)
+    finally:
+        session.close()
+
+
+def test_a_task_on_its_way_does_not_disturb_the_one_at_work() -> None:
+    """A worker has its next task in memory while it reads the last one, and its next answer while that is fetched."""
+
+    def slowly(c: Client) -> Bundle:
+        time.sleep(0.02)
+        return Bundle(model=c.received.model + c.state.model)
+
+    j = job(asks(slowly))
+    given = [
+        Task("update", i, 1, Bundle(model=torch.full((50,), 1.0 * i)), Bundle(model=torch.ones(50))) for i in range(6)
+    ]
+    session = Workers(1).start(j)
+    try:
+        for answer in session.map(given):
+            assert torch.equal(answer.reply.model, torch.full((50,), answer.client + 1.0))
+            time.sleep(0.05)
+    finally:
+        session.close()
+
+
+def test_largest_clients_come_first() -> None:
+    """One process works by falling size, so that no core waits for a large client at the end."""
+    j = job(method())
+    session = Workers(1).start(j)
+    try:
+        order = [a.client for a in session.map(tasks(j))]
+    finally:
+        session.close()
+    assert order == sorted(order, key=lambda i: -len(j.shards[i].train))
+
+
+def test_workers_compute_with_one_thread() -> None:
+    """Whatever the parent uses, so that processes do not fight for cores and sums have one order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    session = Workers(2).start(job(asks(lambda c: Bundle(threads=torch.tensor(torch.get_num_threads())))))
+    try:
+        answers = list(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(6)]))
+    finally:
+        session.close()
+        torch.set_num_threads(before)
+    assert [int(a.reply.threads) for a in answers] == [1] * 6
+
+
+def test_zero_means_as_many_as_cores() -> None:
+    """And fewer than none is refused."""
+    session = Workers().start(job(method()))
+    assert len(pids(session)) == min(6, cores())
+    session.close()
+    with pytest.raises(ConfigError, match="workers must be 0"):
+        Workers(-1)
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_a_client_names_step_client_and_round() -> None:
+    """The `ClientError` of a worker is the one that the loop raises."""
+
+    def update(c: Client) -> None:
+        if c.id == 4:
+            raise ValueError("a: colon")
+
+    j = job(method(update))
+    session = Workers(2).start(j)
+    try:
+        with pytest.raises(ClientError) as caught:
+            list(session.map(tasks(j, 7)))
+    finally:
+        session.close()
+    assert str(caught.value) == "update of client 4 failed in round 7: ValueError: a: colon"
+    assert (caught.value.step, caught.value.client, caught.value.round) == ("update", 4, 7)
+    with pytest.raises(ClientError, match=str(caught.value)):
+        list(Loop().start(j).map(tasks(j, 7)))
+
+
+def test_an_error_of_fedkin_keeps_its_type() -> None:
+    """A `ConfigError` in client code comes out of a process as one."""
+
+    def update(c: Client) -> None:
+        raise ConfigError("mu must be at least 0, got -1")
+
+    j = job(method(update))
+    session = Workers(2).start(j)
+    try:
+        with pytest.raises(ConfigError, match="mu must be at least 0, got -1"):
+            list(session.map(tasks(j)))
+    finally:
+        session.close()
+
+
+def test_a_killed_worker_is_an_error_and_no_hang() -> None:
+    """A process that dies in the middle of a task (out of memory: -9) is named with what it was doing."""
+
+    def update(c: Client) -> None:
+        if c.id == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    j = job(method(update))
+    session = Workers(2).start(j)
+    started = pids(session)
+    try:
+        with pytest.raises(EngineError, match=r"ended with code -9 during update of client 2 in round 3.*memory"):
+            list(session.map(tasks(j, 3)))
+    finally:
+        session.close()
+    assert all(gone(pid) for pid in started)
+
+
+def test_a_worker_killed_between_rounds_is_an_error() -> None:
+    """Also when nothing was running: the next round says so."""
+    j = job(method())
+    session = Workers(2).start(j)
+    try:
+        list(session.map(tasks(j)))
+        os.kill(pids(session)[0], signal.SIGKILL)
+        assert until(lambda: gone(pids(session)[0]))
+        with pytest.raises(EngineError, match="ended with code -9"):
+            list(session.map(tasks(j, 2)))
+    finally:
+        session.close()
+
+
+def test_after_an_error_the_session_is_over() -> None:
+    """Answers of unfinished tasks must not be taken for those of the next round; nor may a closed session be silent."""
+
+    def update(c: Client) -> None:
+        if c.id == 0:
+            raise ValueError("no")
+
+    j = job(method(update))
+    session = Workers(1).start(j)
+    with pytest.raises(ClientError):
+        list(session.map(tasks(j)))
+    with pytest.raises(EngineError, match="closed or stopped in the middle"):
+        list(session.map(tasks(j, 2)))
+    session.close()
+    with pytest.raises(EngineError, match="closed or stopped in the middle"):
+        list(session.map(tasks(j, 2)))
+
+
+# ---- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_closing_ends_all_processes_and_may_be_done_twice() -> None:
+    """No process and no zombie is left."""
+    session = Workers(3).start(job(method()))
+    started = pids(session)
+    assert not any(gone(pid) for pid in started)
+    session.close()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
+    session.close()
+
+
+def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
+    """After an error the others are stopped at once, also if this program ignores or handles SIGTERM itself."""
+
+    def update(c: Client) -> None:
+        if c.id != 0:
+            time.sleep(20)
+        raise ValueError("no")
+
+    j = job(method(update))
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        session = Workers(2).start(j)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    started = pids(session)
+    with pytest.raises(ClientError):
+        list(session.map(tasks(j)))
+    begun = time.monotonic()
+    session.close()
+    assert time.monotonic() - begun < 5
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
+
+
+def test_closing_while_an_answer_is_on_its_way_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that waits to get rid of a large answer is stopped, too."""
+    monkeypatch.setattr(module, "slab_bytes", lambda workers: 4096)
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 40000), nn.Linear(40000, 3)), (6,), 3)
+    j = job(method(), net)
+    session = Workers(2).start(j)
+    started = pids(session)
+    answers = session.map(tasks(j))
+    next(answers)
+    session.close()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
+
+
+def test_workers_end_with_their_parent() -> None:
+    """A killed program leaves no processes behind, idle or at work: their pipes end."""
+    program = """
+        import torch
+        from fedkin.core import Recipe
+        from fedkin.engines import Job, Workers
+        from fedkin.methods import FedAvg
+        from fedkin.testing.toys import federation, network
+        import time
+        session = Workers(3).start(Job(FedAvg(), network("mlp"), Recipe(), federation(), 1))
+        print(*[w.process.pid for w in session._workers], flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        children = [int(pid) for pid in p.stdout.readline().split()]
+        assert len(children) == 3
+        assert not any(gone(pid) for pid in children)
+        p.kill()
+        p.wait()
+        ended = until(lambda: all(gone(pid) for pid in children))
+        for pid in [] if ended else children:
+            os.kill(pid, signal.SIGKILL)
+        assert ended

@@ -1,0 +1,145 @@
+"""The house stands: who may import whom, and what exists once."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+import fedkin
+
+SOURCE = Path(fedkin.__file__).parent
+ROOT = Path(__file__).parents[2]
+FILES = sorted(SOURCE.rglob("*.py"))
+
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+TORCH_PICKLES = {"torch.load", "torch.save", "torch.jit.load", "torch.hub.load", "torch.package"}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@lru_cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in it."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}: imports are absolute"
+            yield node.module or ""
+
+
+@lru_cache
+def calls(path: Path) -> frozenset[str]:
+    """What a file calls or names with dots, as written: ``torch.autograd.grad``."""
+    return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
+
+
+def files_that_call(ending: str, folder: str = "") -> list[str]:
+    found = [p for p in FILES if name(p).startswith(folder)]
+    return [name(p) for p in found if any(("." + c).endswith(ending) for c in calls(p))]
+
+
+def test_the_layers_hold() -> None:
+    """import-linter keeps every contract of pyproject.toml: what each part may import, directly or by way of others."""
+    run = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    env = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("core/")], ids=name)
+def test_the_core_needs_torch_and_python_only(path: Path) -> None:
+    """The contract can be read, and a method written, without any other package installed."""
+    outside = {i.partition(".")[0] for i in imports(path)} - set(sys.stdlib_module_names)
+    assert outside <= {"torch", "fedkin"}
+    assert all(i.startswith("fedkin.core") for i in imports(path) if i.startswith("fedkin"))
+
+
+@pytest.mark.parametrize("folder", ["functional", "methods", "engines", "testing"])
+def test_methods_and_engines_need_no_more_at_import(folder: str) -> None:
+    """Nothing of data files, reports or the command line comes in with a method or an engine."""
+    for path in (p for p in FILES if name(p).startswith(folder + "/")):
+        outside = {i.partition(".")[0] for i in imports(path)} - set(sys.stdlib_module_names)
+        allowed = {"torch", "fedkin"} | ({"scipy"} if name(path) == "functional/grouping.py" else set())
+        assert outside <= allowed, name(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_nothing_is_stored_or_read_by_pickle(path: Path) -> None:
+    """A file of somebody else's must not be able to run code."""
+    assert not {i.partition(".")[0] for i in imports(path)} & PICKLES
+    assert not calls(path) & TORCH_PICKLES
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            assert isinstance(node.value, ast.Constant)
+            assert node.value.value is False
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("methods/")], ids=name)
+def test_a_method_is_one_file(path: Path) -> None:
+    """Read top to bottom: what a method needs of others is in the core or in `functional`, and only the catalogue
+    imports methods."""
+    if path.stem != "__init__":
+        wanted = ("fedkin.core", "fedkin.functional")
+        assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_local_sgd_exists_once() -> None:
+    """Gradients are taken in one file of each engine, nowhere in methods, losses or networks."""
+    assert files_that_call(".autograd.grad") == ["engines/loop.py"]
+    assert files_that_call(".backward") == []
+    assert files_that_call(".optim.SGD") == []
+
+
+def test_the_round_loop_exists_once() -> None:
+    """`aggregate`, `distribute`, `sample` and `admit` of a method are called by the loop alone.
+
+    A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own.
+    """
+    for step in ("aggregate", "distribute", "sample", "admit", "deliver"):
+        found = [f for f in files_that_call(f"method.{step}") if not f.startswith("testing/")]
+        assert found == ["engines/rounds.py"], step
+        wrappers = [f for f in files_that_call(f"inner.{step}") if not f.startswith("methods/")]
+        assert wrappers == ["testing/spy.py"], step
+
+
+def test_client_programs_are_run_in_one_place() -> None:
+    """Every engine goes through `perform`; beside it only the probe of an upload's form runs a client program."""
+    assert files_that_call(".client_update", "engines/") == ["engines/check.py", "engines/tasks.py"]
+    assert files_that_call(".personalize", "engines/") == ["engines/tasks.py"]
+
+
+def test_global_generators_are_not_used() -> None:
+    """Every draw comes from a generator keyed by seed and purpose: no `random` or `numpy.random` functions, and torch's
+    default generator only where networks are built and dropout is seeded. Not by `torch.manual_seed`, which formats a
+    stack trace for each absent kind of GPU: 0.3 ms, as much as a step of a small network.
+    """
+    assert files_that_call("torch.manual_seed") == []
+    keyed = {"core/net.py", "engines/tasks.py", "testing/trial.py"}
+    assert set(files_that_call("torch.default_generator.manual_seed")) <= keyed
+    for path in FILES:
+        assert "random" not in set(imports(path)) or name(path) == "testing/trial.py"
+        drawn = {c for c in calls(path) if c.startswith(("np.random.", "numpy.random."))}
+        assert drawn <= {"np.random.default_rng", "np.random.Generator", "np.random.PCG64", "np.random.SeedSequence"}
+
+
+def test_nobody_but_the_front_imports_the_front() -> None:
+    """The package's own `__init__` collects the public names; no part reaches others through it."""
+    for path in FILES:
+        if name(path) not in ("__init__.py", "cli/commands.py"):
+            assert "fedkin" not in set(imports(path)), name(path)
