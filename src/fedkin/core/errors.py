@@ -49,7 +49,7 @@ class ClientError(MethodError):
     Attributes:
         round: the round it failed in.
         client: the client's id.
-        step: the method's step (``describe``, ``client_update``, ``personalize``, ``predict``).
+        step: what it was doing: ``describe``, ``update`` or ``evaluate`` (`personalize`, `views` and `predict`).
     """
 
     def __init__(self, step: str, client: int, round: int, cause: str) -> None:

@@ -79,6 +79,13 @@ class Method(ABC):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """The next state from the stacked uploads; row i of ``up`` came from ``r.ids[i]``. Not called without any."""
 
+    def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Why one client's upload cannot be used although names, shapes and types are right; None if it can.
+
+        For numbers that point at something: an index out of range would end the round for everybody.
+        """
+        return None
+
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients."""
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,8 @@ class LoopSession:
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         for task in tasks:
-            yield perform(self._job, task, sgd)
+            done = perform(self._job, task, sgd)
+            yield replace(done, reply=done.reply.owned(), state=done.state.owned())
 
     def close(self) -> None:
         pass

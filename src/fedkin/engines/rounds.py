@@ -162,7 +162,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     refused: dict[int, str] = {}
     if replies:
         schema = probe(method, net, recipe, messages[min(replies)].body)
-        why = {i: refusal(reply, schema, plan.bound) for i, reply in replies.items()}
+        why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
         refused = {i: reason for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
     if good:

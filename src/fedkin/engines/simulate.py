@@ -56,7 +56,7 @@ class Simulation:
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         new = [i for i in self.available(round) if i >= known]
         tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in new]
-        said = {a.client: a.reply.owned() for a in self._session.map(tasks)}
+        said = {a.client: a.reply for a in self._session.map(tasks)}
         filtered = said if self._outgoing is None else {i: self._outgoing(i, b) for i, b in said.items()}
         return {i: filtered[i] for i in sorted(filtered)}
 
@@ -79,10 +79,10 @@ class Simulation:
         if all(m.step == "update" for m in messages.values()):
             self.training_s = 0.0
         for answer in self._session.map(tasks):
-            reply = answer.reply.owned()
+            reply = answer.reply
             if messages[answer.client].step == "update":
                 self.training_s += answer.training_s
-                self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state.owned(), reply)
+                self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state, reply)
             answers[answer.client] = reply
         return answers, missing
 

@@ -56,7 +56,7 @@ class Session(Protocol):
     """An engine at work on one job."""
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Carries out the tasks, in any order."""
+        """Carries out the tasks, in any order. The tensors of an answer own their memory, detached from all else."""
 
     def close(self) -> None:
         """Ends processes and frees memory; may be called twice."""
@@ -96,7 +96,7 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
         check_tensors(client.state, "c.state must be")
     except MethodError as e:
         raise ClientError(task.step, task.client, task.round, str(e)) from e
-    except FedkinError:
+    except FedkinError:  # a setting or a network that cannot be used, which only a client's data show
         raise
     except Exception as e:
         raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e

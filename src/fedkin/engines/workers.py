@@ -19,12 +19,12 @@ from multiprocessing.context import ForkProcess
 
 import torch
 
-from fedkin.core import ClientError, ConfigError, EngineError, FedkinError
+from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.engines.loop import sgd
 from fedkin.engines.shared import Entry, Slab, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Task, perform
 
-_Failure = tuple[str, int, int, str]  # step, client, round, cause
+_Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class WorkersSession:
             failure, client, reply, state, seconds = w.pipe.recv()
         except (EOFError, OSError):
             raise self._died(w) from None
-        w.open.popleft()
+        task = w.open.popleft()
         if failure is not None:
-            raise ClientError(*failure) if isinstance(failure, tuple) else failure
+            raise _error(failure, task)
         return Answer(client, w.answers.read(reply).owned(), w.answers.read(state).owned(), seconds)
 
     def _died(self, w: _Worker) -> EngineError:
@@ -178,7 +178,18 @@ def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, ans
             pipe.send(_work(job, message, tasks, answers, start, start + half))
 
 
-_Reply = tuple[_Failure | FedkinError | None, int, list[Entry], list[Entry], float]
+def _error(failure: _Failure, task: Task) -> FedkinError:
+    """The error that a worker sent as words, since not every error survives a pickle."""
+    if len(failure) == 4:
+        return ClientError(*failure)
+    name, text = failure
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, FedkinError):
+        return kind(text)
+    return ClientError(task.step, task.client, task.round, f"{name}: {text}")
+
+
+_Reply = tuple[_Failure | None, int, list[Entry], list[Entry], float]
 
 
 def _work(job: Job, message: tuple, tasks: Slab, answers: Slab, start: int, stop: int) -> _Reply:  # type: ignore[type-arg]
@@ -188,7 +199,7 @@ def _work(job: Job, message: tuple, tasks: Slab, answers: Slab, start: int, stop
     except ClientError as e:
         return (e.step, e.client, e.round, str(e).split(": ", 1)[1]), client, [], [], 0.0
     except FedkinError as e:
-        return e, client, [], [], 0.0
+        return (type(e).__name__, str(e)), client, [], [], 0.0
     reply, free = answers.write(answer.reply, start, stop)
     kept, _ = answers.write(answer.state, free, stop)
     return None, client, reply, kept, answer.training_s

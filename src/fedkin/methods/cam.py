@@ -86,6 +86,9 @@ class CAM(Method):
         inner = self.inner.aggregate(s.inside("inner"), r, Bundle(model=s.own[ids]))
         return s.only(n for n in s if n != "own").but(**inner.under("inner"))
 
+    def refuses(self, r: Round, up: Bundle) -> str | None:
+        return self.inner.refuses(r, up.inside("inner")) if up.inside("inner") else None
+
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         return self.inner.relations(s.inside("inner"), self._inside(r))
 

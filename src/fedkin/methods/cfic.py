@@ -99,6 +99,10 @@ class CFIC(Method):
             out[:, span] = (steps[:, span] / torch.where(length > 0, length, 1.0)).float()
         return out
 
+    def refuses(self, r: Round, up: Bundle) -> str | None:
+        bad = "label" in up and not _BALANCED <= int(up.label) < r.net.classes
+        return f"label is {int(up.label)}, expected {_BALANCED} to {r.net.classes - 1}" if bad else None
+
     def relations(self, s: Bundle, r: Round) -> Tensor:
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)

@@ -79,6 +79,10 @@ class IFCA(Method):
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]
         return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept
 
+    def refuses(self, r: Round, up: Bundle) -> str | None:
+        ok = 0 <= int(up.cluster) < self.clusters
+        return None if ok else f"cluster is {int(up.cluster)}, there are {self.clusters}"
+
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
 

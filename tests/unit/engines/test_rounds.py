@@ -323,3 +323,15 @@ def test_to_all_reaches_newcomers_in_their_first_round() -> None:
     method = variant(sample=lambda self, s, r: r.ids, distribute=lambda self, s, r: to_all(model=s.model))
     found = reports(method, joins=join_rounds(6, "2@3"))
     assert [r.answered for r in found] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("bad", [999, -1])
+def test_an_index_out_of_range_is_refused_for_its_client(bad: int) -> None:
+    """A cluster number that does not exist is refused and named; the others' uploads are used, the round goes on."""
+    found = reports(IFCA(clusters=2), replies(0, lambda up: up.but(cluster=torch.tensor(bad))))
+
+    touched = [r for r in found if 0 in r.cohort]
+    assert touched
+    for r in touched:
+        assert r.refused == {0: f"cluster is {bad}, there are 2"}
+        assert r.answered == [i for i in r.cohort if i != 0]
