@@ -12,8 +12,9 @@ from typing import Any
 import tomli_w
 
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, plain
-from fedkin.core import ConfigError, Recipe, RunFolderError
+from fedkin.core import ConfigError, FedkinError, Recipe, RunFolderError
 from fedkin.engines import Report
+from fedkin.folder import taken
 from fedkin.methods import TITLES, get_method
 from fedkin.report.folder import Run, write_atomic
 from fedkin.run import Result, run
@@ -65,7 +66,7 @@ class Plan:
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
-        table: dict[str, Any] = {"methods": list(self.methods), "seeds": list(self.seeds)}
+        table: dict[str, Any] = {"methods": list(self.methods or self.names), "seeds": list(self.seeds)}
         table |= {"data": plain(self.data), "model": plain(self.model), "recipe": plain(self.recipe), "run": run}
         if self.own:
             table["method"] = {name: dict(own) for name, own in self.own.items()}
@@ -87,6 +88,8 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
         raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
     if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
         raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
+    if isinstance(how := table.get("run", {}), Mapping) and "seed" in how:
+        raise ConfigError(f"{where}: a comparison has seeds = [0, 1], not a seed in [run]")
     own = table.get("method", {})
     if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
         raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
@@ -119,9 +122,12 @@ def compare(
     folder = None if out is None else Path(out)
     federations = {seed: plan.data.federation(seed) for seed in plan.seeds[:1]}  # bad data before anything is written
     if folder is not None and not resume:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if taken(folder):
             raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
-        write_atomic(folder / "compare.toml", plan.toml().encode())
+        try:
+            write_atomic(folder / "compare.toml", plan.toml().encode())
+        except OSError as e:
+            raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
     runs = []
     for seed in plan.seeds:
         federation = federations.get(seed) or plan.data.federation(seed)
@@ -130,21 +136,33 @@ def compare(
             place = None if folder is None else folder / f"{name}-seed{seed}"
             begun = resume and place is not None and (place / "config.toml").is_file()
             how = {f.name: getattr(settings.run, f.name) for f in dataclasses.fields(settings.run)}
-            result = run(
-                settings.method,
-                federation,
-                settings.model.model,
-                settings.recipe,
-                head=settings.model.head,
-                title=TITLES[name],
-                table=settings.table(),
-                out=place,
-                resume=begun,
-                on_round=None if on_round is None else partial(on_round, name, seed),
-                **how,
-            )
+            try:
+                result = run(
+                    settings.method,
+                    federation,
+                    settings.model.model,
+                    settings.recipe,
+                    head=settings.model.head,
+                    title=TITLES[name],
+                    table=settings.table(),
+                    out=place,
+                    resume=begun,
+                    on_round=None if on_round is None else partial(on_round, name, seed),
+                    **how,
+                )
+            except FedkinError:
+                if folder is not None and not resume:
+                    _withdraw(folder)
+                raise
             runs.append(as_run(result))
     return runs
+
+
+def _withdraw(folder: Path) -> None:
+    """Removes the folder of a comparison of which no run could begin."""
+    if [p.name for p in folder.iterdir()] == ["compare.toml"]:
+        (folder / "compare.toml").unlink()
+        folder.rmdir()
 
 
 def as_run(result: Result) -> Run:

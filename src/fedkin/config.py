@@ -27,9 +27,10 @@ _OF_PARTITIONS = (
     "alpha_between",
     "alpha_within",
     "min_samples",
-    "balanced",
+    "equal_shares",
     "protocol",
 )
+_THERE = {"equal_shares": "balanced", "protocol": "variant"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class DataSettings:
     """Concentration inside a group (partition cluster-dirichlet)."""
     min_samples: int | None = None
     """Fewest samples a client may have (partitions dirichlet, natural and others that can promise it)."""
-    balanced: bool = False
+    equal_shares: bool = False
     """Whether owners of a class get equal shares of it (partition classes)."""
     protocol: Literal["cifar", "femnist"] | None = None
     """Which of the authors' two protocols (partition dapfl)."""
@@ -92,10 +93,11 @@ class DataSettings:
             value = getattr(self, name)
             if value is None or value is False:
                 continue
-            if (there := {"protocol": "variant"}.get(name, name)) not in own:
+            if (there := _THERE.get(name, name)) not in own:
+                has = [n for n in _OF_PARTITIONS if _THERE.get(n, n) in own]
                 raise ConfigError(
                     f"partition {self.partition!r} has no setting {name} (given: {value}); "
-                    f"it has {', '.join(sorted(own)) or 'none'}"
+                    f"it has {', '.join(has) or 'none'}"
                 )
             chosen[there] = value
         return cls(**chosen)
@@ -180,8 +182,17 @@ class Settings:
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
     run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers")}
-    text = json.dumps({**table, "run": run}, sort_keys=True)
+    text = json.dumps(_whole({**table, "run": run}), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    """The same with 1.0 as 1, so that it does not matter which of the two was written."""
+    if isinstance(value, Mapping):
+        return {k: _whole(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -212,6 +223,10 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
         ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
     """
     known = ("method", "data", "model", "recipe", "run")
+    if "made_by" in table:
+        raise ConfigError(
+            f"{where} was made by a program with {table['made_by']}, which only that program has; run it there"
+        )
     for name, part in table.items():
         if name not in known:
             raise ConfigError(f"{where}: unknown table [{name}]{nearest(name, known)}")
@@ -237,6 +252,8 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
     Raises:
         ConfigError: a key is unknown or a value is not of its field's type.
     """
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"{where} must be a table, got {changes!r}")
     hints = get_type_hints(type(default))
     names = [f.name for f in fields(default)]
     values: dict[str, Any] = {}

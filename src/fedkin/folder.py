@@ -28,6 +28,7 @@ from fedkin.report.folder import write_atomic
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
+_HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
 
 
 class RunFolder:
@@ -48,12 +49,15 @@ class RunFolder:
             RunFolderError: there is something at this place already.
         """
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if taken(path):
             raise RunFolderError(
                 f"{path} exists already; name another folder with --out, or go on with it: fedkin resume {path}"
             )
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomic(path / "config.toml", config.encode())
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomic(path / "config.toml", config.encode())
+        except OSError as e:
+            raise RunFolderError(f"no folder can be made at {path} ({e}); name another with --out") from e
         return cls(path)
 
     @classmethod
@@ -76,28 +80,47 @@ class RunFolder:
                 file.write("".join(json.dumps(line) + "\n" for line in new))
 
     def read(self, name: str, until: int | None = None) -> list[dict[str, Any]]:
-        """The lines of ``NAME.jsonl`` up to a round; a last line cut short by a kill is left out."""
+        """The lines of ``NAME.jsonl`` up to a round; a last line cut short by a kill is left out.
+
+        Raises:
+            RunFolderError: a line in the middle is damaged, which no kill can do.
+        """
         path = self.path / f"{name}.jsonl"
+        texts = path.read_bytes().splitlines() if path.exists() else []
         found = []
-        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for number, text in enumerate(texts, start=1):
             try:
                 line = json.loads(text)
-            except json.JSONDecodeError:
-                break
-            if until is None or line["round"] <= until:
-                found.append(line)
+                if until is None or line["round"] <= until:
+                    found.append(line)
+            except (ValueError, TypeError, KeyError) as e:
+                if number == len(texts):
+                    break
+                raise RunFolderError(f"{path}: line {number} is damaged ({e}); restore the file") from e
         return found
 
     def cut(self, until: int) -> None:
-        """Removes the lines of rounds after ``until``."""
-        for name in _LINES:
+        """Removes the lines of rounds after ``until``, and what a kill left half written.
+
+        Raises:
+            RunFolderError: lines of rounds up to ``until`` are missing.
+        """
+        kept = {name: self.read(name, until) for name in _LINES}
+        there = [line["round"] for line in kept["rounds"]]
+        if there != list(range(1, until + 1)):
+            raise RunFolderError(
+                f"{self.path / 'rounds.jsonl'} must hold rounds 1 to {until}, one line each, it has {len(there)} "
+                "of them; restore the file, or start the run again in another folder"
+            )
+        for name, lines in kept.items():
             if (self.path / f"{name}.jsonl").exists():
-                text = "".join(json.dumps(line) + "\n" for line in self.read(name, until))
-                write_atomic(self.path / f"{name}.jsonl", text.encode())
+                _renew(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        for half in self.path.glob(_HALF_WRITTEN):
+            half.unlink(missing_ok=True)
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes ``NAME.json`` whole or not at all."""
-        write_atomic(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
+        _renew(self.path / f"{name}.json", json.dumps(value, indent=2) + "\n")
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
     @property
@@ -112,8 +135,8 @@ class RunFolder:
         for i, state in clients.items():
             tensors |= {f"client.{i}.{name}": t for name, t in state.items()}
         whole = {name: _apart(t) for name, t in tensors.items()}
-        meta = {"format": _FORMAT, "round": str(server.round), "checksum": _checksum(whole), **marks}
-        write_atomic(self.checkpoint, save(whole, metadata=meta))
+        meta = {"format": _FORMAT, "round": str(server.round), **marks}
+        write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": _checksum(whole, meta)}))
 
     def load(self, marks: Mapping[str, str]) -> tuple[Server, dict[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
@@ -129,7 +152,8 @@ class RunFolder:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         except (SafetensorError, OSError, ValueError) as e:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
-        if meta.get("format") != _FORMAT or meta.get("checksum") != _checksum(tensors):
+        checksum = meta.pop("checksum", None)
+        if meta.get("format") != _FORMAT or checksum != _checksum(tensors, meta):
             raise RunFolderError(
                 f"{self.checkpoint} is damaged (its checksum does not fit its content); "
                 "start the run again in another folder"
@@ -164,10 +188,25 @@ def _apart(t: Tensor) -> Tensor:
     return t if own else t.clone(memory_format=torch.contiguous_format)
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    total = 0
+def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> str:
+    total = zlib.crc32(json.dumps(sorted(meta.items())).encode())
     for name in sorted(tensors):
-        total = zlib.crc32(name.encode(), total)
-        if tensors[name].numel():
-            total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, total)
+        t = tensors[name]
+        total = zlib.crc32(f"{name} {t.dtype} {list(t.shape)}".encode(), total)
+        if t.numel():
+            total = zlib.crc32(t.reshape(-1).view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
+
+
+def taken(path: Path) -> bool:
+    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file, is
+    nothing."""
+    if not path.is_dir():
+        return path.exists()
+    return any(not p.match(_HALF_WRITTEN) for p in path.iterdir())
+
+
+def _renew(path: Path, text: str) -> None:
+    """Writes a file, unless it holds just this text already."""
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_atomic(path, text.encode())

@@ -14,7 +14,7 @@ import tomli_w
 import torch
 
 from fedkin.config import Settings, digest, plain, read_toml, settings_from
-from fedkin.core import ConfigError, Method, Net, Recipe
+from fedkin.core import ConfigError, Method, Net, Recipe, RunFolderError
 from fedkin.data import Federation, Shard
 from fedkin.engines import (
     Engine,

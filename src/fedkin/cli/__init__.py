@@ -7,10 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from fedkin.core.errors import ClientError, EngineError, FedkinError
+from fedkin.core.errors import EngineError, FedkinError, MethodError
 from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_HELP_FLAGS = ("-h", "--help")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -29,30 +30,39 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(_HELP)  # noqa: T201 - the command's own output
-        return OK
-    if args[0] == "--version":
-        print(__version__)  # noqa: T201
-        return OK
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _commands(args[0])(args[1:])
-    except (ClientError, EngineError) as e:
+        code = _command(args)
+        sys.stdout.flush()  # while a reader that has gone can still be told from other faults
+        return code
+    except (MethodError, EngineError) as e:
         return _say(e, FAILED)
     except FedkinError as e:
         return _say(e, BAD_INPUT)
     except BrokenPipeError:  # the reader of our output has gone, as in `fedkin list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as e:  # a full disk, a folder that may not be written
+        return _say(e, FAILED)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
 
 
+def _command(args: list[str]) -> int:
+    first, second = [*args, "", ""][:2]
+    # `fedkin run --help` is asked here; `fedkin run METHOD --help` is that method's to answer
+    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first != "compare"):
+        print(_HELP)  # noqa: T201 - the command's own output
+        return OK
+    if first == "--version":
+        print(__version__)  # noqa: T201
+        return OK
+    return _commands(first)(args[1:])
+
+
 def _commands(name: str) -> Callable[[list[str]], int]:
-    # imported here, so that help and typing errors do not wait for torch
-    from fedkin.cli import commands
+    from fedkin.cli import commands  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -68,7 +78,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
     return known[name]
 
 
-def _say(error: FedkinError, code: int) -> int:
+def _say(error: FedkinError | OSError, code: int) -> int:
     print(f"fedkin: {error}", file=sys.stderr)  # noqa: T201
     return code
 

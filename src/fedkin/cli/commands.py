@@ -16,6 +16,7 @@ from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, s
 from fedkin.core import ConfigError, Recipe, RunFolderError
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
+from fedkin.folder import taken
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.report import tables
@@ -28,12 +29,12 @@ def run_command(args: list[str]) -> int:
     """``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
     folder = show.out or _new_folder(settings.name)
-    title = TITLES[settings.name]
+    title, new = TITLES[settings.name], not taken(folder)
     try:
         with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
             result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
     except KeyboardInterrupt:
-        return _stopped(folder)
+        return _stopped(folder, new)
     return _finish(result, show)
 
 
@@ -177,12 +178,13 @@ def _reached(run: Run, target: float | None) -> str:
     return f"reached {100 * (target or 0):g} % accuracy after {found.rounds} rounds and {found.bytes / 1e6:,.1f} MB"
 
 
-def _stopped(folder: Path) -> int:
-    if (folder / "checkpoint.safetensors").exists() or (folder / "compare.toml").exists():
+def _stopped(folder: Path, new: bool = False) -> int:
+    """Says how to go on; ``new``: there was nothing at the folder's place before this command."""
+    if new and not (folder / "checkpoint.safetensors").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
+    if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
         screen.note(f"stopped; go on with: fedkin resume {folder}")
     else:
-        if (folder / "config.toml").exists():
-            shutil.rmtree(folder)  # not one round is done: nothing to go on from
         screen.note("stopped before the first round was done")
     return 130
 

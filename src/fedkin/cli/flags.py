@@ -11,8 +11,9 @@ from typing import Any
 import tyro
 
 from fedkin.compare import Plan, plan_from
-from fedkin.config import Settings, fill, read_toml, settings_from
+from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.data import SOURCES
 from fedkin.methods import get_method
 
 
@@ -61,7 +62,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     base = _with_preset(base, args)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
-    settings = Settings(base.name, got.method, got.data, got.model, _recipe(got.recipe, args), got.run)
+    settings = Settings(base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run)
     return settings, got.show
 
 
@@ -80,6 +81,8 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
         if not names and not {"-h", "--help"} & set(args):
             raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
         base = Plan(tuple(names))
+    if any(a.split("=")[0] == "--seed" for a in args):
+        raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = _parse(
         {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
@@ -90,9 +93,15 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
     own = {name: dict(values) for name, values in base.own.items()}
     for text in got.runs.set:
         name, key, value = _one(text)
-        own.setdefault(name, {})[key] = value
+        _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
-    return Plan(base.methods, got.runs.seeds, got.data, got.model, recipe, got.run, own), got.show
+    return Plan(base.methods, got.runs.seeds, _found(got.data), got.model, recipe, got.run, own), got.show
+
+
+def _found(data: DataSettings) -> DataSettings:
+    """The same data by an absolute path, so that a run can be resumed from any place."""
+    there = data.data not in SOURCES and Path(data.data).exists()
+    return dataclasses.replace(data, data=str(Path(data.data).resolve())) if there else data
 
 
 def _first(args: list[str], missing: str) -> str:
@@ -107,8 +116,8 @@ def _from_file(path: str) -> Settings:
 
 def _with_preset(base: Settings, args: list[str]) -> Settings:
     """The settings with a preset's fields as defaults, so that other flags win over them."""
-    for i, arg in enumerate(args):
-        name = arg.partition("=")[2] if arg.startswith("--preset=") else args[i + 1] if arg == "--preset" else ""
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        name = arg.partition("=")[2] if arg.startswith("--preset=") else following if arg == "--preset" else ""
         if name:
             presets = type(base.method).presets
             if name not in presets:
@@ -146,6 +155,15 @@ def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) 
 
 def _summary(method: Method) -> str:
     return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
+
+
+def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:
+    """Puts a field into a method's table; a wrapped method's fields go by their own names, as on ``fedkin run``."""
+    inner = getattr(method, "inner", None)
+    if not hasattr(method, key) and dataclasses.is_dataclass(inner) and hasattr(inner, key):
+        own["inner"] = {**own.get("inner", {}), key: value}
+    else:
+        own[key] = value
 
 
 def _one(text: str) -> tuple[str, str, Any]:

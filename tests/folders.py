@@ -1,0 +1,66 @@
+"""Runs that take a fraction of a second, and run folders compared byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from fedkin.config import Settings, settings_from
+
+LINES = ("rounds", "clients", "relations")
+FILES = {
+    "config.toml",
+    "rounds.jsonl",
+    "clients.jsonl",
+    "relations.jsonl",
+    "timing.jsonl",
+    "checkpoint.safetensors",
+    "summary.json",
+}
+
+
+def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tables: dict[str, Any]) -> Settings:
+    """A run on 6 clients with 24 digits each and a linear model: some milliseconds per round."""
+    table = {
+        "method": {"name": method, **(fields or {})},
+        "data": {"data": "digits", "clients": 6, "samples_per_client": 24, **tables.get("data", {})},
+        "model": {"model": "linear", **tables.get("model", {})},
+        "recipe": {"steps": 2, "batch": 5, "lr": 0.1, **tables.get("recipe", {})},
+        "run": {"rounds": 4, "participation": 0.7, "engine": "loop", **tables.get("run", {})},
+    }
+    return settings_from(table)
+
+
+def lines_in(folder: Path) -> dict[str, bytes]:
+    """The files that equal runs have equal."""
+    return {name: (folder / f"{name}.jsonl").read_bytes() for name in LINES}
+
+
+def records(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of ``NAME.jsonl``."""
+    return [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def assert_same_tensors(a: Path, b: Path) -> None:
+    """Asserts that two folders' checkpoints hold the same tensors to the last bit."""
+    mine, other = (load_file(folder / "checkpoint.safetensors") for folder in (a, b))
+    assert mine.keys() == other.keys()
+    for name, t in mine.items():
+        assert torch.equal(t, other[name]), name
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    """Asserts that two folders tell of one and the same run, and that nothing half written is left."""
+    assert lines_in(a) == lines_in(b)
+    assert_same_tensors(a, b)
+    assert {p.name for p in a.iterdir()} >= FILES
+    assert not [p.name for p in a.iterdir() if p.name.startswith(".")]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -1,0 +1,370 @@
+"""A kill at any moment loses at most the round in progress; the run then goes on bit for bit.
+
+Every test compares a run that was stopped and resumed with one that was not: the lines byte for byte, the checkpoint
+tensor by tensor. Some are killed for good (SIGKILL to the process or to all of its group), some by an error raised at
+one exact place.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import fedkin.folder
+from fedkin.config import Settings
+from fedkin.core import RunFolderError
+from fedkin.folder import RunFolder
+from fedkin.run import resume, run_settings
+from folders import LINES, assert_same_run, content, lines_in, records, small
+
+HARD = {"dropout": 0.2, "join_late": "1@4"}
+METHODS = {  # private states; private states and a bank; clusters and a warm-up
+    "pfedcs": {},
+    "da-pfl": {},
+    "fesem-cam": {"inner": {"clusters": 2}},
+}
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nobody catches it."""
+
+
+def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
+    """A run of a method with drop-outs and a late joiner."""
+    return small(name, METHODS.get(name), run={**HARD, "rounds": rounds, **run})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path]:
+    """Runs settings without interruption, once for all tests that ask for the same."""
+    made: dict[str, Path] = {}
+
+    def make(settings: Settings) -> Path:
+        key = settings.digest()
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("whole") / "run"
+            run_settings(settings, out=made[key])
+        return made[key]
+
+    return make
+
+
+def assert_goes_on(folder: Path, uninterrupted: Path) -> None:
+    """Resumes and compares with the uninterrupted run, its summary too."""
+    resume(folder)
+    assert_same_run(folder, uninterrupted)
+    mine, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
+    del mine["command"], other["command"]  # they name the folders
+    for summary in (mine, other):
+        del summary["config"]["run"]["engine"], summary["config"]["run"]["workers"]
+    assert mine == other
+
+
+# ---- killed at one exact place ------------------------------------------------------------------------------------
+def die_before_saving(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """After the round's lines are appended, before its checkpoint is written."""
+    save = RunFolder.save
+
+    def dying(self: RunFolder, server: Any, *more: Any) -> None:
+        if server.round == round:
+            raise Killed
+        save(self, server, *more)
+
+    monkeypatch.setattr(RunFolder, "save", dying)
+
+
+def die_before_replacing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When the new checkpoint is written beside the old one and has not taken its place."""
+    replace, count = os.replace, iter(range(1, 1000))
+
+    def dying(old: Path, new: Path) -> None:
+        if Path(new).name == "checkpoint.safetensors" and next(count) == round:
+            shutil.copy(old, Path(new).with_name(".checkpoint.safetensors.1.new"))  # the tidying up does not happen
+            raise Killed
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", dying)
+
+
+def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When rounds.jsonl has the round's line and clients.jsonl has not."""
+    append = RunFolder.append
+
+    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+        if lines["rounds"][0]["round"] == round:
+            append(self, {"rounds": lines["rounds"]})
+            raise Killed
+        append(self, lines)
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+
+
+def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When half of the round's line is written, in each of the files."""
+    append = RunFolder.append
+
+    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+        append(self, lines)
+        if lines["rounds"][0]["round"] == round:
+            for name in (name for name in LINES if lines[name]):
+                path = self.path / f"{name}.jsonl"
+                path.write_bytes(path.read_bytes()[:-9])
+            raise Killed
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+
+
+def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When everything is written but summary.json."""
+
+    def dying(self: RunFolder, *args: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "write", dying)
+
+
+PLACES = [die_before_saving, die_before_replacing, die_between_files, die_in_a_line, die_before_the_summary]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
+def test_killed_at_one_place(
+    place: Callable[..., None], name: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in round 4 (the round in which a client joins), the run goes on to the same lines and tensors."""
+    settings = settings_of(name)
+    with monkeypatch.context() as patch:
+        place(patch, 4)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+@pytest.mark.parametrize("place", PLACES[:4], ids=lambda f: f.__name__)
+def test_killed_in_the_first_round(
+    place: Callable[..., None], whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before there was any checkpoint, the run begins again and gives what it would have given."""
+    settings = settings_of("da-pfl")
+    with monkeypatch.context() as patch:
+        place(patch, 1)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+
+    assert not (tmp_path / "a" / "checkpoint.safetensors").exists()
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with nothing but its config is one to go on in."""
+    settings = settings_of("da-pfl")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["fedkin.run"], "run_rounds", killed)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["config.toml"]
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+def killed(*args: Any, **more: Any) -> Iterator[Any]:
+    """Nothing more happens."""
+    raise Killed
+
+
+def test_killed_while_the_config_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which not even the config is whole counts as none: the same command works again."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".config.toml.1.new").write_text("[method")
+
+    run_settings(settings_of("fedavg"), out=tmp_path / "a")
+    assert not list((tmp_path / "a").glob(".*"))
+
+
+def test_killed_again_while_resuming(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume that is itself killed, after each of its first renamings, can be resumed."""
+    settings = settings_of("pfedcs")
+    with monkeypatch.context() as patch:
+        die_before_saving(patch, 4)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+    replace = os.replace
+    for allowed in range(6):
+        left = iter([True] * allowed)
+
+        def dying(old: Path, new: Path, left: Iterator[bool] = left) -> None:
+            if not next(left, False):
+                raise Killed
+            replace(old, new)
+
+        shutil.copytree(tmp_path / "a", tmp_path / f"again{allowed}")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", dying)
+            with pytest.raises(Killed):
+                resume(tmp_path / f"again{allowed}")
+        assert_goes_on(tmp_path / f"again{allowed}", whole(settings))
+
+
+def test_stopped_after_every_round(whole: Any, tmp_path: Path) -> None:
+    """A run that is stopped after each single round and resumed each time ends as if it had not been stopped."""
+    settings = settings_of("fesem-cam")
+
+    def stop(report: Any, line: dict[str, Any]) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        run_settings(settings, out=tmp_path / "a", on_round=stop)
+    for _ in range(settings.run.rounds - 1):
+        with pytest.raises(Killed):
+            resume(tmp_path / "a", on_round=stop)
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+def test_another_number_of_workers_may_go_on(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine and workers are no part of what a run is: another engine goes on to the same end."""
+    settings = settings_of("da-pfl")
+    with monkeypatch.context() as patch:
+        die_before_saving(patch, 4)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+    config = tmp_path / "a" / "config.toml"
+    config.write_text(config.read_text().replace('engine = "loop"\nworkers = 0', 'engine = "workers"\nworkers = 2'))
+
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+# ---- killed for good ----------------------------------------------------------------------------------------------
+def begin_and_kill(settings: Settings, out: Path, after: float, send: Callable[[int, int], None]) -> None:
+    """Runs in a process of its own and kills it ``after`` seconds beyond its third round.
+
+    The process is forked, so that what is waited for is the run and not the imports.
+    """
+
+    def wait_at_twenty(report: Any, line: dict[str, Any]) -> None:
+        if report.round == 20:  # no run is over before it is killed, however busy this machine is
+            time.sleep(60)
+
+    def child() -> None:
+        os.setsid()
+        run_settings(settings, out=out, on_round=wait_at_twenty)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    assert process.pid is not None
+    wait_for_lines(out, 3, process.is_alive)
+    time.sleep(after)
+    send(process.pid, signal.SIGKILL)
+    process.join(timeout=20)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def wait_for_lines(out: Path, count: int, alive: Callable[[], bool]) -> None:
+    """Waits until a run has written some rounds."""
+    end = time.monotonic() + 40
+    while not (out / "rounds.jsonl").exists() or (out / "rounds.jsonl").read_bytes().count(b"\n") < count:
+        assert alive() or (out / "rounds.jsonl").exists(), "the run ended before its third round"
+        assert time.monotonic() < end, "no third round in 40 seconds"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.003, 0.007, 0.013, 0.029, 0.041])
+@pytest.mark.parametrize("name", METHODS)
+def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
+    """A run on two workers, killed with SIGKILL somewhere in a round, goes on to the same lines and tensors."""
+    settings = settings_of(name, rounds=24, engine="workers", workers=2)
+    send = os.kill if after < 0.01 else os.killpg
+    begin_and_kill(settings, tmp_path / "a", after, send)
+    reached = len(records_until_torn(tmp_path / "a"))
+
+    assert 3 <= reached <= 20
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+def records_until_torn(folder: Path) -> list[str]:
+    """The whole lines of a folder whose run was killed."""
+    return [text for text in (folder / "rounds.jsonl").read_text().split("\n")[:-1] if text]
+
+
+def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
+    """``fedkin run`` as people start it, killed in mid-round, and ``fedkin resume`` after it."""
+    settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)
+    (tmp_path / "run.toml").write_text(settings.toml())
+    command = [sys.executable, "-m", "fedkin"]
+    path = str(Path(fedkin.folder.__file__).parents[1])
+    how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
+    process = subprocess.Popen([*command, "run", "run.toml", "--quiet", "--out", "a"], start_new_session=True, **how)
+    wait_for_lines(tmp_path / "a", 3, lambda: process.poll() is None)
+    time.sleep(0.01)
+    process.kill()
+    assert process.wait(timeout=20) == -signal.SIGKILL
+
+    done = subprocess.run([*command, "resume", "a", "--quiet"], capture_output=True, text=True, timeout=60, **how)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert_same_run(tmp_path / "a", whole(settings))
+
+
+# ---- nothing to do, and nothing to go on from ---------------------------------------------------------------------
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    """It gives the same result and does not even write the files again."""
+    first = run_settings(settings_of("da-pfl"), out=tmp_path / "a")
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()}
+    again = resume(tmp_path / "a")
+
+    assert (again.rounds, again.clients, again.relations) == (first.rounds, first.clients, first.relations)
+    assert (again.final, again.best, again.summary) == (first.final, first.best, first.summary)
+    assert (again.title, again.seed) == (first.title, first.seed)
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()} == before
+
+
+def test_a_checkpoint_is_one_round_ahead_of_nothing(tmp_path: Path) -> None:
+    """After every round the checkpoint is that round's: what a kill loses is at most the round in progress."""
+    seen: list[tuple[int, int]] = []
+
+    def look(report: Any, line: dict[str, Any]) -> None:
+        acks = load_file(tmp_path / "a" / "checkpoint.safetensors")["roster.ack"]
+        seen.append((int(acks.max()), len(records(tmp_path / "a", "rounds"))))
+
+    run_settings(small(), out=tmp_path / "a", on_round=look)
+    assert seen == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize("damage", ["cut in the middle", "a round missing", "gone"])
+def test_damaged_lines_are_named(damage: str, tmp_path: Path) -> None:
+    """Lines that a kill cannot have damaged are not silently left out: resume says which file and changes nothing."""
+    run_settings(small(), out=tmp_path / "a")
+    path = tmp_path / "a" / "rounds.jsonl"
+    texts = path.read_text().splitlines(keepends=True)
+    if damage == "cut in the middle":
+        path.write_text(texts[0][:-20] + "\n" + "".join(texts[1:]))
+    elif damage == "a round missing":
+        path.write_text("".join([texts[0], *texts[2:]]))
+    else:
+        path.unlink()
+    before = content(tmp_path / "a")
+
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl"):
+        resume(tmp_path / "a")
+    assert content(tmp_path / "a") == before
+
+
+def test_lines_of_equal_runs_are_equal_and_of_others_are_not(whole: Any) -> None:
+    """What these tests compare tells runs apart."""
+    one, other = whole(settings_of("da-pfl")), whole(settings_of("da-pfl", seed=1))
+
+    assert all(lines_in(one)[name] != lines_in(other)[name] for name in LINES)

@@ -1,0 +1,437 @@
+"""`fedkin run | compare | resume | list | demo`, as people type them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedkin as package
+from commandline import Command
+from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
+from fedkin.cli import commands
+from fedkin.config import RunSettings, read_toml, settings_from
+from fedkin.data import PARTITIONS, SOURCES
+from fedkin.methods import METHODS, TITLES
+from fedkin.models import MODELS
+from fedkin.run import run_settings
+from folders import FILES, content, lines_in
+
+PAGES = {"report.html", "overview.png"}
+
+
+# ---- help, list ---------------------------------------------------------------------------------------------------
+def test_version(fedkin: Command) -> None:
+    """The version and nothing else."""
+    done = fedkin("--version")
+
+    assert (done.code, done.out, done.err) == (0, f"{package.__version__}\n", "")
+
+
+@pytest.mark.parametrize("args", ["", "--help", "-h", "help", "run --help", "run -h", "resume --help", "list --help"])
+def test_help_shows_every_command(args: str, fedkin: Command) -> None:
+    """Without a command, and where help is asked before anything is named, all commands and exit codes are shown."""
+    done = fedkin(args)
+
+    assert (done.code, done.err) == (0, "")
+    for word in ("run", "compare", "resume", "list", "demo", "130"):
+        assert word in done.out
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_help_of_a_method_shows_its_fields(name: str, fedkin: Command) -> None:
+    """``fedkin run METHOD --help`` has the method's fields, the common flags, and its paper's first author."""
+    done = fedkin(f"run {name} --help")
+    method = METHODS[name]()
+    own = [f for part in (method, getattr(method, "inner", method)) for f in vars(part) if f != "inner"]
+
+    assert (done.code, done.err) == (0, "")
+    for field in [*own, "rounds", "clients", "alpha", "lr", "model", "out", "per_client", "preset", "equal_shares"]:
+        assert f"--{field.replace('_', '-')}" in done.out, field
+    assert method.paper.split(",")[0] in done.out
+
+
+def test_help_of_compare_shows_its_flags(fedkin: Command) -> None:
+    """``fedkin compare --help`` needs no method."""
+    done = fedkin("compare --help")
+
+    assert (done.code, done.err) == (0, "")
+    for flag in ("--seeds", "--set", "--rounds", "--alpha", "--out"):
+        assert flag in done.out
+
+
+def test_list_shows_everything(fedkin: Command) -> None:
+    """Every method with its paper, every partition, model and source, each with a line on what it is."""
+    done = fedkin("list")
+
+    assert (done.code, done.err) == (0, "")
+    for name in [*METHODS, *PARTITIONS, *MODELS, *SOURCES, "PATH"]:
+        (row,) = re.findall(rf"^│ {re.escape(name)} +│ *(\S.*)$", done.out, re.MULTILINE)
+        assert len(row) > 20
+    for make in METHODS.values():
+        assert make().paper.split(",")[0] in done.out
+
+
+@pytest.mark.parametrize("kind", ["methods", "partitions", "models", "data"])
+def test_list_of_one_kind(kind: str, fedkin: Command) -> None:
+    """One kind alone, and no other."""
+    done = fedkin(f"list {kind}")
+    shown = {"methods": "da-pfl", "partitions": "dirichlet-total", "models": "resnet18", "data": "synthetic"}
+
+    assert done.code == 0
+    assert [k for k, name in shown.items() if re.search(rf"^│ {name} ", done.out, re.MULTILINE)] == [kind]
+
+
+# ---- run ----------------------------------------------------------------------------------------------------------
+def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str) -> None:
+    """A table with the final figures, where everything is, and the run folder with its pages."""
+    done = fedkin(f"run da-pfl {small} --out a")
+    summary = json.loads(Path("a/summary.json").read_text())
+
+    assert (done.code, done.err) == (0, "")
+    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES
+    assert "DA-PFL, seed 0" in done.out
+    assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
+    assert "Everything is in a; pictures and tables: a/report.html" in done.out
+
+
+def test_without_out_the_folder_has_method_and_time(fedkin: Command, small: str) -> None:
+    """runs/METHOD-TIME, each time another."""
+    for _ in range(2):
+        assert fedkin(f"run local {small} --quiet").code == 0
+
+    names = [p.name for p in Path("runs").iterdir()]
+    assert len(names) == 2
+    assert all(re.fullmatch(r"local-\d{8}-\d{6}(-\d+)?", name) for name in names)
+
+
+def test_json_is_one_document(fedkin: Command, small: str) -> None:
+    """--json prints the summary as one JSON document, and nothing else anywhere."""
+    done = fedkin(f"run fedper {small} --seed 3 --out a --json")
+    printed = json.loads(done.out)
+
+    assert (done.code, done.err) == (0, "")
+    assert printed == {**json.loads(Path("a/summary.json").read_text()), "folder": "a"}
+    assert (printed["method"], printed["seed"], printed["rounds"]) == ("fedper", 3, 2)
+    assert printed["config"] == read_toml("a/config.toml")
+    assert set(printed["final"]) >= {"accuracy", "worst_decile", "macro_f1"}
+    assert printed["best"]["round"] in (1, 2)
+
+
+def test_per_client_on_request(fedkin: Command, small: str) -> None:
+    """--per-client adds a figure per client to the JSON, and a row per client to the screen."""
+    printed = json.loads(fedkin(f"run fedper {small} --out a --json --per-client").out)
+    shown = fedkin(f"run fedper {small} --out b --per-client").out
+
+    assert set(printed["accuracy_by_client"]) == {"0", "1", "2", "3"}
+    mean = sum(printed["accuracy_by_client"].values()) / 4
+    assert mean == pytest.approx(printed["final"]["accuracy"])
+    table = shown[shown.index("Clients") :]
+    assert sorted(re.findall(r"^│ +(\d) │", table, re.MULTILINE)) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("command", ["run fedavg", "compare"])
+def test_quiet_prints_nothing(command: str, fedkin: Command, small: str) -> None:
+    """--quiet leaves both outputs empty; the folder is written all the same."""
+    done = fedkin(f"{'compare fedavg' if command == 'compare' else command} {small} --out a --quiet")
+
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert Path("a/report.html").exists()
+
+
+def test_a_config_file_is_run_again_byte_for_byte(fedkin: Command, small: str) -> None:
+    """``fedkin run FOLDER/config.toml`` gives the same lines as the run that wrote it."""
+    fedkin(f"run fesem-cam {small} --dropout 0.3 --seed 2 --clusters 2 --out a --quiet")
+    done = fedkin("run a/config.toml --out b --quiet")
+
+    assert done.code == 0
+    assert lines_in(Path("a")) == lines_in(Path("b"))
+    assert Path("a/config.toml").read_bytes() == Path("b/config.toml").read_bytes()
+
+
+def test_the_command_in_the_summary_works(fedkin: Command, small: str) -> None:
+    """The command that the summary gives for running it again is one that works."""
+    command = json.loads(fedkin(f"run fedavg {small} --out a --json").out)["command"]
+
+    assert fedkin(f"{command.removeprefix('fedkin ')} --out b --quiet").code == 0
+    assert lines_in(Path("a")) == lines_in(Path("b"))
+
+
+@dataclass(frozen=True)
+class Failing(Method):
+    """FedAvg whose client 2 fails in round 2."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Any:
+        return to_all(model=s.model, round=torch.tensor(r.index))
+
+    def client_update(self, c: Client) -> Work:
+        if c.id == 2 and int(c.received.round) == 2:
+            raise ValueError("no such file")
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))
+
+
+@pytest.mark.parametrize("engine", ["loop", "workers"])
+def test_client_code_that_fails(engine: str, fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a method's client code ends with exit code 1 and one line naming step, client, round and error."""
+    monkeypatch.setitem(METHODS, "failing", Failing)
+    monkeypatch.setitem(TITLES, "failing", "Failing")
+    done = fedkin(f"run failing {small} --engine {engine} --out a")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "fedkin: update of client 2 failed in round 2: ValueError: no such file\n"
+
+
+def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the system ends with exit code 1 and one line, without a traceback."""
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedkin.folder.RunFolder.save", full)
+    done = fedkin(f"run fedavg {small} --out a")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "fedkin: [Errno 28] No space left on device\n"
+
+
+# ---- resume -------------------------------------------------------------------------------------------------------
+def test_resume_of_a_finished_run_shows_it_again(fedkin: Command, small: str) -> None:
+    """The same figures as before; not a byte of the run is changed."""
+    first = fedkin(f"run da-pfl {small} --out a --json")
+    before = {name: text for name, text in content(Path("a")).items() if name not in PAGES}
+    again = fedkin("resume a --json")
+
+    assert again.code == 0
+    assert json.loads(again.out) == json.loads(first.out)
+    assert {name: text for name, text in content(Path("a")).items() if name not in PAGES} == before
+
+
+def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C after a round: exit code 130 and how to go on; going on gives the run as if nothing had been."""
+    fedkin(f"run fedper {small} --rounds 5 --out whole --quiet")
+    with monkeypatch.context() as patch:
+        interrupt(patch, 3)
+        done = fedkin(f"run fedper {small} --rounds 5 --out a")
+    assert (done.code, done.out, done.err) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert not Path("a/summary.json").exists()
+
+    done = fedkin("resume a")
+    assert (done.code, done.err) == (0, "")
+    assert "FedPer, seed 0" in done.out
+    assert lines_in(Path("a")) == lines_in(Path("whole"))
+
+
+def interrupt(patch: pytest.MonkeyPatch, round: int) -> None:
+    """Ctrl-C after a round's lines are written, before its checkpoint."""
+    from fedkin.folder import RunFolder
+
+    save = RunFolder.save
+
+    def stopping(self: RunFolder, server: Any, *more: Any) -> None:
+        if server.round == round:
+            raise KeyboardInterrupt
+        save(self, server, *more)
+
+    patch.setattr(RunFolder, "save", stopping)
+
+
+def test_stopped_before_the_first_round(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is done, so nothing is left: exit code 130 and no folder."""
+    interrupt(monkeypatch, 1)
+    done = fedkin(f"run fedper {small} --out a")
+
+    assert (done.code, done.out, done.err) == (130, "", "stopped before the first round was done\n")
+    assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("moment", ["reading the data", "training"])
+def test_stopping_never_removes_what_was_there(
+    moment: str, fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C before the first round leaves a folder that existed before as it was, whatever is in it."""
+    Path("a").mkdir()
+    Path("a/config.toml").write_text("mine")
+    Path("a/thesis.txt").write_text("mine")
+    if moment == "reading the data":
+        monkeypatch.setattr("fedkin.config.load", stopped)
+    else:
+        monkeypatch.setattr("fedkin.engines.loop.Loop.start", stopped)
+    done = fedkin(f"run fedavg {small} --out a")
+
+    assert done.code == 130
+    assert content(Path("a")) == {"config.toml": b"mine", "thesis.txt": b"mine"}
+
+
+def stopped(*args: Any, **more: Any) -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def test_stopping_a_resume_before_its_first_round_keeps_the_folder(
+    fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that a resume found without a checkpoint is still there after Ctrl-C."""
+    fedkin(f"run fedper {small} --out a --quiet")
+    Path("a/checkpoint.safetensors").unlink()
+    interrupt(monkeypatch, 1)
+    done = fedkin("resume a")
+
+    assert (done.code, done.err) == (130, "stopped; go on with: fedkin resume a\n")
+    assert Path("a/config.toml").exists()
+
+
+def test_a_programs_run_is_sent_back_to_it(fedkin: Command) -> None:
+    """A folder that a program with its own method has written: exit code 2 and how that program goes on."""
+    from fedkin.data import planted_groups
+    from fedkin.run import run
+
+    run(Failing(), planted_groups(clients=2, groups=1, samples=12), "linear", rounds=1, engine="loop", out="a")
+    for command in ("resume a", "run a/config.toml"):
+        done = fedkin(command)
+        assert (done.code, done.out) == (2, "")
+        assert "made by a program with method Failing" in done.err
+
+
+# ---- compare ------------------------------------------------------------------------------------------------------
+def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -> None:
+    """A row per method over its seeds, and a sentence for each against Local; the same in table.md."""
+    done = fedkin(f"compare da-pfl fedper {small} --seeds 0 1 --out a")
+    written = Path("a/table.md").read_text()
+
+    assert (done.code, done.err) == (0, "")
+    for title in ("Local", "FedAvg", "DA-PFL", "FedPer"):
+        assert re.search(rf"^│ {title} .*±", done.out, re.MULTILINE)
+        assert f"| {title} |" in written or f"| **{title}** |" in written
+    for title in ("FedAvg", "DA-PFL", "FedPer"):
+        (sentence,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
+        assert f"- {title}: {sentence}" in written
+    assert "pictures and tables: a/" in done.out.lower()
+
+
+def test_compare_as_json(fedkin: Command, small: str) -> None:
+    """One JSON document: a list of summaries, one per run."""
+    done = fedkin(f"compare da-pfl {small} --seeds 4 5 --out a --json")
+    printed = json.loads(done.out)
+
+    assert (done.code, done.err) == (0, "")
+    assert [(run["method"], run["seed"]) for run in printed] == [
+        (m, s) for s in (4, 5) for m in ("local", "fedavg", "da-pfl")
+    ]
+    assert printed[0]["folder"] == "a/local-seed4"
+
+
+def test_set_changes_one_method(fedkin: Command, small: str) -> None:
+    """--set METHOD.FIELD=VALUE reaches that method and no other."""
+    fedkin(f"compare da-pfl fedprox {small} --set da-pfl.lam=0.5 da-pfl.sigma=median fedprox.mu=2 --out a --quiet")
+    da_pfl, fedprox = (read_toml(f"a/{n}-seed0/config.toml")["method"] for n in ("da-pfl", "fedprox"))
+
+    assert (da_pfl["lam"], da_pfl["sigma"]) == (0.5, "median")
+    assert fedprox["mu"] == 2.0
+    assert read_toml("a/compare.toml")["method"] == {"da-pfl": {"lam": 0.5, "sigma": "median"}, "fedprox": {"mu": 2}}
+
+
+def test_compare_from_its_file(fedkin: Command, small: str) -> None:
+    """``fedkin compare FILE.toml`` makes the comparison again; flags win over the file."""
+    fedkin(f"compare da-pfl {small} --seeds 1 --set da-pfl.lam=0.5 --out a --quiet")
+    fedkin("compare a/compare.toml --out b --quiet")
+    fedkin("compare a/compare.toml --rounds 1 --seeds 2 --set da-pfl.eps=1e-6 --out c --quiet")
+
+    for name in ("local", "fedavg", "da-pfl"):
+        assert lines_in(Path(f"a/{name}-seed1")) == lines_in(Path(f"b/{name}-seed1"))
+    table = read_toml("c/da-pfl-seed2/config.toml")
+    assert (table["run"]["rounds"], table["method"]["lam"], table["method"]["eps"]) == (1, 0.5, 1e-6)
+
+
+def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the third run: exit code 130, how to go on, and going on ends in the same table."""
+    whole = fedkin(f"compare da-pfl {small} --out whole")
+    with monkeypatch.context() as patch:
+        count = iter(range(100))
+        from fedkin.folder import RunFolder
+
+        save = RunFolder.save
+
+        def stopping(self: RunFolder, *args: Any) -> None:
+            if next(count) == 5:
+                raise KeyboardInterrupt
+            save(self, *args)
+
+        patch.setattr(RunFolder, "save", stopping)
+        done = fedkin(f"compare da-pfl {small} --out a")
+    assert (done.code, done.out, done.err) == (130, "", "stopped; go on with: fedkin resume a\n")
+
+    again = fedkin("resume a")
+    assert again.code == 0
+    assert again.out == whole.out.replace("whole", "a")
+    assert Path("a/table.md").read_text() == Path("whole/table.md").read_text()
+
+
+# ---- demo ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo with two rounds, in this process."""
+    monkeypatch.setattr(
+        commands,
+        "RunSettings",
+        lambda **how: RunSettings(**{**how, "rounds": 2, "participation": 0.2, "engine": "loop"}),
+    )
+
+
+def test_demo(short: None, fedkin: Command) -> None:
+    """Seven methods in one table, and for each but the reference a sentence on whether it paid."""
+    done = fedkin("demo")
+    titles = ("Local", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "FeSEM-CAM")
+
+    assert (done.code, done.err) == (0, "")
+    assert "Which clients should learn from whom" in done.out
+    assert tuple(re.findall(r"^│ ([A-Z]\S+) ", done.out, re.MULTILINE)) == titles
+    for title in titles[1:]:
+        assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("demo-")
+    assert {p.name for p in folder.iterdir()} >= {f"{n}-seed0" for n in ("da-pfl", "fesem-cam")} | PAGES
+
+
+def test_demo_as_json(short: None, fedkin: Command) -> None:
+    """One JSON document with the seven runs."""
+    done = fedkin("demo --json")
+
+    assert (done.code, done.err) == (0, "")
+    assert [run["method"] for run in json.loads(done.out)] == [
+        "local",
+        "fedavg",
+        "da-pfl",
+        "cfic",
+        "pfedcs",
+        "ifca-cam",
+        "fesem-cam",
+    ]
+
+
+def test_demo_takes_no_other_flags(fedkin: Command) -> None:
+    """Whoever wants more is sent to compare."""
+    done = fedkin("demo --rounds 3")
+
+    assert (done.code, done.out) == (2, "")
+    assert "--rounds" in done.err
+    assert "fedkin compare" in done.err
+
+
+def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str) -> None:
+    """What the command wrote is what run_settings gives for the settings in its config."""
+    fedkin(f"run ifca {small} --clusters 2 --partition cluster-classes --groups 2 --out a --quiet")
+    result = run_settings(settings_from(read_toml("a/config.toml")))
+
+    assert json.loads(Path("a/summary.json").read_text())["final"] == result.final

@@ -1,0 +1,253 @@
+"""Flags: every field of every settings table under its own name, and which of several sources wins."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandline import Command
+from fedkin.cli.flags import RunsSettings, Show, ShowRun, compare_flags, run_flags
+from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.core import ConfigError, Method, Recipe
+from fedkin.methods import METHODS, get_method
+
+COMMON = (DataSettings, ModelSettings, Recipe, RunSettings, ShowRun)
+TOGETHER = (DataSettings, ModelSettings, Recipe, RunSettings, RunsSettings, Show)
+
+
+def fields_of(method: Method) -> list[tuple[str, Any]]:
+    """Names and values of a method's fields and of those of the method inside."""
+    found: list[tuple[str, Any]] = []
+    for f in dataclasses.fields(method):  # type: ignore[arg-type]
+        value = getattr(method, f.name)
+        found += fields_of(value) if isinstance(value, Method) else [(f.name, value)]
+    return found
+
+
+# ---- names --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", METHODS)
+def test_no_field_of_a_method_is_a_common_flag(name: str) -> None:
+    """A flag means one thing: no field of a method has the name of a common setting, or of one of a method inside."""
+    own = [field for field, _ in fields_of(get_method(name))]
+    common = {f.name for part in COMMON for f in dataclasses.fields(part)}
+
+    assert len(set(own)) == len(own)
+    assert not set(own) & common
+    assert "name" not in own  # which is the method's own name in a file
+
+
+@pytest.mark.parametrize("parts", [COMMON, TOGETHER], ids=["run", "compare"])
+def test_no_two_common_settings_have_one_name(parts: tuple[type, ...]) -> None:
+    """The tables of a config are apart in a file, not on the command line."""
+    names = [f.name for part in parts for f in dataclasses.fields(part)]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_field_of_a_method_is_a_flag(name: str) -> None:
+    """Each field of a method, given as --field VALUE, arrives in that method and changes nothing else."""
+    plain = get_method(name)
+    args: list[str] = []
+    for field, value in fields_of(plain):
+        flag = field.replace("_", "-")
+        if isinstance(value, bool):
+            args += [f"--no-{flag}" if value else f"--{flag}"]
+        elif isinstance(value, (int, float)):
+            args += [f"--{flag}", str(type(value)(value / 2) if isinstance(value, float) else value + 1)]
+        elif value is not None:
+            args += [f"--{flag}", value]
+    settings, _ = run_flags([name, *args])
+
+    for (field, old), (_, new) in zip(fields_of(plain), fields_of(settings.method), strict=True):
+        if isinstance(old, bool):
+            assert new is not old, field
+        elif isinstance(old, float):
+            assert new == old / 2, field
+        elif isinstance(old, int):
+            assert new == old + 1, field
+        else:
+            assert new == old, field
+    assert dataclasses.replace(settings, method=plain) == settings_from({"method": {"name": name}})
+
+
+def test_every_common_setting_is_a_flag() -> None:
+    """Values of all kinds reach the table that they belong to."""
+    text = (
+        "--data synthetic --clients 7 --partition iid --alpha 0.25 --equal-shares --protocol cifar --split official "
+        "--samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 --steps 3 --lr 1 "
+        "--no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform --join-late 2@3 --engine loop "
+        "--workers 3 --out some/where --quiet --json --per-client"
+    )
+    settings, show = run_flags(["fedavg", *text.split()])
+
+    assert settings.data == DataSettings(
+        data="synthetic",
+        clients=7,
+        partition="iid",
+        alpha=0.25,
+        equal_shares=True,
+        protocol="cifar",
+        split="official",
+        samples_per_client=9,
+        target="y",
+        binary=True,
+        data_seed=3,
+    )
+    assert settings.model == ModelSettings("small-cnn", "0")
+    assert settings.recipe == Recipe(steps=3, lr=1.0, decay_biases=False)
+    assert settings.run == RunSettings(6, 0.5, 8, None, "uniform", 0.0, "2@3", "loop", 3)
+    assert show == ShowRun(Path("some/where"), True, True, True)
+
+
+def test_a_field_that_may_be_a_word() -> None:
+    """DA-PFL's sigma takes a number or the word median."""
+    assert run_flags(["da-pfl", "--sigma", "median"])[0].method.sigma == "median"  # type: ignore[attr-defined]
+    assert run_flags(["da-pfl", "--sigma", "0.5"])[0].method.sigma == 0.5  # type: ignore[attr-defined]
+
+
+def test_a_field_that_is_not_set_by_default() -> None:
+    """PFedCS's beta is None by default and takes a number."""
+    assert run_flags(["pfedcs", "--beta", "3"])[0].method.beta == 3  # type: ignore[attr-defined]
+    assert run_flags(["pfedcs"])[0].method.beta is None  # type: ignore[attr-defined]
+
+
+# ---- presets ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("given", [["--preset", "code"], ["--preset=code"]], ids=" ".join)
+def test_a_preset_changes_fields_and_recipe(given: list[str]) -> None:
+    """da-pfl's "code" sets the fields and the recipe of the authors' program."""
+    settings, _ = run_flags(["da-pfl", *given])
+    preset = type(get_method("da-pfl")).presets["code"]
+
+    assert preset["recipe"]
+    for name, value in preset["recipe"].items():
+        assert getattr(settings.recipe, name) == value
+    for name, value in preset.items():
+        if name != "recipe":
+            assert getattr(settings.method, name) == value
+    assert settings.recipe != Recipe()
+    assert settings.method != get_method("da-pfl")
+
+
+def test_other_flags_win_over_a_preset() -> None:
+    """Wherever they stand."""
+    plain, _ = run_flags(["da-pfl", "--preset", "code"])
+    settings, _ = run_flags(["da-pfl", "--momentum", "0.25", "--preset", "code", "--distance", "squared"])
+
+    assert settings.recipe == dataclasses.replace(plain.recipe, momentum=0.25)
+    assert settings.method == dataclasses.replace(plain.method, distance="squared")  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("da-pfl --preset codes", "da-pfl has no preset 'codes'; it has paper, code"),
+        ("fedavg --preset code", "fedavg has no preset 'code'; it has none"),
+    ],
+)
+def test_an_unknown_preset_is_named(args: str, message: str) -> None:
+    """With the ones that the method has."""
+    with pytest.raises(ConfigError, match=message):
+        run_flags(args.split())
+
+
+def test_a_preset_without_its_name(fedkin: Command) -> None:
+    """--preset as the last word is told like any flag without its value."""
+    done = fedkin("run da-pfl --preset")
+
+    assert (done.code, done.out) == (2, "")
+    assert "--preset" in done.err
+    assert "Traceback" not in done.err
+
+
+# ---- files and flags ----------------------------------------------------------------------------------------------
+def test_flags_win_over_a_file(tmp_path: Path) -> None:
+    """A setting from the file stays unless a flag gives it; what neither gives has its default."""
+    (tmp_path / "my.toml").write_text(
+        '[method]\nname = "fesem-cam"\nwarmup = 2\n[method.inner]\nclusters = 4\nlam = 0.5\n'
+        "[run]\nrounds = 9\nseed = 3\n[recipe]\nlr = 0.2\n"
+    )
+    settings, _ = run_flags([str(tmp_path / "my.toml"), "--rounds", "5", "--clusters", "2", "--epochs", "3"])
+
+    assert (settings.name, settings.run) == ("fesem-cam", RunSettings(rounds=5, seed=3))
+    assert settings.recipe == Recipe(epochs=3, lr=0.2)
+    assert settings.method == dataclasses.replace(  # type: ignore[type-var]
+        get_method("fesem-cam"),
+        warmup=2,
+        inner=dataclasses.replace(get_method("fesem-cam").inner, clusters=2, lam=0.5),  # type: ignore[attr-defined]
+    )
+
+
+@pytest.mark.parametrize("given", [["--epochs", "3"], ["--epochs=3"]], ids=" ".join)
+def test_epochs_on_the_command_line_beat_steps_in_a_file(given: list[str], tmp_path: Path) -> None:
+    """A file that counts in steps, and --epochs: epochs it is. Without the flag steps stay."""
+    (tmp_path / "my.toml").write_text('[method]\nname = "fedavg"\n[recipe]\nsteps = 7\n')
+    path = str(tmp_path / "my.toml")
+
+    assert run_flags([path, *given])[0].recipe == Recipe(epochs=3)
+    assert run_flags([path])[0].recipe == Recipe(steps=7)
+
+
+@pytest.mark.parametrize("read", [run_flags, compare_flags], ids=["run", "compare"])
+def test_epochs_and_steps_together(read: Any) -> None:
+    """Both at once cannot be meant."""
+    with pytest.raises(ConfigError, match="--epochs or --steps, not both"):
+        read(["fedavg", "--epochs", "3", "--steps", "2"])
+
+
+# ---- compare ------------------------------------------------------------------------------------------------------
+def test_compare_takes_methods_seeds_and_settings() -> None:
+    """Names first, then flags; --set takes several."""
+    text = "da-pfl ifca --seeds 3 4 --rounds 7 --set da-pfl.lam=0.5 ifca.clusters=4 da-pfl.include-self=true --out x"
+    plan, show = compare_flags(text.split())
+
+    assert plan.methods == ("da-pfl", "ifca")
+    assert plan.seeds == (3, 4)
+    assert plan.run == RunSettings(rounds=7)
+    assert plan.own == {"da-pfl": {"lam": 0.5, "include_self": True}, "ifca": {"clusters": 4}}
+    assert show == Show(Path("x"))
+
+
+def test_set_reaches_the_method_inside() -> None:
+    """Fields of a wrapped method go by their own names, as on ``fedkin run``; the wrapper's own stay its own."""
+    plan, _ = compare_flags(["fesem-cam", "--set", "fesem-cam.clusters=4", "fesem-cam.warmup=2", "fesem-cam.lam=0.5"])
+    method = plan.settings("fesem-cam", 0).method
+
+    assert plan.own == {"fesem-cam": {"inner": {"clusters": 4, "lam": 0.5}, "warmup": 2}}
+    assert (method.inner.clusters, method.inner.lam, method.warmup) == (4, 0.5, 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("", "needs methods or a config file"),
+        ("--rounds 3", "needs methods or a config file"),
+        ("da-pflx", "unknown method 'da-pflx'; did you mean 'da-pfl'"),
+        ("da-pfl --seed 3", "a comparison takes --seeds"),
+        ("da-pfl --seed=3", "a comparison takes --seeds"),
+        ("da-pfl --seeds 1 1", r"seeds must differ, got \[1, 1\]"),
+        ("da-pfl --set lam=3", "--set takes METHOD.FIELD=VALUE.* got 'lam=3'"),
+        ("da-pfl --set da-pfl.lam", "--set takes METHOD.FIELD=VALUE.* got 'da-pfl.lam'"),
+        ("da-pfl --set da-pfl.lamm=3", r"unknown setting lamm; did you mean 'lam'"),
+        ("da-pfl --set da-pfl.lam=much", "lam must be a number, got 'much'"),
+        ("da-pfl --set ifca.clusters=3", "settings for 'ifca', which is not compared"),
+        ("da-pfl --set da-pfl.lam=-1", "lam of DAPFL must be at least 0, got -1"),
+        ("missing.toml", r"no config file missing\.toml"),
+    ],
+)
+def test_what_compare_refuses(args: str, message: str) -> None:
+    """Each with a message that has the value in it."""
+    with pytest.raises(ConfigError, match=message):
+        compare_flags(args.split())
+
+
+def test_data_are_remembered_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is stored absolute, so that a resume works from any folder; a built-in name stays a name."""
+    (tmp_path / "mine.csv").write_text("a,y\n1,0\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert run_flags(["fedavg", "--data", "mine.csv"])[0].data.data == str(tmp_path / "mine.csv")
+    assert run_flags(["fedavg", "--data", "digits"])[0].data.data == "digits"

@@ -1,0 +1,267 @@
+"""`compare`: several methods on the same data, from the same start, with the same clients in each round."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.compare import Plan, compare, plan_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
+from fedkin.core import ConfigError, DataError, ModelError, PartitionError, Recipe, RunFolderError
+from fedkin.run import run_settings
+from folders import FILES, content, lines_in
+
+DATA = DataSettings(clients=5, samples_per_client=24)
+SMALL: dict[str, Any] = {
+    "data": DATA,
+    "model": ModelSettings("linear"),
+    "recipe": Recipe(steps=2, batch=5, lr=0.1),
+    "run": RunSettings(rounds=4, participation=0.6, engine="loop"),
+}
+
+
+def plan(*methods: str, **changes: Any) -> Plan:
+    """A comparison that takes a fraction of a second."""
+    return Plan(methods, **{**SMALL, **changes})
+
+
+class Stop(Exception):
+    """Ends a comparison in the middle."""
+
+
+# ---- what is run --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("asked", "run"),
+    [
+        (("da-pfl",), ("local", "fedavg", "da-pfl")),
+        (("fedavg", "ifca"), ("local", "fedavg", "ifca")),
+        (("ifca", "local"), ("fedavg", "ifca", "local")),
+        (("fedavg", "local"), ("fedavg", "local")),
+        (("fedper", "fedper"), ("local", "fedavg", "fedper")),
+        ((), ("local", "fedavg")),
+    ],
+)
+def test_local_and_fedavg_are_always_there(asked: tuple[str, ...], run: tuple[str, ...]) -> None:
+    """They are put in front where they are missing; the order that was asked for stays; each is run once."""
+    assert plan(*asked).names == run
+
+
+def test_a_run_per_method_and_seed() -> None:
+    """Runs come seed by seed in the order of the names, with their titles."""
+    runs = compare(plan("da-pfl", seeds=(3, 1)))
+
+    assert [(r.title, r.seed) for r in runs] == [
+        (title, seed) for seed in (3, 1) for title in ("Local", "FedAvg", "DA-PFL")
+    ]
+    assert all(len(r.rounds) == 4 for r in runs)
+
+
+def test_methods_see_the_same_data_and_the_same_clients() -> None:
+    """With the default sampling every round's cohort, drop-outs and joiners are the same for all methods; so are the
+    clients' test parts; another seed has others."""
+    how = dataclasses.replace(SMALL["run"], rounds=6, dropout=0.3, join_late="1@3")
+    runs = compare(plan("da-pfl", "fedper", "ifca", seeds=(0, 1), run=how))
+    seen: dict[int, list[Any]] = {0: [], 1: []}
+    for run in runs:
+        schedule = [(line["cohort"], line["missing"], line["joined"]) for line in run.rounds]
+        tests = [(c["client"], c["n_test"], c["n_validation"]) for c in run.clients]
+        seen[run.seed].append((schedule, tests))
+
+    for same in seen.values():
+        assert len(same) == 5
+        assert all(other == same[0] for other in same)
+    assert seen[0][0] != seen[1][0]
+
+
+def test_methods_start_from_the_same_model() -> None:
+    """Before a client has trained, all methods predict with the same model: with none answering, round 1 is equal."""
+    how = dataclasses.replace(SMALL["run"], rounds=1, dropout=0.999999)
+    runs = compare(plan("da-pfl", "fedper", run=how))
+
+    assert all(run.rounds[0]["answered"] == [] for run in runs)
+    assert all(run.clients == runs[0].clients for run in runs)
+
+
+def test_a_run_of_a_comparison_is_the_run_alone() -> None:
+    """The same settings outside a comparison give the same lines."""
+    comparing = plan("da-pfl", own={"da-pfl": {"lam": 0.25}}, seeds=(2,))
+    run = compare(comparing)[-1]
+    alone = run_settings(comparing.settings("da-pfl", 2))
+
+    assert comparing.settings("da-pfl", 2).method.lam == 0.25  # type: ignore[attr-defined]
+    assert (run.rounds, run.clients, run.relations) == (alone.rounds, alone.clients, alone.relations)
+
+
+def test_on_round_tells_where_the_comparison_is() -> None:
+    """The callback gets method, seed and round in the order in which they are run."""
+    seen: list[tuple[str, int, int]] = []
+    compare(plan(seeds=(0, 1)), on_round=lambda name, seed, report, line: seen.append((name, seed, line["round"])))
+
+    assert seen == [(n, s, t) for s in (0, 1) for n in ("local", "fedavg") for t in range(1, 5)]
+
+
+# ---- the folder ---------------------------------------------------------------------------------------------------
+def test_a_folder_per_run_and_the_plan(tmp_path: Path) -> None:
+    """The plan lies beside one run folder per method and seed, each of which can be run again by itself."""
+    compare(plan("fedper", seeds=(0, 1)), tmp_path / "c")
+
+    names = {f"{name}-seed{seed}" for name in ("local", "fedavg", "fedper") for seed in (0, 1)}
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {"compare.toml", *names}
+    for name in names:
+        assert {p.name for p in (tmp_path / "c" / name).iterdir()} == FILES
+    run_settings(settings_from(read_toml(tmp_path / "c" / "fedper-seed1" / "config.toml")), out=tmp_path / "again")
+    assert lines_in(tmp_path / "again") == lines_in(tmp_path / "c" / "fedper-seed1")
+
+
+def test_the_plan_survives_its_file() -> None:
+    """Plan -> TOML -> plan are equal, fields of single methods and nested ones too."""
+    one = plan(
+        "da-pfl", "fesem-cam", seeds=(4, 5), own={"da-pfl": {"lam": 0.5}, "fesem-cam": {"inner": {"clusters": 2}}}
+    )
+    again = plan_from(tomllib.loads(one.toml()), "file")
+
+    assert again == one
+    assert again.settings("fesem-cam", 4) == one.settings("fesem-cam", 4)
+    assert again.settings("fesem-cam", 4).method.inner.clusters == 2  # type: ignore[attr-defined]
+    assert plan_from(tomllib.loads(plan("ifca").toml()), "file") == plan("ifca")
+
+
+def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
+    """A plan made by a program with 1 where a float is meant can be resumed from its file."""
+    comparing = plan(run=RunSettings(rounds=2, participation=1, dropout=0, engine="loop"))  # type: ignore[arg-type]
+    compare(comparing, tmp_path / "c")
+    before = lines_in(tmp_path / "c" / "local-seed0")
+    compare(plan_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), tmp_path / "c", resume=True)
+
+    assert lines_in(tmp_path / "c" / "local-seed0") == before
+
+
+@pytest.mark.parametrize("kill", [("local", 0, 1), ("fedavg", 0, 2), ("da-pfl", 0, 4), ("fedavg", 1, 3)], ids=str)
+def test_an_interrupted_comparison_goes_on(kill: tuple[str, int, int], tmp_path: Path) -> None:
+    """Finished runs are kept as they are, the interrupted one goes on, the others are begun; all as if nothing was."""
+    comparing = plan("da-pfl", seeds=(0, 1))
+    whole = compare(comparing, tmp_path / "whole")
+
+    def stop(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
+        if (name, seed, line["round"]) == kill:
+            raise Stop
+
+    with pytest.raises(Stop):
+        compare(comparing, tmp_path / "c", on_round=stop)
+    finished = [p.parent for p in (tmp_path / "c").glob("*/summary.json")]
+    before = {p: p.stat().st_mtime_ns for folder in finished for p in folder.iterdir()}
+    again = compare(comparing, tmp_path / "c", resume=True)
+
+    assert [(r.title, r.seed, r.rounds, r.clients, r.final) for r in again] == [
+        (r.title, r.seed, r.rounds, r.clients, r.final) for r in whole
+    ]
+    for folder in (tmp_path / "whole").iterdir():
+        if folder.is_dir():
+            assert lines_in(tmp_path / "c" / folder.name) == lines_in(folder)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_resuming_a_finished_comparison_changes_nothing(tmp_path: Path) -> None:
+    """Not one file is written again."""
+    compare(plan("fedper"), tmp_path / "c")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").rglob("*")}
+    compare(plan("fedper"), tmp_path / "c", resume=True)
+
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "c").rglob("*")} == before
+
+
+def test_a_kill_between_folder_and_config_is_nothing(tmp_path: Path) -> None:
+    """A run folder in which not even the config was whole is begun anew."""
+    comparing = plan()
+
+    def stop(*args: Any) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        compare(comparing, tmp_path / "c", on_round=stop)
+    (tmp_path / "c" / "fedavg-seed0").mkdir()
+    (tmp_path / "c" / "fedavg-seed0" / ".config.toml.5.new").write_text("[met")
+    runs = compare(comparing, tmp_path / "c", resume=True)
+
+    assert [len(run.rounds) for run in runs] == [4, 4]
+    assert not list((tmp_path / "c").rglob(".*"))
+
+
+def test_what_exists_is_left_alone(tmp_path: Path) -> None:
+    """A second comparison into one folder is refused and changes nothing."""
+    compare(plan(), tmp_path / "c")
+    before = content(tmp_path / "c")
+
+    with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
+        compare(plan(), tmp_path / "c")
+    assert content(tmp_path / "c") == before
+
+
+# ---- what is wrong ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"data": DataSettings(data="digitz")}, DataError, "no data called 'digitz'"),
+        ({"data": DataSettings(alpha=-1.0)}, ConfigError, "alpha.*-1"),
+        ({"data": DataSettings(clients=5000)}, PartitionError, "5000"),
+        ({"model": ModelSettings("mpl")}, ModelError, "no model 'mpl'"),
+        ({"model": ModelSettings("linear", "tail")}, ModelError, "'tail'"),
+        ({"run": RunSettings(rounds=0)}, ConfigError, "rounds must be at least 1, got 0"),
+        ({"run": RunSettings(participation=2.0)}, ConfigError, "participation must be .* got 2"),
+        ({"run": RunSettings(dropout=1.5)}, ConfigError, "dropout must be .* got 1.5"),
+        ({"run": RunSettings(join_late="never")}, ConfigError, "'never'"),
+        ({"run": RunSettings(workers=-2)}, ConfigError, "-2"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else None,
+)
+def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, message: str, tmp_path: Path) -> None:
+    """Whatever is wrong with the settings of all runs is told before a folder is left behind."""
+    with pytest.raises(kind, match=message):
+        compare(plan("fedper", **changes), tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, "at least one seed"),
+        ({"seeds": (1, 1)}, r"seeds must differ, got \[1, 1\]"),
+        ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        ({"own": {"ifca": {"clusters": 2}}}, "settings for 'ifca', which is not compared; there are local, fedavg"),
+        ({"own": {"fedavg": {"lam": 2}}}, r"\[method\.fedavg\]: unknown setting lam"),
+        ({"methods": ("da-pfl",), "own": {"da-pfl": {"lam": -2}}}, "lam of DAPFL must be at least 0, got -2"),
+    ],
+    ids=str,
+)
+def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    """A plan is checked when it is made."""
+    with pytest.raises(ConfigError, match=message):
+        Plan(**{"methods": (), **SMALL, **changes})
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, r'methods must be a list of names such as \["da-pfl"\], got None'),
+        ({"methods": "da-pfl"}, "methods must be a list"),
+        ({"methods": []}, "methods must be a list"),
+        ({"methods": [1]}, r"methods must be a list .* got \[1\]"),
+        ({"methods": ["ifca"], "seeds": 3}, r"seeds must be a list of whole numbers such as \[0, 1\], got 3"),
+        ({"methods": ["ifca"], "seeds": [True]}, "seeds must be a list"),
+        ({"methods": ["ifca"], "seed": 3}, "unknown entry 'seed'; there are .*seeds"),
+        ({"methods": ["ifca"], "run": {"seed": 3}}, r"seeds = \[0, 1\], not a seed in \[run\]"),
+        ({"methods": ["ifca"], "data": "digits"}, r"\[data\] must be a table, got 'digits'"),
+        ({"methods": ["ifca"], "run": {"round": 3}}, r"\[run\]: unknown setting round; did you mean 'rounds'"),
+        ({"methods": ["ifca"], "method": {"clusters": 3}}, r"a table such as \[method\.da-pfl\]"),
+        ({"methods": ["ifca"], "method": 3}, r"a table such as \[method\.da-pfl\]"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_in_a_file_is_named(table: dict[str, Any], message: str) -> None:
+    """The error names the file, the entry and what is expected."""
+    with pytest.raises(ConfigError, match=f"^my.toml: .*{message}|^my.toml: {message}"):
+        plan_from(table, "my.toml")

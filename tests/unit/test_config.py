@@ -1,0 +1,280 @@
+"""Settings: what is written to a TOML file comes back; what is wrong in one is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, digest, fill, read_toml, settings_from
+from fedkin.core import ConfigError, Method, Recipe
+from fedkin.data import PARTITIONS
+from fedkin.methods import METHODS, get_method
+
+CHANGED = {  # every field at a value that is not its default
+    "data": DataSettings(
+        data="synthetic",
+        clients=7,
+        partition="cluster-dirichlet",
+        alpha=0.3,
+        classes_per_client=3,
+        groups=2,
+        classes_per_group=4,
+        alpha_between=0.2,
+        alpha_within=9.0,
+        min_samples=3,
+        equal_shares=True,
+        protocol="femnist",
+        split="official",
+        test=0.3,
+        validation=0.0,
+        samples_per_client=11,
+        target="y",
+        client_column="who",
+        binary=True,
+        data_seed=4,
+    ),
+    "model": ModelSettings("package.module:factory", "head.1"),
+    "recipe": Recipe(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
+    "run": RunSettings(9, 0.5, 7, 2, "uniform", 0.25, "2@4,1@5", "loop", 3),
+}
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    return value / 2 if isinstance(value, float) else value
+
+
+def moved(method: Method) -> Method:
+    """The method with every flag turned over and every number halved, inside too."""
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    values = {k: moved(v) if isinstance(v, Method) else changed(v) for k, v in fields.items()}
+    return dataclasses.replace(method, **values)  # type: ignore[type-var]
+
+
+# ---- round trips --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_survives_its_file(name: str) -> None:
+    """Defaults and changed fields alike: settings -> TOML -> settings are equal, and so are their digests."""
+    for method in (get_method(name), moved(get_method(name))):
+        settings = Settings(name, method, **CHANGED)
+        again = settings_from(tomllib.loads(settings.toml()))
+
+        assert again == settings
+        assert again.digest() == settings.digest()
+        assert again.toml() == settings.toml()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_presets_survive_their_file(name: str) -> None:
+    """The fields and the recipe of every preset can be written and read."""
+    for preset, table in type(get_method(name)).presets.items():
+        method = fill(get_method(name), {k: v for k, v in table.items() if k != "recipe"}, preset)
+        recipe = fill(Recipe(), table.get("recipe", {}), preset)
+        settings = Settings(name, method, recipe=recipe)
+
+        assert settings_from(tomllib.loads(settings.toml())) == settings
+
+
+def test_every_setting_is_tried_above() -> None:
+    """The changed settings differ from the defaults in every field, so the round trip covers them all."""
+    for part in CHANGED.values():
+        default = type(part)()
+        for f in dataclasses.fields(part):
+            assert getattr(part, f.name) != getattr(default, f.name), f.name
+
+
+def test_what_is_not_set_is_left_out() -> None:
+    """None has no form in TOML: the key is missing, and reads as None again."""
+    table = Settings("pfedcs", get_method("pfedcs")).table()
+
+    assert "beta" not in table["method"]
+    assert "clients" not in table["data"]
+    assert settings_from(table).data.clients is None
+
+
+def test_a_short_file_is_enough() -> None:
+    """A method's name alone is a config; everything else has its default."""
+    assert settings_from({"method": {"name": "fedavg"}}) == Settings("fedavg", get_method("fedavg"))
+
+
+def test_a_wrapped_method_has_a_table_of_its_own() -> None:
+    """[method.inner] sets fields of the method inside; the rest stays."""
+    settings = settings_from({"method": {"name": "fesem-cam", "inner": {"clusters": 5}, "warmup": 2}})
+    default = get_method("fesem-cam")
+
+    assert settings.method == dataclasses.replace(  # type: ignore[type-var]
+        default,
+        warmup=2,
+        inner=dataclasses.replace(default.inner, clusters=5),  # type: ignore[attr-defined]
+    )
+
+
+def test_whole_numbers_stand_for_floats() -> None:
+    """lr = 1 is lr = 1.0, with the same digest; it is a float afterwards."""
+    one, other = (settings_from({"method": {"name": "fedavg"}, "recipe": {"lr": v}}) for v in (1, 1.0))
+
+    assert one == other
+    assert type(one.recipe.lr) is float
+    assert one.digest() == other.digest()
+    assert digest({"run": {"dropout": 0}}) == digest({"run": {"dropout": 0.0}})
+
+
+def test_a_field_may_be_a_number_or_a_word() -> None:
+    """DA-PFL's sigma takes a number or "median"; the file keeps which."""
+    for sigma in (0.5, "median"):
+        settings = settings_from({"method": {"name": "da-pfl", "sigma": sigma}})
+        assert settings_from(tomllib.loads(settings.toml())).method.sigma == sigma  # type: ignore[attr-defined]
+
+
+# ---- the digest ---------------------------------------------------------------------------------------------------
+def test_engine_and_workers_are_no_part_of_the_digest() -> None:
+    """How clients are trained decides nothing."""
+    one = Settings("fedavg", get_method("fedavg"))
+    other = dataclasses.replace(one, run=dataclasses.replace(one.run, engine="loop", workers=3))
+
+    assert one.digest() == other.digest()
+
+
+def test_every_other_setting_changes_the_digest() -> None:
+    """Each single setting beside engine and workers is part of the digest."""
+    base = Settings("fedavg", get_method("fedavg"))
+    seen = {base.digest()}
+    for table, part in CHANGED.items():
+        for f in dataclasses.fields(part):
+            if f.name in ("engine", "workers"):
+                continue
+            one = dataclasses.replace(getattr(base, table), **{f.name: getattr(part, f.name)})
+            seen.add(dataclasses.replace(base, **{table: one}).digest())
+    seen.add(Settings("fedper", get_method("fedper")).digest())
+    seen.add(settings_from({"method": {"name": "fedavg", "after_training": True}}).digest())
+
+    assert len(seen) == 3 + sum(len(dataclasses.fields(p)) for p in CHANGED.values()) - 2
+
+
+# ---- what is wrong is named ---------------------------------------------------------------------------------------
+FEDAVG = {"name": "fedavg"}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, r'\[method\] needs a name, for example name = "fedavg"'),
+        ({"method": {"lam": 1}}, "needs a name"),
+        ({"method": {"name": "fedavgg"}}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        ({"method": {"name": 3}}, "unknown method '3'"),
+        ({"method": FEDAVG, "recipes": {}}, r"unknown table \[recipes\]; did you mean 'recipe'"),
+        ({"method": FEDAVG, "rounds": 3}, r"unknown table \[rounds\]"),
+        ({"method": "fedavg"}, r"\[method\] must be a table, got 'fedavg'"),
+        ({"method": FEDAVG, "data": "digits"}, r"\[data\] must be a table, got 'digits'"),
+        ({"method": FEDAVG, "data": {"alhpa": 1}}, r"\[data\]: unknown setting alhpa; did you mean 'alpha'"),
+        ({"method": {**FEDAVG, "lam": 1}}, r"\[method\]: unknown setting lam; there are after_training"),
+        ({"method": FEDAVG, "run": {"rounds": "ten"}}, r"\[run\] rounds must be a whole number, got 'ten'"),
+        ({"method": FEDAVG, "run": {"rounds": 2.5}}, r"\[run\] rounds must be a whole number, got 2.5"),
+        ({"method": FEDAVG, "run": {"rounds": True}}, r"\[run\] rounds must be a whole number, got True"),
+        ({"method": FEDAVG, "run": {"dropout": "no"}}, r"\[run\] dropout must be a number, got 'no'"),
+        ({"method": FEDAVG, "run": {"dropout": False}}, r"\[run\] dropout must be a number, got False"),
+        ({"method": FEDAVG, "run": {"engine": "gpu"}}, r"\[run\] engine must be 'workers' or 'loop', got 'gpu'"),
+        ({"method": FEDAVG, "run": {"engine": ["loop"]}}, r"engine must be .* got \['loop'\]"),
+        ({"method": FEDAVG, "data": {"binary": 1}}, r"\[data\] binary must be true or false, got 1"),
+        ({"method": FEDAVG, "model": {"model": 3}}, r"\[model\] model must be a text, got 3"),
+        ({"method": {"name": "da-pfl", "sigma": True}}, r"sigma must be a number or 'median', got True"),
+        ({"method": {"name": "da-pfl", "sigma": "mean"}}, r"sigma must be a number or 'median', got 'mean'"),
+        ({"method": {"name": "ifca-cam", "inner": 3}}, r"\[method\] inner must be a table, got 3"),
+        ({"method": {"name": "ifca-cam", "inner": {"clusers": 3}}}, r"inner: unknown setting clusers; .*'clusters'"),
+        ({"method": {"name": "ifca-cam", "inner": {"clusters": 0}}}, "clusters of IFCA must be at least 1, got 0"),
+        ({"method": {"name": "fedprox", "mu": -1}}, "mu of FedProx must be at least 0, got -1"),
+        ({"method": FEDAVG, "recipe": {"lr": 0}}, "lr must be a positive number, got 0"),
+        ({"method": FEDAVG, "made_by": "method Mine"}, "made by a program with method Mine"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_in_a_file_is_named(table: dict[str, Any], message: str) -> None:
+    """The error names the file, the key, the value, and the nearest name that exists."""
+    with pytest.raises(ConfigError, match=message):
+        settings_from(table, "my.toml")
+
+
+def test_the_file_is_named() -> None:
+    """Messages about keys begin with where they stand."""
+    with pytest.raises(ConfigError, match=r"^my\.toml: \[run\]: unknown setting round; did you mean 'rounds'"):
+        settings_from({"method": FEDAVG, "run": {"round": 3}}, "my.toml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """No such file."""
+    with pytest.raises(ConfigError, match=r"no config file .*nothing\.toml"):
+        read_toml(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize(
+    "text", [b"[run\nrounds = 3", b"rounds = ", b"\xff\xfe", b'[run]\nrounds = 1\n[run]\nseed = "']
+)
+def test_a_file_that_is_no_toml_is_named(text: bytes, tmp_path: Path) -> None:
+    """What is no TOML is told with the place of the fault."""
+    (tmp_path / "my.toml").write_bytes(text)
+
+    with pytest.raises(ConfigError, match=r"my\.toml is not a TOML file: "):
+        read_toml(tmp_path / "my.toml")
+
+
+# ---- partitions ---------------------------------------------------------------------------------------------------
+OF_PARTITIONS = {
+    "alpha": 0.3,
+    "classes_per_client": 3,
+    "groups": 2,
+    "classes_per_group": 3,
+    "alpha_between": 0.2,
+    "alpha_within": 5.0,
+    "min_samples": 2,
+    "equal_shares": True,
+    "protocol": "femnist",
+}
+NAMES = {"equal_shares": "balanced", "protocol": "variant"}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_settings_reach_the_partition_or_are_refused(name: str) -> None:
+    """Each setting of a partition arrives in it; one that it does not have is an error with the ones it has."""
+    own = {f.name for f in dataclasses.fields(PARTITIONS[name])}  # type: ignore[arg-type]
+    for setting, value in OF_PARTITIONS.items():
+        data = DataSettings(partition=name, **{setting: value})  # type: ignore[arg-type]
+        there = NAMES.get(setting, setting)
+        if there in own:
+            assert getattr(data.partition_object(), there) == value
+        else:
+            with pytest.raises(ConfigError, match=f"partition '{name}' has no setting {setting} .given: {value}"):
+                data.partition_object()
+
+
+def test_the_error_lists_settings_by_the_names_that_work() -> None:
+    """What a partition has is listed under the names that a file and a flag take, none others."""
+    with pytest.raises(ConfigError, match=r"it has classes_per_client, equal_shares$"):
+        DataSettings(partition="classes", alpha=1.0).partition_object()
+    with pytest.raises(ConfigError, match=r"it has none$"):
+        DataSettings(partition="iid", alpha=1.0).partition_object()
+
+
+def test_an_unknown_partition_is_named() -> None:
+    """With the nearest that exists."""
+    with pytest.raises(ConfigError, match="unknown partition 'dirichlett'; did you mean 'dirichlet'"):
+        DataSettings(partition="dirichlett").partition_object()
+
+
+def test_the_data_seed_is_the_runs_seed_unless_given() -> None:
+    """data_seed fixes the partition for runs of different seeds."""
+    free, fixed = DataSettings(clients=4), DataSettings(clients=4, data_seed=1)
+
+    assert free.federation(1).fingerprint() == fixed.federation(1).fingerprint() == fixed.federation(2).fingerprint()
+    assert free.federation(2).fingerprint() != fixed.federation(2).fingerprint()
+
+
+def test_clients_are_twenty_or_as_the_data_bring() -> None:
+    """Twenty by default; the partition natural takes the clients of the data."""
+    assert len(DataSettings().federation(0)) == 20
+    assert len(DataSettings(data="synthetic", partition="natural").federation(0)) == 12

@@ -1,0 +1,171 @@
+"""`lines_of`: from a round's report to the lines that are written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import Bundle
+from fedkin.data import Federation, planted_groups
+from fedkin.engines import Report
+from fedkin.lines import lines_of
+
+
+def federation() -> Federation:
+    """Four clients of two true groups, three classes."""
+    return planted_groups(clients=4, groups=2, samples=12, classes=3)
+
+
+def report(**changes: Any) -> Report:
+    """A round of two clients without evaluation."""
+    plain: dict[str, Any] = {
+        "round": 7,
+        "cohort": [1, 3],
+        "answered": [3],
+        "joined": [],
+        "refused": {},
+        "missing": {1: "did not answer"},
+        "bytes_down": 80,
+        "bytes_up": 40,
+        "weights": None,
+        "clusters": None,
+        "notes": {},
+        "evaluation": {},
+        "seconds": {"round": 1.0},
+    }
+    return Report(**{**plain, **changes})
+
+
+def evaluated(right: int, wrong: int, **more: torch.Tensor) -> Bundle:
+    """An evaluation with so many right and wrong answers of class 0."""
+    test, validation = torch.zeros(3, 3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.int64)
+    test[0, 0], test[0, 1] = right, wrong
+    validation[2, 2] = 1
+    return Bundle(counts=torch.tensor([4, 0, 5]), test=test, validation=validation, **more)
+
+
+def test_a_plain_round() -> None:
+    """Who was asked, who answered, who is missing, and the bytes; no seconds, no accuracy, no client lines."""
+    lines = lines_of(report(), federation())
+
+    assert lines.rounds == [
+        {
+            "round": 7,
+            "cohort": [1, 3],
+            "answered": [3],
+            "joined": [],
+            "refused": {},
+            "missing": [1],
+            "bytes_up": 40,
+            "bytes_down": 80,
+            "evaluated": False,
+        }
+    ]
+    assert lines.clients == []
+    assert lines.relations == []
+
+
+def test_refusals_keep_their_reasons() -> None:
+    """Refused uploads are listed by client, as JSON wants its keys, with the reason."""
+    (line,) = lines_of(report(refused={3: "model holds nan"}), federation()).rounds
+
+    assert line["refused"] == {"3": "model holds nan"}
+
+
+def test_an_evaluated_round() -> None:
+    """Each client's line has its own accuracy; the round's has their mean over clients."""
+    evaluation = {0: evaluated(3, 1), 2: evaluated(1, 3)}
+    lines = lines_of(report(evaluation=evaluation), federation())
+    (line,) = lines.rounds
+
+    assert [(c["round"], c["client"], c["accuracy"]) for c in lines.clients] == [(7, 0, 0.75), (7, 2, 0.25)]
+    assert (line["evaluated"], line["accuracy"], line["validation"], line["clients"]) == (True, 0.5, 1.0, 2)
+    assert (lines.clients[0]["correct"], lines.clients[0]["n_test"]) == (3, 4)
+
+
+def test_further_views_have_names_of_their_own() -> None:
+    """What a method shows beside its model stands as accuracy_NAME, per client and as the mean over clients."""
+    view = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]])
+    none = torch.zeros(3, 3, dtype=torch.int64)
+    evaluation = {
+        0: evaluated(1, 0, **{"before.test": view, "before.validation": view}),
+        1: evaluated(1, 0, **{"before.test": view.diagonal().diag(), "before.validation": view}),
+        2: evaluated(1, 0, **{"before.test": none, "before.validation": view}),
+    }
+    lines = lines_of(report(evaluation=evaluation), federation())
+
+    assert [c.get("accuracy_before") for c in lines.clients] == [0.5, 1.0, None]
+    assert lines.rounds[0]["accuracy_before"] == 0.75
+    assert lines.rounds[0]["accuracy"] == 1.0
+
+
+def test_weights_are_sparse_rows_of_the_cohort() -> None:
+    """A mixture is written as its entries that are not zero, rounded to six digits, by the cohort's ids."""
+    weights = torch.tensor([[0.0, 0.0, 1 / 3, 2 / 3], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    lines = lines_of(report(weights=weights), federation())
+
+    assert lines.relations == [
+        {"round": 7, "kind": "weights", "rows": {"1": {"2": 0.333333, "3": 0.666667}, "3": {"0": 1.0}}}
+    ]
+
+
+def test_clusters_have_sizes_and_an_index() -> None:
+    """Clusters are written as labels; sizes count the known ones; the index compares with the true groups."""
+    clusters = torch.tensor([0, 2, 0, -1])
+    lines = lines_of(report(clusters=clusters, evaluation={0: evaluated(1, 0)}), federation())
+
+    assert lines.relations == [{"round": 7, "kind": "clusters", "labels": [0, 2, 0, -1]}]
+    assert lines.rounds[0]["cluster_sizes"] == [2, 0, 1]
+    assert lines.rounds[0]["ari"] == 1.0  # clients 0 and 2 against client 1, as in the true groups
+
+
+def test_clusters_of_those_who_have_joined() -> None:
+    """While late joiners are away, labels are compared with the groups of those who are there."""
+    lines = lines_of(report(clusters=torch.tensor([5, 1]), evaluation={0: evaluated(1, 0)}), federation())
+
+    assert lines.rounds[0]["ari"] == 1.0
+
+
+def test_unknown_clusters_have_no_sizes_and_no_index() -> None:
+    """As long as no client is grouped, sizes are empty and the index is None."""
+    clusters = torch.full((4,), -1)
+    lines = lines_of(report(clusters=clusters, evaluation={0: evaluated(1, 0)}), federation())
+
+    assert lines.rounds[0]["cluster_sizes"] == []
+    assert lines.rounds[0]["ari"] is None
+
+
+def test_there_is_no_index_without_groups_or_without_evaluation() -> None:
+    """The index stands in evaluated rounds of federations with true groups only."""
+    clusters = torch.tensor([0, 1, 0, 1])
+    ungrouped = Federation(federation().clients, 3)
+
+    assert "ari" not in lines_of(report(clusters=clusters), federation()).rounds[0]
+    assert "ari" not in lines_of(report(clusters=clusters, evaluation={0: evaluated(1, 0)}), ungrouped).rounds[0]
+
+
+@pytest.mark.parametrize("notes", [{}, {"ratio": 1.5}])
+def test_notes_stand_where_there_are_any(notes: dict[str, float]) -> None:
+    """What a method notes is a table of its own in the line; without notes there is none."""
+    (line,) = lines_of(report(notes=notes), federation()).rounds
+
+    assert line.get("notes", {}) == notes
+    assert ("notes" in line) == bool(notes)
+
+
+def test_lines_are_json() -> None:
+    """Every line survives JSON unchanged."""
+    full = report(
+        refused={3: "bad"},
+        weights=torch.eye(4, dtype=torch.float64)[[1, 3]],
+        clusters=torch.tensor([0, 1, 0, 1]),
+        notes={"a": 0.1},
+        evaluation={i: evaluated(i, 1) for i in range(4)},
+    )
+    lines = lines_of(full, federation())
+
+    for found in (lines.rounds, lines.clients, lines.relations):
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
