@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -133,7 +134,7 @@ def _harmed(comparisons: Sequence[Against]) -> str:
         return DASH
     harmed = sum(a.harmed for a in comparisons) / len(comparisons)
     clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
-    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f} of {clients:.4g}"
+    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
 
 
 def final_table(run: Run) -> Grid:
@@ -217,8 +218,17 @@ def _short(number: float) -> str:
 def to_rich(grid: Grid) -> Table:
     """The table for the console; cells are text, never markup."""
     caption = Text(grid.note) if grid.note else None
-    table = Table(title=Text(grid.title) if grid.title else None, caption=caption, title_justify="left",
-                  caption_justify="left")  # fmt: skip
+    title = Text(grid.title, style="bold") if grid.title else None
+    # without vertical lines a comparison over several seeds fits into 80 columns
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for number, name in enumerate(grid.columns):
         widest = max((len(row[number]) for row in grid.rows), default=0)
         whole = max(widest, len(name)) <= _NEVER_BROKEN  # names and figures stay in one piece on a narrow screen

@@ -45,7 +45,7 @@ def test_only_runs_of_the_same_seed_are_compared(groups):
 def test_comparison_table_cells(groups):
     """Mean ± std in per cent, gain with sign, harmed clients per seed, megabytes; the best accuracy is bold."""
     grid = tables.comparison_table(tables.comparison_rows(groups))
-    assert grid.rows[1] == ("M", "77.5 ± 3.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "0.5 of 4", "9")
+    assert grid.rows[1] == ("M", "77.5 ± 3.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "0.5/4", "9")
     assert grid.rows[2] == ("O|dd", "50.0", "50.0", "40.0", "–", "–", "9")
     assert grid.bold == {(1, 1)}
     assert "each method's own seeds" in grid.note
