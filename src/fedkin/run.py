@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 import torch
 
-from fedkin.config import Settings, digest, plain, read_toml, settings_from
+from fedkin.config import Settings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Net, Recipe, RunFolderError
 from fedkin.data import Federation, Shard
 from fedkin.engines import (
@@ -33,8 +31,9 @@ from fedkin.engines import (
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
 from fedkin.folder import RunFolder
+from fedkin.identity import network_mark, table_of, title_of
 from fedkin.lines import lines_of
-from fedkin.methods import METHODS, TITLES
+from fedkin.methods import TITLES
 from fedkin.models.start import Model, factory
 from fedkin.version import __version__
 
@@ -141,7 +140,7 @@ def run(
         factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
     )
     shards = [_laid_out(net, shard) for shard in federation.clients]
-    made = table or _table_of(method, federation, model, recipe, plan, dropout, join_late)
+    made = table or table_of(method, federation, model, recipe, plan, dropout, join_late)
     prepared = _Prepared(
         job=Job(method, net, recipe, shards, seed),
         plan=plan,
@@ -149,9 +148,9 @@ def run(
         federation=federation,
         dropout=chance_of_dropout(dropout),
         joins=join_rounds(len(federation), join_late),
-        title=title or _title(method),
+        title=title or title_of(method),
         table=made,
-        marks={"config": digest(made), "data": federation.fingerprint(), "network": _network(net)},
+        marks={"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)},
     )
     with _one_thread():
         session = prepared.engine.start(prepared.job)
@@ -293,46 +292,3 @@ def _laid_out(net: Net, shard: Shard) -> Shard:
     """The shard in the memory layout that the network is fastest on, once."""
     parts = (shard.train, shard.validation, shard.test)
     return Shard(*(type(part)(net.layout(part.x), part.y) for part in parts))
-
-
-def _network(net: Net) -> str:
-    """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
-    layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
-    return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
-
-
-def _title(method: Method) -> str:
-    for name, make in METHODS.items():
-        if _kind(make()) == _kind(method):
-            return TITLES[name]
-    return type(method).__name__
-
-
-def _kind(method: Method) -> list[type]:
-    """Its class and those of the methods that it wraps."""
-    inside = [_kind(v) for v in vars(method).values() if isinstance(v, Method)]
-    return [type(method), *(kind for kinds in inside for kind in kinds)]
-
-
-def _told(value: Any) -> Any:
-    """The value as a TOML file can say it; what has no form there is named."""
-    if isinstance(value, Mapping):
-        return {str(k): _told(v) for k, v in value.items() if v is not None}
-    if isinstance(value, (list, tuple)):
-        return [_told(v) for v in value]
-    return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def _table_of(
-    method: Method, federation: Federation, model: Model, recipe: Recipe, plan: Plan, dropout: float, late: str | None
-) -> dict[str, Any]:
-    """What a run made by a program says of itself: enough to recognise it, not to make it again."""
-    own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
-    return {
-        "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
-        "method": {"name": type(method).__name__, **own},
-        "data": {"name": federation.name},
-        "model": {"model": model if isinstance(model, str) else type(model).__name__},
-        "recipe": plain(recipe),
-        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {})},
-    }

@@ -1,0 +1,59 @@
+"""What a run says it is: enough to recognise it when it is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+from fedkin.config import plain
+from fedkin.core import Method, Net, Recipe
+from fedkin.data import Federation
+from fedkin.engines import Plan
+from fedkin.methods import METHODS, TITLES
+from fedkin.models.start import Model
+
+
+def network_mark(net: Net) -> str:
+    """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
+    layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
+    return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def title_of(method: Method) -> str:
+    for name, make in METHODS.items():
+        if _kind(make()) == _kind(method):
+            return TITLES[name]
+    return type(method).__name__
+
+
+def _kind(method: Method) -> list[type]:
+    """Its class and those of the methods that it wraps."""
+    inside = [_kind(v) for v in vars(method).values() if isinstance(v, Method)]
+    return [type(method), *(kind for kinds in inside for kind in kinds)]
+
+
+def _told(value: Any) -> Any:
+    """The value as a TOML file can say it; what has no form there is named."""
+    if isinstance(value, Mapping):
+        return {str(k): _told(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_told(v) for v in value]
+    return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def table_of(
+    method: Method, federation: Federation, model: Model, recipe: Recipe, plan: Plan, dropout: float, late: str | None
+) -> dict[str, Any]:
+    """What a run made by a program says of itself: enough to recognise it, not to make it again."""
+    own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
+    return {
+        "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
+        "method": {"name": type(method).__name__, **own},
+        "data": {"name": federation.name},
+        "model": {"model": model if isinstance(model, str) else type(model).__name__},
+        "recipe": plain(recipe),
+        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {})},
+    }
