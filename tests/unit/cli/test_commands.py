@@ -71,7 +71,7 @@ def test_list_shows_everything(fedkin: Command) -> None:
 
     assert (done.code, done.err) == (0, "")
     for name in [*METHODS, *PARTITIONS, *MODELS, *SOURCES, "PATH"]:
-        (row,) = re.findall(rf"^│ {re.escape(name)} +│ *(\S.*)$", done.out, re.MULTILINE)
+        (row,) = re.findall(rf"^ {re.escape(name)} +(\S.*)$", done.out, re.MULTILINE)
         assert len(row) > 20
     for make in METHODS.values():
         assert make().paper.split(",")[0] in done.out
@@ -84,7 +84,7 @@ def test_list_of_one_kind(kind: str, fedkin: Command) -> None:
     shown = {"methods": "da-pfl", "partitions": "dirichlet-total", "models": "resnet18", "data": "synthetic"}
 
     assert done.code == 0
-    assert [k for k, name in shown.items() if re.search(rf"^│ {name} ", done.out, re.MULTILINE)] == [kind]
+    assert [k for k, name in shown.items() if re.search(rf"^ {name} ", done.out, re.MULTILINE)] == [kind]
 
 
 # ---- run ----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_per_client_on_request(fedkin: Command, small: str) -> None:
     mean = sum(printed["accuracy_by_client"].values()) / 4
     assert mean == pytest.approx(printed["final"]["accuracy"])
     table = shown[shown.index("Clients") :]
-    assert sorted(re.findall(r"^│ +(\d) │", table, re.MULTILINE)) == ["0", "1", "2", "3"]
+    assert sorted(re.findall(r"^ +(\d) +\d+ ", table, re.MULTILINE)) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("command", ["run fedavg", "compare"])
@@ -312,7 +312,7 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
 
     assert (done.code, done.err) == (0, "")
     for title in ("Local", "FedAvg", "DA-PFL", "FedPer"):
-        assert re.search(rf"^│ {title} .*±", done.out, re.MULTILINE)
+        assert re.search(rf"^ {title} .*±", done.out, re.MULTILINE)
         assert f"| {title} |" in written or f"| **{title}** |" in written
     for title in ("FedAvg", "DA-PFL", "FedPer"):
         (sentence,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
@@ -396,7 +396,7 @@ def test_demo(short: None, fedkin: Command) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert "Which clients should learn from whom" in done.out
-    assert tuple(re.findall(r"^│ ([A-Z]\S+) ", done.out, re.MULTILINE)) == titles
+    assert tuple(re.findall(r"^ ([A-Z]\S+) +[\d.]+ ", done.out, re.MULTILINE)) == titles
     for title in titles[1:]:
         assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
     (folder,) = Path("runs").iterdir()
