@@ -403,6 +403,12 @@ def test_only_clustered_methods_are_wrapped() -> None:
         CAM(DAPFL(variant="v1"))
 
 
+def test_a_warm_up_of_cluster_models_needs_a_method_that_groups_models() -> None:
+    """IFCA's clients choose by loss; models trained alone cannot be grouped by it, which is said at once."""
+    with pytest.raises(ConfigError, match="IFCA cannot group models"):
+        CAM(IFCA(), warmup_of="cluster")
+
+
 @dataclass(frozen=True)
 class Two(Method):
     """A clustered method that trains two models at once."""

@@ -32,6 +32,8 @@ class Method(ABC):
     """Authors, title, venue."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named settings: fields of the method, and of the run's recipe under ``recipe``."""
+    groups_models: ClassVar[bool] = False
+    """Whether the server makes clusters of uploads that are a ``model`` and nothing else."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -127,10 +129,18 @@ class Method(ABC):
                     f"{field} of {type(self).__name__} must be one of {wanted}; got {getattr(self, field)!r}"
                 )
 
-    def require_clusters(self) -> None:
-        """Raises `ConfigError` unless this is a clustered method, one that says what `relations` its clients have."""
+    def require_clusters(self, *, of_models: bool = False) -> None:
+        """Raises `ConfigError` unless this is a clustered method, one that says what `relations` its clients have.
+
+        Args:
+            of_models: it must also be able to make clusters of models that were trained without it.
+        """
         if type(self).relations is Method.relations:
             raise ConfigError(f"{type(self).__name__} is no clustered method and cannot be wrapped as one")
+        if of_models and not self.groups_models:
+            raise ConfigError(
+                f"{type(self).__name__} cannot group models that clients trained alone; use another warm-up"
+            )
 
     def check(
         self,

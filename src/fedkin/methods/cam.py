@@ -33,7 +33,7 @@ class CAM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.inner.require_clusters()
+        self.inner.require_clusters(of_models=self.warmup_of == "cluster")
         if self.warmup is not None:
             self.check("warmup", at_least=0)
 

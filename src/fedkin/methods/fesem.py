@@ -18,6 +18,7 @@ class FeSEM(Method):
     """Several cluster models; the server assigns each client to the nearest by K-means on the uploaded models."""
 
     paper = "Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, World Wide Web 26, 2023"
+    groups_models = True
 
     clusters: int = 3
     """Number of cluster models."""
