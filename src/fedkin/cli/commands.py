@@ -11,7 +11,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Show, compare_flags, run_flags
-from fedkin.compare import Plan, compare, plan_from
+from fedkin.compare import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Recipe, RunFolderError
 from fedkin.data import PARTITIONS, SOURCES
@@ -20,7 +20,7 @@ from fedkin.folder import taken
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.report import tables
-from fedkin.report.folder import Run, by_title
+from fedkin.report.folder import Run, by_title, write_atomic
 from fedkin.report.page import write_comparison, write_page
 from fedkin.run import Result, resume, run_settings
 
@@ -131,18 +131,18 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
     rows = tables.comparison_rows(groups)
     grid = tables.comparison_table(rows)
     verdicts = {row.title: verdict(row.title, row.against) for row in rows if row.against}
-    (folder / "table.md").write_text(
-        tables.to_markdown(grid) + "\n" + "\n".join(f"- {v}" for v in verdicts.values()) + "\n"
-    )
+    sentences = "".join(f"- {text}\n" for text in verdicts.values())
+    write_atomic(folder / "table.md", f"{tables.to_markdown(grid)}\n{sentences}".encode())
     page = write_comparison(folder, runs, command=f"fedkin compare {folder / 'compare.toml'}")
     if show.json:
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
         screen.table(grid)
         screen.say("\n" + "\n".join(verdicts.values()))
-        for run in runs if show.reach is not None else ():
-            which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
-            screen.say(f"{which}: {_reached(run, show.reach)}")
+        if show.reach is not None:
+            for run in runs:
+                which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
+                screen.say(f"{which}: {_reached(run, show.reach)}")
         screen.say(f"\nPictures and tables: {page}")
     return 0
 
@@ -150,7 +150,7 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
 def _finish(result: Result, show: Show) -> int:
     assert result.folder is not None
     page = write_page(result.folder)
-    run = Run(result.title, result.seed, result.rounds, result.clients, result.relations, result.summary, result.folder)
+    run = as_run(result)
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
@@ -171,11 +171,11 @@ def _summary(run: Run, show: Show) -> dict[str, Any]:
     return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
 
 
-def _reached(run: Run, target: float | None) -> str:
-    found = None if target is None else to_target(run.rounds, target)
+def _reached(run: Run, target: float) -> str:
+    found = to_target(run.rounds, target)
     if found is None:
-        return f"did not reach {100 * (target or 0):g} % accuracy"
-    return f"reached {100 * (target or 0):g} % accuracy after {found.rounds} rounds and {found.bytes / 1e6:,.1f} MB"
+        return f"did not reach {100 * target:g} % accuracy"
+    return f"reached {100 * target:g} % accuracy after {found.rounds} rounds and {found.bytes / 1e6:,.1f} MB"
 
 
 def _stopped(folder: Path, new: bool = False) -> int:

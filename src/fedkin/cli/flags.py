@@ -32,6 +32,10 @@ class Show:
     reach: float | None = None
     """Say after how many rounds and bytes this accuracy was reached, such as 0.9."""
 
+    def __post_init__(self) -> None:
+        if self.reach is not None and not 0 < self.reach <= 1:
+            raise ConfigError(f"reach must be an accuracy in (0, 1], such as 0.9, got {self.reach}")
+
 
 @dataclass(frozen=True)
 class ShowRun(Show):

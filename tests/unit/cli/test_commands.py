@@ -435,3 +435,25 @@ def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str
     result = run_settings(settings_from(read_toml("a/config.toml")))
 
     assert json.loads(Path("a/summary.json").read_text())["final"] == result.final
+
+
+def test_rounds_and_bytes_until_an_accuracy(fedkin: Command, small: str) -> None:
+    """--reach counts rounds and bytes up to the first round that is good enough, or says that there is none."""
+    printed = json.loads(fedkin(f"run fedavg {small} --out a --json --reach 0.0001").out)
+    lines = [json.loads(text) for text in Path("a/rounds.jsonl").read_text().splitlines()]
+    first = next(line["round"] for line in lines if line["evaluated"] and line["accuracy"] >= 0.0001)
+    spent = sum(line["bytes_up"] + line["bytes_down"] for line in lines if line["round"] <= first)
+
+    assert printed["reached"] == {"rounds": first, "bytes": spent}
+    assert json.loads(fedkin(f"run fedavg {small} --out b --json --reach 1").out)["reached"] is None
+    assert "did not reach 100 % accuracy" in fedkin(f"run fedavg {small} --out c --reach 1").out
+
+
+@pytest.mark.parametrize("value", ["0", "90", "-0.5"])
+def test_an_accuracy_that_cannot_be_reached(value: str, fedkin: Command, small: str) -> None:
+    """--reach takes a fraction, not per cent; the message shows the value and no folder is made."""
+    done = fedkin(f"run fedavg {small} --out a --reach {value}")
+
+    assert done.code == 2
+    assert f"got {float(value)}" in done.err
+    assert not Path("a").exists()
