@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -257,6 +258,13 @@ class ByHand:
         sent = self.method.deliver(self.server, self.at("evaluate", [i]))
         client = self.client(i, sent.row(0))
         return drive(self.method.personalize(client), lambda request: self.train(request, client))
+
+
+def two_quadratics(method: Method, steps: int = 2, **changes: Any) -> ByHand:
+    """Two clients with L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), steps of .5 from 0."""
+    recipe = Recipe(steps=steps, lr=0.5, batch=1000)
+    data = [copies(0.0, 30), copies(8.0, 10)]
+    return ByHand(method, vector_net(0.0), data, recipe=recipe, loss=quadratic, **changes)
 
 
 # ---- the real round loop -------------------------------------------------------------------------------------------

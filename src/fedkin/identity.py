@@ -12,7 +12,7 @@ from fedkin.config import plain
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
 from fedkin.engines import Plan
-from fedkin.methods import CAM, METHODS, TITLES
+from fedkin.methods import METHODS, TITLES
 from fedkin.models.start import Model
 
 
@@ -26,8 +26,8 @@ def title_of(method: Method) -> str:
     """As the catalogue writes it: where a class has several entries, the one with most settings in common."""
     same = {name: other for name, make in METHODS.items() if _kind(other := make()) == _kind(method)}
     if not same:
-        inner = getattr(method, "inner", None)
-        return f"{title_of(inner)}-CAM" if isinstance(method, CAM) and inner else type(method).__name__
+        inner, own = getattr(method, "inner", None), type(method).__name__
+        return f"{title_of(inner)}-{own}" if isinstance(inner, Method) else own
     return TITLES[max(same, key=lambda name: _in_common(same[name], method))]
 
 

@@ -610,6 +610,8 @@ def test_pull_has_a_gradient_inside_the_wrapper() -> None:
 
 def test_only_clustered_methods_are_wrapped() -> None:
     """A method without clusters is refused when the wrapper is made, not three rounds later."""
+    with pytest.raises(ConfigError, match="CFIC is no clustered method"):  # it draws from groups and has one model
+        get_method("cfic-cam")
     with pytest.raises(ConfigError, match="DAPFL is no clustered method"):
         CAM(DAPFL(variant="v1"))
 

@@ -12,7 +12,7 @@ import torch
 from fedkin.core import Bundle, Data, Recipe
 from fedkin.methods import DAPFL, FedAvg
 from fedkin.methods.dapfl import affinity
-from toys import ByHand, Run, apart, close, copies, federation, mlp, quadratic, run, vector_net
+from toys import ByHand, Run, apart, close, copies, federation, mlp, quadratic, run, two_quadratics, vector_net
 
 FIRST = [80, 50, 20]
 B = [[80, 50, 20, 0], [20, 50, 80, 0], [0, 0, 0, 60], [10, 0, 0, 30]]
@@ -300,20 +300,10 @@ def test_stored_models_share_no_storage() -> None:
 
 
 # ---- V1 ------------------------------------------------------------------------------------------------------------
-def two_clients(method: DAPFL) -> ByHand:
-    return ByHand(
-        method,
-        vector_net(0.0),
-        [copies(0.0, 30), copies(8.0, 10)],
-        recipe=Recipe(steps=2, lr=0.5, batch=1000),
-        loss=quadratic,
-    )
-
-
 def test_v1_is_ditto() -> None:
     """V1 is Ditto: a = (0, 8), n = (30, 10), lam 1, lr .5, two steps. (w, v_1, v_2) after two rounds: (1.5, 0, 4) and
     (1.875, .75, 4.75); the client's own freshly trained copy as anchor would give v = (0, 7)."""
-    hand = two_clients(DAPFL(variant="v1"))
+    hand = two_quadratics(DAPFL(variant="v1"))
     for w, own in ((1.5, [0.0, 4.0]), (1.875, [0.75, 4.75])):
         hand.play()
         close(hand.server.model, [w])
@@ -322,7 +312,7 @@ def test_v1_is_ditto() -> None:
 
 def test_v1_without_pull_is_local_training() -> None:
     """lam = 0: the personal branch of Ditto is local training, (0, 6) after a round; the global one is FedAvg."""
-    hand, average = two_clients(DAPFL(variant="v1", lam=0.0)), two_clients(FedAvg())
+    hand, average = two_quadratics(DAPFL(variant="v1", lam=0.0)), two_quadratics(FedAvg())
     hand.play()
     average.play()
     close([float(b.model) for b in hand.kept], [0.0, 6.0])

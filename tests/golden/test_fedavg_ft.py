@@ -21,29 +21,18 @@ from toys import (
     mlp,
     mlp_with_batchnorm,
     product_net,
-    quadratic,
     run,
     squares,
-    vector_net,
+    two_quadratics,
 )
 
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
 
 
-def two_clients(method: FedAvgFT) -> ByHand:
-    return ByHand(
-        method,
-        vector_net(0.0),
-        [copies(0.0, 30), copies(8.0, 10)],
-        recipe=Recipe(steps=2, lr=0.5, batch=1000),
-        loss=quadratic,
-    )
-
-
 def test_one_round() -> None:
     """Locals 0 and 6, global 60/40 = 1.5; two epochs of one step from there: a + (1.5 - a)/4 = .375 and 6.375. The next
     round starts from 1.5 again: locals .375 and 6.375, global (30 * .375 + 10 * 6.375)/40 = 1.875."""
-    hand = two_clients(FedAvgFT(tune_epochs=2))
+    hand = two_quadratics(FedAvgFT(tune_epochs=2))
     close(hand.play().model, [[0.0], [6.0]])
     close([float(hand.used(i).model) for i in range(2)], [0.375, 6.375])
     close(hand.server.model, [1.5])
@@ -54,14 +43,14 @@ def test_one_round() -> None:
 def test_step_size_of_the_tuning() -> None:
     """One epoch of .25: 1.5 - .25 * 1.5 = 1.125 and 1.5 + .25 * 6.5 = 3.125; the run's .5 would give .75 and 4.75."""
     for lr, wanted in ((0.25, [1.125, 3.125]), (None, [0.75, 4.75])):
-        hand = two_clients(FedAvgFT(tune_epochs=1, tune_lr=lr))
+        hand = two_quadratics(FedAvgFT(tune_epochs=1, tune_lr=lr))
         hand.play()
         close([float(hand.used(i).model) for i in range(2)], wanted)
 
 
 def test_default_is_five_epochs_of_the_whole_model() -> None:
     """Also in a run that counts steps: a + (1.5 - a)/32 = .046875 and 7.796875 after five steps."""
-    hand = two_clients(FedAvgFT())
+    hand = two_quadratics(FedAvgFT())
     hand.play()
     close([float(hand.used(i).model) for i in range(2)], [0.046875, 7.796875])
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Data, Net, Recipe, Train
+from fedkin.core import Bundle, Client, ConfigError, Data, Net, Recipe, Train
 from fedkin.methods.fedgh import FedGH
 from fedkin.methods.local import Local
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
@@ -127,9 +127,9 @@ def test_the_header_is_not_client_0_s() -> None:
     """In a published program the server's header is the object that client 0 trains. Here only the local header of
     client 0 moves, by a lot: the server's is what it would have been, and no upload holds a header."""
 
-    def spoil(request: Train, client: object) -> torch.Tensor:
+    def spoil(request: Train, client: Client) -> torch.Tensor:
         w = request.start.clone()
-        w[:6] += 100.0 * (client.id == 0)  # type: ignore[attr-defined]
+        w[:6] += 100.0 * (client.id == 0)
         return w
 
     calm, spoilt = start(FedGH(server_lr=0.1), POINTS), start(FedGH(server_lr=0.1), POINTS)

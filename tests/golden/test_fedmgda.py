@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, Net, Recipe
-from fedkin.functional.simplex import gram
+from fedkin.core.rows import gram
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedmgda import FedMGDA
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net

@@ -5,35 +5,24 @@ import torch
 
 from fedkin.core import Recipe
 from fedkin.methods import FedAvg, FedProx
-from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
-
-
-def two_clients(method: FedAvg | FedProx, steps: int) -> ByHand:
-    """L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), steps of .5 from 0."""
-    return ByHand(
-        method,
-        vector_net(0.0),
-        [copies(0.0, 30), copies(8.0, 10)],
-        recipe=Recipe(steps=steps, lr=0.5, batch=1000),
-        loss=quadratic,
-    )
+from toys import ByHand, apart, close, federation, mlp, run, two_quadratics
 
 
 def test_one_round() -> None:
     """mu = 1, two steps: client 1 goes 4, then (4 - 8) + (4 - 0) = 0: locals 0 and 4, global 40/40 = 1."""
-    hand = two_clients(FedProx(mu=1.0), 2)
+    hand = two_quadratics(FedProx(mu=1.0), 2)
     close(hand.play().model, [[0.0], [4.0]])
     close(hand.server.model, [1.0])
 
 
 def test_first_step_is_fedavgs() -> None:
     """v = w at the start, so the pull is 0: both make the step to 4."""
-    close([float(two_clients(m, 1).play().model[1]) for m in (FedProx(mu=1.0), FedAvg())], [4.0, 4.0])
+    close([float(two_quadratics(m, 1).play().model[1]) for m in (FedProx(mu=1.0), FedAvg())], [4.0, 4.0])
 
 
 def test_exact_proximal_point() -> None:
     """argmin 1/2 (v - 8)^2 + 1/2 (v - 0)^2 = 4: squared, over the whole vector, with a gradient."""
-    close(two_clients(FedProx(mu=1.0), 60).play().model[1], [4.0])
+    close(two_quadratics(FedProx(mu=1.0), 60).play().model[1], [4.0])
 
 
 def test_pull_has_a_gradient_on_every_layer() -> None:

@@ -158,12 +158,13 @@ class Method(ABC):
                 )
 
     def require_clusters(self, *, of_models: bool = False) -> None:
-        """Raises `ConfigError` unless this is a clustered method, one that says what `relations` its clients have.
+        """Raises `ConfigError` unless this is a clustered method: one that says what `relations` its clients have, and,
+        if it states its family, is of those that give a client its cluster's model.
 
         Args:
             of_models: it must also be able to make clusters of models that were trained without it.
         """
-        if type(self).relations is Method.relations:
+        if type(self).relations is Method.relations or self.family not in ("", "clusters"):
             raise ConfigError(f"{type(self).__name__} is no clustered method and cannot be wrapped as one")
         if of_models and not self.groups_models:
             raise ConfigError(

@@ -51,6 +51,15 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
     return out
 
 
+def gram(rows: Tensor) -> Tensor:
+    """Inner products of all pairs of ``rows [m, P]``, float64 ``[m, m]``."""
+    out = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for block in _blocks(rows):
+        x = rows[:, block].double()
+        out += x @ x.T
+    return out
+
+
 def squared_distances(rows: Tensor, *, exact: bool = False) -> Tensor:
     """Squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
 

@@ -89,6 +89,8 @@ class Train:
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``.
         linear: ``[P]``, linear term (a dual variable, a control variate).
         clip: longest norm of the gradient of loss and linear term; the other terms are added afterwards.
+        batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
+            Default: each request draws its own.
         epochs, steps, batch, lr, momentum, weight_decay: otherwise the run's `Recipe`.
     """
 
@@ -102,6 +104,7 @@ class Train:
     prox_after: bool = False
     linear: Tensor | None = None
     clip: float | None = None
+    batches: int | None = None
     epochs: int | None = None
     steps: int | None = None
     batch: int | None = None
@@ -142,6 +145,7 @@ class Train:
             self.mu,
             self.prox_after,
             self.clip,
+            self.batches,
             (self.epochs, self.steps, self.batch, self.lr, self.momentum, self.weight_decay),
         )
 

@@ -116,14 +116,16 @@ def _aligned(bundle: Bundle) -> Bundle:
 
 
 class _Counted:
-    """Trains with a generator of its own per request, so that a request's batches depend on nothing before it."""
+    """Trains with a generator of its own per request, or that of another if it asks for the same batches, so that a
+    request's batches depend on nothing before it."""
 
     def __init__(self, job: Job, task: Task, client: Client, train: Trainer) -> None:
         self.job, self.task, self.client, self.train = job, task, client, train
         self.count, self.seconds = 0, 0.0
 
     def __call__(self, request: Train) -> Tensor:
-        stream = (self.task.step, self.task.round, self.task.client, self.count)
+        number = self.count if request.batches is None else request.batches
+        stream = (self.task.step, self.task.round, self.task.client, number)
         self.count += 1
         # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
         torch.default_generator.manual_seed(key(self.job.seed, "noise", *stream))

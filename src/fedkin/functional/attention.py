@@ -42,11 +42,3 @@ def cosine_attention(cos: Tensor, others: Tensor, scale: float, own: Tensor) -> 
     shares = torch.where(anybody, logits, 0.0).softmax(1)
     kept = torch.where(anybody[:, 0], own.double(), 1.0)
     return (1 - kept)[:, None] * shares + torch.diag(kept)
-
-
-def cosines(rows: Tensor, d: Tensor) -> Tensor:
-    """Cosines float64 ``[m, m]`` of ``rows [m, P]`` from their squared distances; 0 where a row is zero."""
-    size = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    both = size[:, None] * size[None]
-    dots = (size.square()[:, None] + size.square()[None] - d) / 2
-    return torch.where(both > 0, dots / torch.where(both > 0, both, 1.0), 0.0).clamp(-1, 1)

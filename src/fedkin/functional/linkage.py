@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Linkage = Literal["single", "complete", "average"]
+from fedkin.core.rows import gram
 
-_BLOCK = 1 << 20  # elements of float64 held at a time
+Linkage = Literal["single", "complete", "average"]
 
 
 def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
@@ -73,12 +73,10 @@ def cosines(rows: Tensor) -> Tensor:
 
     Exactly 1 for rows that are parallel up to rounding, so that no distance between equal rows remains.
     """
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for part in rows.split(max(1, _BLOCK // max(1, len(rows))), dim=1):
-        gram += part.double() @ part.double().T
-    length = gram.diagonal().sqrt()
+    products = gram(rows)
+    length = products.diagonal().sqrt()
     size = length[:, None] * length
-    out = torch.where(size > 0, gram / torch.where(size > 0, size, 1.0), 0.0)
+    out = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
     return torch.where(out > 1 - 1e-12, 1.0, out.clamp(min=-1.0)).fill_diagonal_(1.0)
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 1 << 20  # elements of float64 held at a time
 _SLACK = 1e-14  # a slope so small is rounding
-
-
-def gram(rows: Tensor) -> Tensor:
-    """Inner products of ``rows [m, P]``, float64 ``[m, m]``, in blocks of columns."""
-    width = max(1, _BLOCK // max(1, len(rows)))
-    parts = (part.double() for part in rows.split(width, dim=1))
-    return sum((x @ x.T for x in parts), torch.zeros(len(rows), len(rows), dtype=torch.float64))
 
 
 def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1e-9) -> Tensor:
@@ -25,7 +17,7 @@ def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1
     that keep their bounds. Work: one linear system of at most m + 1 equations per weight that meets its bound.
 
     Args:
-        products: inner products of the vectors ``[m, m]``, see `gram`.
+        products: inner products of the vectors ``[m, m]``, see `fedkin.core.rows.gram`.
         lower, upper: bounds ``[m]``; ``sum lower <= 1 <= sum upper``.
         ridge: times the largest squared length, added to the diagonal. It makes the minimum unique where vectors are
             equal or more than their dimensions: of all shortest combinations the one with the least ``x'x``.

@@ -5,23 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from fedkin.core import (
-    Batch,
-    Bundle,
-    Client,
-    ConfigError,
-    Download,
-    Method,
-    Net,
-    Round,
-    Train,
-    Work,
-    cross_entropy,
-    to_all,
-)
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
 
 
 @dataclass(frozen=True)
@@ -59,20 +43,11 @@ class Ditto(Method):
 
     def client_update(self, c: Client) -> Work:
         v, anchor = c.state.get("model", c.w0), c.received.model  # the anchor stands still while both models move
-        if self.coupled_steps:
-            pair = yield self._coupled(c, v, anchor)
-            v, w = pair.split(c.net.size)
-        else:
-            # the own model first: with lam = 0 it then meets the very batches of local training
-            v, w = yield (Train(v, center=anchor, mu=self.lam, epochs=self.personal_epochs), Train(anchor))
+        # the own model first: with lam = 0 it then meets the very batches of local training
+        own = Train(v, center=anchor, mu=self.lam, epochs=self.personal_epochs)
+        v, w = yield (own, Train(anchor, batches=0 if self.coupled_steps else None))
         c.state = Bundle(model=v)
         return Bundle(model=w)
-
-    def _coupled(self, c: Client, v: Tensor, anchor: Tensor) -> Train:
-        r = c.recipe
-        decayed = torch.ones(c.net.size) if r.decay_biases else c.net.matrices(c.net.size)
-        aux = Bundle(anchor=anchor, lam=torch.tensor(self.lam), decay=r.weight_decay * decayed)
-        return Train(torch.cat([v, anchor]), loss=pair_loss, aux=aux, weight_decay=0.0)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=r.mean(up.model))
@@ -82,16 +57,3 @@ class Ditto(Method):
 
     def views(self, c: Client) -> dict[str, Bundle]:
         return {"global": Bundle(model=c.received.model)}
-
-
-def pair_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """The losses of two models ``w = [v | w]`` ``[2P]`` on one batch, added up: neither sees the other's gradient.
-
-    The pull of ``v`` towards ``aux.anchor [P]`` and the decay ``aux.decay [P]`` of both models are terms of the loss,
-    because those of a request would act on the second model's running statistics, too.
-    """
-    own, shared = w[: net.size], w[net.size :]
-    pull = (own - aux.anchor)[net.params].square().sum()
-    decay = (aux.decay * (own.square() + shared.square()))[net.params].sum()
-    both = cross_entropy(net, own, batch, Bundle()) + cross_entropy(net, shared, batch, Bundle())
-    return both + 0.5 * (aux.lam * pull + decay)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, mix, put, squared_distances
-from fedkin.functional.attention import attention, cosine_attention, cosines, largest_step
+from fedkin.functional.attention import attention, cosine_attention, largest_step
+from fedkin.functional.linkage import cosines
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class FedAMP(Method):
 
     def _near(self, bank: Tensor, r: Round) -> Tensor:
         """Squared distances, or cosines, of all pairs ``[K, K]``: of what is trained, not of running statistics."""
-        d = squared_distances(bank[:, r.net.params])
-        return cosines(bank[:, r.net.params], d) if self.variant == "heur" else d
+        trained = bank[:, r.net.params]
+        return cosines(trained) if self.variant == "heur" else squared_distances(trained)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         xi, _, _ = self.mixture(s, r)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
-from fedkin.core.rows import mix
-from fedkin.functional.simplex import gram, shortest
+from fedkin.core.rows import gram, mix
+from fedkin.functional.simplex import shortest
 
 
 @dataclass(frozen=True)

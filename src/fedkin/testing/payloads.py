@@ -42,7 +42,7 @@ class Payloads:
         seen: tensors by name for each way: said at joining, asked and answered in a survey, sent to train, sent back,
             shown to predict with, kept on the client between rounds. A value is the shape in letters.
         times: in how many messages of its way a tensor was; ``messages`` of how many.
-        numbers: tensor elements that one participant sent back, on average over the run, in models (P).
+        elements: tensor elements in all messages of a way.
     """
 
     seen: dict[Way, dict[str, str]] = field(default_factory=dict)

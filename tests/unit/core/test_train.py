@@ -47,6 +47,7 @@ def test_equal_requests_can_be_stacked() -> None:
         {"mu": 0.1},
         {"prox_after": True},
         {"clip": 1.0},
+        {"batches": 0},
         {"epochs": 2},
         {"steps": 2},
         {"batch": 7},

@@ -291,3 +291,20 @@ def test_the_loop_answers_in_the_order_it_was_asked() -> None:
     assert [a.client for a in session.map(tasks)] == [3, 0, 5]
     session.close()
     session.close()
+
+
+def test_a_request_may_ask_for_the_batches_of_an_earlier_one() -> None:
+    """Two requests draw two streams of batches; the second with `batches=0` meets the first one's, bit for bit."""
+
+    def twice(batches: int | None) -> tuple[Tensor, Tensor]:
+        def client_update(self: Method, c: Client) -> Work:
+            a, b = yield (Train(c.w0), Train(c.w0, batches=batches))
+            return Bundle(a=a, b=b)
+
+        answer = step(job(method(client_update=client_update)))
+        return answer.reply.a, answer.reply.b
+
+    same, other = twice(0), twice(None)
+    assert torch.equal(*same)
+    assert torch.equal(same[0], other[0])
+    assert not torch.equal(*other)

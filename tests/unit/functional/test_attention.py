@@ -1,6 +1,7 @@
 """Attention of models on models: rows that sum to 1, nobody below 0, the nearer the more."""
 
 import math
+from random import Random
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.core.rows import squared_distances
-from fedkin.functional.attention import attention, cosine_attention, cosines, largest_step
+from fedkin.functional.attention import attention, cosine_attention, largest_step
+from fedkin.functional.linkage import cosines
 
 POINTS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), min_size=1, max_size=7)
 POSITIVE = st.floats(0.01, 100.0)
@@ -53,28 +55,19 @@ def test_the_weights_are_the_gradient(points: list[tuple[int, int]], sigma: floa
 @settings(deadline=None, max_examples=60)
 @given(POINTS, st.floats(0.0, 30.0), st.floats(0.0, 1.0), st.randoms())
 def test_cosine_rows_are_mixtures_and_follow_a_permutation(
-    points: list[tuple[int, int]], scale: float, own: float, chance: object
+    points: list[tuple[int, int]], scale: float, own: float, chance: Random
 ) -> None:
     """Rows sum to 1, the own weight is the given one; clients in another order have the same weights."""
     rows, d = spread(points)
     m = len(d)
     kept = torch.full((m,), own, dtype=torch.float64)
-    xi = cosine_attention(cosines(rows, d), everybody(m), scale, kept)
+    xi = cosine_attention(cosines(rows), everybody(m), scale, kept)
     assert float(xi.min()) >= 0
     torch.testing.assert_close(xi.sum(1), torch.ones(m, dtype=torch.float64))
     torch.testing.assert_close(xi.diagonal(), kept if m > 1 else torch.ones(1, dtype=torch.float64))
-    order = torch.tensor(chance.sample(range(m), m))  # type: ignore[attr-defined]
-    again = cosine_attention(cosines(rows[order], d[order][:, order]), everybody(m), scale, kept)
+    order = torch.tensor(chance.sample(range(m), m))
+    again = cosine_attention(cosines(rows[order]), everybody(m), scale, kept)
     torch.testing.assert_close(again, xi[order][:, order])
-
-
-@settings(deadline=None, max_examples=60)
-@given(POINTS)
-def test_cosines(points: list[tuple[int, int]]) -> None:
-    """From squared distances: as the inner product of the directions, 0 for a zero vector."""
-    rows, d = spread(points)
-    unit = torch.nn.functional.normalize(rows.double(), dim=1)
-    torch.testing.assert_close(cosines(rows, d), unit @ unit.T, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("m", [0, 1, 3])
@@ -92,6 +85,6 @@ def test_who_may_not_be_learned_from_weighs_nothing() -> None:
     rows, d = spread([(0, 0), (3, 1), (1, 2)])
     others = everybody(3)
     others[:, 1] = False
-    for xi in (attention(d, others, 1.0, 0.2), cosine_attention(cosines(rows, d), others, 5.0, torch.full((3,), 0.2))):
+    for xi in (attention(d, others, 1.0, 0.2), cosine_attention(cosines(rows), others, 5.0, torch.full((3,), 0.2))):
         assert xi[[0, 2], 1].tolist() == [0.0, 0.0]
         assert float(xi[1, [0, 2]].min()) > 0

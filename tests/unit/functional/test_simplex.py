@@ -1,5 +1,7 @@
 """The shortest combination with weights on a simplex, each in a box of its own."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedkin.functional.simplex import gram, shortest
+from fedkin.core.rows import gram
+from fedkin.functional.simplex import shortest
 from toys import close
 
 RIDGE = 1e-9
@@ -74,7 +77,7 @@ def test_no_worse_than_a_general_solver(problem: tuple[Tensor, Tensor, Tensor]) 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.randoms(use_true_random=False))
-def test_order_does_not_matter(problem: tuple[Tensor, Tensor, Tensor], random) -> None:  # type: ignore[no-untyped-def]
+def test_order_does_not_matter(problem: tuple[Tensor, Tensor, Tensor], random: Random) -> None:
     """Vectors in another order have the same weights: the ridge leaves one minimum only."""
     products, low, high = problem
     order = list(range(len(low)))
