@@ -151,6 +151,10 @@ class RunSettings:
     """Chance that a chosen client never answers."""
     join_late: str | None = None
     """Late joiners, such as 3@50: three clients join in round 50."""
+    min_answers: int = 1
+    """A round with fewer usable answers is abandoned: every model stays as it was."""
+    over_selection: float = 1.0
+    """Sample so many times the clients that a round needs, such as 1.3, and take those who answer first."""
     engine: Literal["workers", "loop"] = "workers"
     """How clients are trained: in processes side by side, or one after another."""
     workers: int = 0

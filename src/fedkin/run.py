@@ -96,6 +96,8 @@ def run(
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
     join_late: str | None = None,
+    min_answers: int = 1,
+    over_selection: float = 1.0,
     head: str | None = None,
     title: str | None = None,
     out: Path | str | None = None,
@@ -120,6 +122,8 @@ def run(
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
         join_late: late joiners, such as ``"3@50"``.
+        min_answers: a round with fewer usable answers is abandoned.
+        over_selection: sample so many times the clients that a round needs and take those who answer first.
         head: the network's head by module name; by default the last linear layer.
         title: display name.
         out: run folder to write; None keeps everything in memory.
@@ -135,7 +139,15 @@ def run(
     """
     recipe = recipe or Recipe()
     every = max(1, rounds // 25) if eval_every is None else eval_every
-    plan = Plan(rounds, participation, every, weighting == "uniform", seed=seed)
+    plan = Plan(
+        rounds,
+        participation,
+        every,
+        weighting == "uniform",
+        min_answers=min_answers,
+        over_selection=over_selection,
+        seed=seed,
+    )
     net = Net(
         factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
     )
@@ -214,7 +226,7 @@ def _loop(p: _Prepared, session: Session, folder: RunFolder | None, on_round: On
         loaded = folder.load(p.marks)
         if loaded is not None:
             server, states = loaded
-            simulation.restore(states)
+            simulation.restore(states, server.acks)
         folder.cut(server.round)
         kept = {name: folder.read(name) for name in kept}
     for report in run_rounds(p.job.method, p.job.net, p.job.recipe, simulation, p.plan, server):

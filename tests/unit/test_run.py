@@ -259,7 +259,7 @@ def test_dropouts_appear_as_missing() -> None:
 
     assert any(line["missing"] for line in result.rounds)
     for line in result.rounds:
-        assert sorted(line["answered"] + line["missing"]) == line["cohort"]
+        assert sorted(line["answered"] + [int(i) for i in line["missing"]]) == line["cohort"]
         assert line["refused"] == {}
 
 

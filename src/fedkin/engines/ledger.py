@@ -7,6 +7,18 @@ from dataclasses import dataclass, field
 from fedkin.core import Bundle
 
 
+class OutOfStep(Exception):
+    """Server and client remember different uploads: one of them lost its disk or was put back to an older state.
+
+    Attributes:
+        at: number of the upload that the client's state belongs to.
+    """
+
+    def __init__(self, at: int, ack: int) -> None:
+        super().__init__(f"the server goes on from upload {ack}, this client from upload {at}")
+        self.at = at
+
+
 @dataclass
 class Ledger:
     """What one client keeps between messages.
@@ -16,34 +28,57 @@ class Ledger:
 
     Attributes:
         committed: the state that the server's own state goes with.
+        at: number of the upload it belongs to, 0 for none.
         seq: number of the message whose answer is pending, 0 for none.
+        mark: what that message was, for telling it from another of the same number; "" if numbers suffice.
         pending: the state after that answer, not yet acknowledged.
         answer: that answer, to be given again if the same message comes again.
     """
 
     committed: Bundle = field(default_factory=Bundle)
+    at: int = 0
     seq: int = 0
+    mark: str = ""
     pending: Bundle | None = None
     answer: Bundle | None = None
 
     def settle(self, ack: int) -> Bundle:
-        """The state to go on from: the pending one is promoted if it was acknowledged, else dropped."""
-        if self.pending is not None and ack == self.seq:
-            self.committed = self.pending
-        self.seq, self.pending, self.answer = 0, None, None
+        """The state to go on from: the pending one is promoted if it was acknowledged, else dropped.
+
+        Raises:
+            OutOfStep: ``ack`` is neither the pending upload nor the committed one; nothing was changed.
+        """
+        self.committed, self.at = self.state(ack), ack
+        self.seq, self.mark, self.pending, self.answer = 0, "", None, None
         return self.committed
 
-    def begin(self, seq: int, ack: int) -> Bundle | None:
-        """Opens message ``seq``; gives the former answer if this very message was answered before, else None."""
-        if self.pending is not None and seq == self.seq:
+    def begin(self, seq: int, ack: int, mark: str = "") -> Bundle | None:
+        """Opens message ``seq``; gives the former answer if this very message was answered before, else None.
+
+        Raises:
+            OutOfStep: see `settle`.
+        """
+        if self.pending is not None and (seq, mark) == (self.seq, self.mark):
             return self.answer
         self.settle(ack)
         return None
 
-    def propose(self, seq: int, state: Bundle, answer: Bundle) -> None:
+    def propose(self, seq: int, state: Bundle, answer: Bundle, mark: str = "") -> None:
         """Keeps a new state and its answer until the server acknowledges or passes over it."""
-        self.seq, self.pending, self.answer = seq, state, answer
+        self.seq, self.mark, self.pending, self.answer = seq, mark, state, answer
+
+    def late(self, seq: int) -> bool:
+        """Whether a message is older than what this client has already done: an echo, whose answer nobody waits for."""
+        return seq < max(self.seq, self.at)
 
     def state(self, ack: int) -> Bundle:
-        """What `settle` would give, without changing anything."""
-        return self.pending if self.pending is not None and ack == self.seq else self.committed
+        """What `settle` would give, without changing anything.
+
+        Raises:
+            OutOfStep: see `settle`.
+        """
+        if self.pending is not None and ack == self.seq:
+            return self.pending
+        if ack != self.at:
+            raise OutOfStep(self.at, ack)
+        return self.committed

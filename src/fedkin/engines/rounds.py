@@ -46,8 +46,10 @@ class Transport(Protocol):
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         """Clients numbered ``known`` and up that have come, with what they say of themselves (``size`` at least)."""
 
-    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Bundle], dict[int, str]]:
-        """Answers of those who answered, and why the others did not."""
+    def exchange(
+        self, messages: Mapping[int, Message], enough: int | None = None
+    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+        """Answers of those who answered, and why the others did not; ``enough`` answers need no others waited for."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Plan:
         eval_every: evaluate every so many rounds, and in each of the last ten.
         uniform: means weigh every client the same instead of by training samples.
         bound: an upload with a number larger than this is refused.
+        min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
+        over_selection: sample so many times the clients that a round needs and take those who answer first.
         seed: of all random draws.
     """
 
@@ -68,6 +72,8 @@ class Plan:
     eval_every: int = 1
     uniform: bool = False
     bound: float = 1e8
+    min_answers: int = 1
+    over_selection: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -79,6 +85,14 @@ class Plan:
             raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
         if not self.bound > 0:
             raise ConfigError(f"bound must be above 0, got {self.bound}")
+        if self.min_answers < 1:
+            raise ConfigError(f"min_answers must be at least 1, got {self.min_answers}")
+        if not 1 <= self.over_selection < math.inf:
+            raise ConfigError(f"over_selection must be at least 1, such as 1.3, got {self.over_selection}")
+
+    def cohort(self, clients: int) -> int:
+        """How many answers a round is meant to have, with so many clients joined."""
+        return max(1, math.floor(self.participation * clients + 1e-9))
 
     def evaluates(self, round: int) -> bool:
         """Whether clients are evaluated after this round."""
@@ -106,6 +120,7 @@ class Report:
 
     Attributes:
         cohort, answered: ids; refused: why an upload was not used; missing: why an answer did not come.
+        abandoned: fewer answers than the plan wants, so the state is that of the round before.
         bytes_down, bytes_up: bytes of what was sent for training, joining included.
         joined: ids of newcomers.
         weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
@@ -118,6 +133,7 @@ class Report:
     round: int
     cohort: list[int]
     answered: list[int]
+    abandoned: bool
     joined: list[int]
     refused: dict[int, str]
     missing: dict[int, str]
@@ -156,7 +172,8 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     download = method.distribute(server.state, r) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server)
     sent = time.perf_counter()
-    replies, missing = transport.exchange(messages)
+    enough = None if plan.over_selection == 1 else plan.cohort(len(server.sizes))
+    replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     refused: dict[int, str] = {}
     if replies:
@@ -164,7 +181,8 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
         why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
         refused = {i: reason for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
-    if good:
+    abandoned = len(good) < plan.min_answers
+    if not abandoned:
         ids = torch.tensor(list(good))
         server.state = method.aggregate(server.state, r.among(ids).but(step="aggregate"), stack(good))
         server.acks = server.acks.clone()
@@ -178,6 +196,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
         round=t,
         cohort=r.ids.tolist(),
         answered=list(good),
+        abandoned=abandoned,
         joined=joined,
         refused=heard.refused | refused,
         missing=heard.missing | missing,
@@ -203,7 +222,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         net=net,
         roster=server.roster,
         ids=torch.tensor(sorted(ids), dtype=torch.int64),
-        cohort=max(1, math.floor(plan.participation * len(server.sizes) + 1e-9)),
+        cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.over_selection - 1e-9),
         seed=plan.seed,
         step=step,
         uniform=plan.uniform,

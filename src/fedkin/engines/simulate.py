@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
@@ -26,6 +26,7 @@ class Simulation:
         dropout: the chance that a chosen client never answers.
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
+        trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
 
     Attributes:
         ledgers: each client's memory.
@@ -41,8 +42,9 @@ class Simulation:
         dropout: float = 0.0,
         joins: list[int] | None = None,
         outgoing: Filter | None = None,
+        trace: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        self._session, self._seed, self._outgoing = session, seed, outgoing
+        self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
         self._dropout = chance_of_dropout(dropout)
         self._joins = [1] * clients if joins is None else joins
         if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
@@ -60,20 +62,20 @@ class Simulation:
         filtered = said if self._outgoing is None else {i: self._outgoing(i, b) for i, b in said.items()}
         return {i: filtered[i] for i in sorted(filtered)}
 
-    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Bundle], dict[int, str]]:
+    def exchange(
+        self, messages: Mapping[int, Message], enough: int | None = None
+    ) -> tuple[dict[int, Bundle], dict[int, str]]:
         answers: dict[int, Bundle] = {}
-        missing: dict[int, str] = {}
+        missing = self._absent(messages, enough)
         tasks: list[Task] = []
         for i, m in messages.items():
             ledger = self.ledgers[i]
-            if m.step == "survey" and self._drops(i, m.round):
-                missing[i] = "did not answer"
+            if i in missing:
+                if m.step == "update":
+                    # it would train and its answer be lost: the next message rolls that back, so it need not be done
+                    ledger.settle(m.ack)
             elif m.step != "update":
                 tasks.append(Task(m.step, i, m.round, m.body, ledger.state(m.ack)))
-            elif self._drops(i, m.round):
-                # it would train and its answer be lost: the next message rolls that back, so it need not be done
-                ledger.settle(m.ack)
-                missing[i] = "did not answer"
             elif (former := ledger.begin(m.seq, m.ack)) is not None:
                 answers[i] = former
             else:
@@ -92,15 +94,27 @@ class Simulation:
         """Every client's state as the server believes it to be."""
         return {i: self.ledgers[i].state(ack) for i, ack in enumerate(acks.tolist())}
 
-    def restore(self, states: Mapping[int, Bundle]) -> None:
-        """Puts clients back to stored states."""
+    def restore(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> None:
+        """Puts clients back to stored states, those that belong to their uploads ``acks [K]``."""
         for i, state in states.items():
-            self.ledgers[i] = Ledger(committed=state)
+            self.ledgers[i] = Ledger(committed=state, at=int(acks[i]))
 
-    def _drops(self, client: int, round: int) -> bool:
+    def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, str]:
+        """Who does not answer: drop-outs, and all who come after enough others, in an order that is drawn."""
+        missing = {i: "did not answer" for i, m in messages.items() if m.step != "evaluate" and self._drops(i, m)}
+        here = [i for i in messages if i not in missing]
+        if enough is not None and len(here) > enough:
+            rng = generator(self._seed, "arrival", messages[here[0]].round)
+            order = torch.randperm(len(here), generator=rng).tolist()
+            missing |= {here[at]: "came too late" for at in order[enough:]}
+        return missing
+
+    def _drops(self, client: int, m: Message) -> bool:
+        if self._trace is not None and m.step == "update":
+            return client not in self._trace.get(m.round, ())
         if not self._dropout:
             return False
-        draw = torch.rand((), generator=generator(self._seed, "dropout", round, client))
+        draw = torch.rand((), generator=generator(self._seed, "dropout", m.round, client))
         return float(draw) < self._dropout
 
 

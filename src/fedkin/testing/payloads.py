@@ -106,8 +106,10 @@ class _Wire:
             self._found.add("says", Bundle({n: t for n, t in b.items() if n != "size"}), self._letters)
         return said
 
-    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Bundle], dict[int, str]]:
-        answers, missing = self.simulation.exchange(messages)
+    def exchange(
+        self, messages: Mapping[int, Message], enough: int | None = None
+    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+        answers, missing = self.simulation.exchange(messages, enough)
         ways: dict[str, tuple[Way, Way | None]] = {
             "survey": ("asked", "answers"),
             "update": ("sent", "sends"),

@@ -69,11 +69,11 @@ class Wire:
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         return self._inner.joiners(known, round)
 
-    def exchange(self, messages: Mapping[int, Message]) -> Replies:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Replies:
         if any(m.step == "evaluate" for m in messages.values()):
             return self._inner.exchange(messages)
         touch = self._touch or (lambda sent, pass_on: pass_on(sent))
-        answers, missing = touch(messages, self._inner.exchange)
+        answers, missing = touch(messages, lambda sent: self._inner.exchange(sent, enough))
         if any(m.step == "update" for m in messages.values()):
             self.messages.append(dict(messages))
             self.uploads.append(dict(answers))
@@ -108,7 +108,7 @@ def play(
             )
             server = begin(method, net, setting.plan) if since is None else copied(since).server
             if since is not None:
-                simulation.restore(copied(since).states)
+                simulation.restore(copied(since).states, server.acks)
             wire = Wire(simulation, touch)
             trial = Trial([], [_moment(server, simulation)], wire.uploads, wire.messages, simulation, server)
             for report in rounds(method, net, setting.recipe, wire, setting.plan, server):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedkin.core import Bundle
-from fedkin.engines.ledger import Ledger
+from fedkin.engines.ledger import Ledger, OutOfStep
 
 
 def state(x: float) -> Bundle:
@@ -76,13 +77,37 @@ def test_looking_at_the_state_changes_nothing() -> None:
     assert ledger.pending == state(1.0)
 
 
-def test_an_acknowledgement_of_another_message_does_not_commit() -> None:
-    """Only the number of the pending message itself promotes it."""
+@pytest.mark.parametrize("ack", [2, 4])
+def test_an_unknown_acknowledgement_is_said_and_changes_nothing(ack: int) -> None:
+    """Message 3 is pending after upload 0: a server that goes on from upload 2 or 4 was put back, or this disk was."""
     ledger = Ledger()
     answered(ledger, seq=3, ack=0)
-    assert ledger.settle(2) == {}
+    for look in (ledger.settle, ledger.state, lambda a: ledger.begin(5, a)):
+        with pytest.raises(OutOfStep) as e:
+            look(ack)
+        assert e.value.at == 0
+    assert ledger.pending == state(1.0)
+    assert answered(ledger, seq=4, ack=3) == 20
+
+
+def test_the_same_number_with_another_content_is_another_message() -> None:
+    """A server that died before its checkpoint plays the round again, perhaps with other participants: the client
+    works on the new message instead of repeating what it said to the old one."""
+    ledger = Ledger()
+    assert ledger.begin(1, 0, "a") is None
+    ledger.propose(1, state(1.0), state(10.0), "a")
+    assert ledger.begin(1, 0, "a") == state(10.0)
+    assert ledger.begin(1, 0, "b") is None
     assert ledger.pending is None
-    assert ledger.settle(3) == {}
+
+
+def test_an_echo_is_known_as_such() -> None:
+    """Messages older than the last one worked on, or than the state, are late; the same or a newer one is not."""
+    ledger = Ledger()
+    answered(ledger, seq=3, ack=0)
+    assert [ledger.late(seq) for seq in (2, 3, 4)] == [True, False, False]
+    ledger.settle(3)
+    assert [ledger.late(seq) for seq in (2, 3, 4)] == [True, False, False]
 
 
 def test_an_empty_state_is_a_state() -> None:
@@ -96,6 +121,6 @@ def test_an_empty_state_is_a_state() -> None:
 
 def test_a_restored_client_goes_on_from_its_committed_state() -> None:
     """After a restart there is a committed state only; the server's acknowledgement of it changes nothing."""
-    ledger = Ledger(committed=state(5.0))
+    ledger = Ledger(committed=state(5.0), at=8)
     assert answered(ledger, seq=9, ack=8) == 60
     assert ledger.state(9) == state(6.0)

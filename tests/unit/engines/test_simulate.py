@@ -170,7 +170,7 @@ def test_restored_clients_go_on_from_their_states() -> None:
     acks = torch.ones(6, dtype=torch.int64)
     stored = {i: b.owned() for i, b in s.states(acks).items()}
     fresh = simulation()
-    fresh.restore(stored)
+    fresh.restore(stored, acks)
     assert all(torch.equal(fresh.states(acks)[i].model, b.model) for i, b in stored.items())
     fresh.exchange({0: message(2, ack=1)})
     s.exchange({0: message(2, ack=1)})
