@@ -95,9 +95,9 @@ class Simulation:
         return {i: self.ledgers[i].state(ack) for i, ack in enumerate(acks.tolist())}
 
     def restore(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> None:
-        """Puts clients back to stored states, those that belong to their uploads ``acks [K]``."""
-        for i, state in states.items():
-            self.ledgers[i] = Ledger(committed=state, at=int(acks[i]))
+        """Puts clients back to stored states (none: nothing kept), those after their uploads ``acks [K]``."""
+        for i, ack in enumerate(acks.tolist()):
+            self.ledgers[i] = Ledger(committed=states.get(i, Bundle()), at=ack)
 
     def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, str]:
         """Who does not answer: drop-outs, and all who come after enough others, in an order that is drawn."""

@@ -158,7 +158,7 @@ def test_an_evaluation_changes_no_state() -> None:
     after, _ = s.exchange({0: message(1, ack=1, step="evaluate")})
     assert s.ledgers[0].pending is pending
     assert s.ledgers[0].committed == {}
-    w = s.states(torch.ones(6, dtype=torch.int64))[0].model
+    w = s.states(torch.tensor([1, 0, 0, 0, 0, 0]))[0].model
     assert not torch.equal(w, network("mlp").w0)
     assert before[0].test.sum() == after[0].test.sum() == 4
 
