@@ -27,7 +27,7 @@ import fedkin.folder
 from fedkin.config import Settings
 from fedkin.core import RunFolderError
 from fedkin.folder import RunFolder
-from fedkin.run import resume, run_settings
+from fedkin.runner import resume, run_settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
 
 HARD = {"dropout": 0.2, "join_late": "1@4"}
@@ -173,7 +173,7 @@ def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: 
     """A folder with nothing but its config is one to go on in."""
     settings = settings_of("da-pfl")
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["fedkin.run"], "run_rounds", killed)
+        patch.setattr(sys.modules["fedkin.runner"], "run_rounds", killed)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 

@@ -7,38 +7,43 @@ result = fedkin.run(fedkin.methods.DAPFL(), federation, "mlp", rounds=40, partic
 print(result.final["accuracy"])
 """
 
-from fedkin import data, methods, models
-from fedkin.compare import Plan, compare
-from fedkin.core import (
-    Bundle,
-    Client,
-    Data,
-    FedkinError,
-    Method,
-    Net,
-    Recipe,
-    Round,
-    Train,
-    Work,
-    cross_entropy,
-    to_all,
-    to_each,
-)
-from fedkin.data import (
-    Classes,
-    ClusterClasses,
-    ClusterDirichlet,
-    Dirichlet,
-    DirichletTotal,
-    Federation,
-    Natural,
-    Shard,
-    federate,
-    load,
-)
-from fedkin.methods import get_method
-from fedkin.run import Result, resume, run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedkin.version import __version__
+
+if TYPE_CHECKING:
+    from fedkin import data, methods, models
+    from fedkin.comparison import Plan, compare
+    from fedkin.core import (
+        Bundle,
+        Client,
+        Data,
+        FedkinError,
+        Method,
+        Net,
+        Recipe,
+        Round,
+        Train,
+        Work,
+        cross_entropy,
+        to_all,
+        to_each,
+    )
+    from fedkin.data import (
+        Classes,
+        ClusterClasses,
+        ClusterDirichlet,
+        Dirichlet,
+        DirichletTotal,
+        Federation,
+        Natural,
+        Shard,
+        federate,
+        load,
+    )
+    from fedkin.methods import get_method
+    from fedkin.runner import Result, resume, run
 
 __all__ = [
     "Bundle",
@@ -75,3 +80,62 @@ __all__ = [
     "to_all",
     "to_each",
 ]
+
+_FROM = {
+    "fedkin": (
+        "data",
+        "methods",
+        "models",
+    ),
+    "fedkin.comparison": (
+        "Plan",
+        "compare",
+    ),
+    "fedkin.core": (
+        "Bundle",
+        "Client",
+        "Data",
+        "FedkinError",
+        "Method",
+        "Net",
+        "Recipe",
+        "Round",
+        "Train",
+        "Work",
+        "cross_entropy",
+        "to_all",
+        "to_each",
+    ),
+    "fedkin.data": (
+        "Classes",
+        "ClusterClasses",
+        "ClusterDirichlet",
+        "Dirichlet",
+        "DirichletTotal",
+        "Federation",
+        "Natural",
+        "Shard",
+        "federate",
+        "load",
+    ),
+    "fedkin.methods": ("get_method",),
+    "fedkin.runner": (
+        "Result",
+        "resume",
+        "run",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are fetched when first used, so that a part that needs no torch does not wait for it."""
+    for module, names in _FROM.items():
+        if name in names:
+            found = import_module(f"fedkin.{name}") if module == "fedkin" else getattr(import_module(module), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,7 @@ from fedkin.data.partition import PARTITIONS
 from fedkin.data.synthetic import planted_groups
 from fedkin.methods import FedAvg, Local
 from fedkin.methods.oracle import Oracle
-from fedkin.run import run as real_run
+from fedkin.runner import run as real_run
 from toys import ByHand, Shard, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
 

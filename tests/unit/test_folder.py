@@ -15,7 +15,7 @@ from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
 from fedkin.folder import RunFolder
 from fedkin.report.folder import write_atomic
-from fedkin.run import resume, run_settings
+from fedkin.runner import resume, run_settings
 from folders import content, small
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}

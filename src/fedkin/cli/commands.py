@@ -11,7 +11,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Show, compare_flags, run_flags
-from fedkin.compare import Plan, as_run, compare, plan_from
+from fedkin.comparison import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
@@ -23,7 +23,7 @@ from fedkin.models import MODELS
 from fedkin.report import tables
 from fedkin.report.folder import Run, by_title, write_atomic
 from fedkin.report.page import write_comparison, write_page
-from fedkin.run import Result, resume, run_settings
+from fedkin.runner import Result, resume, run_settings
 
 
 def run_command(args: list[str]) -> int:

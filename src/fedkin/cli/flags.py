@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from fedkin.compare import Plan, plan_from
+from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.data import SOURCES

@@ -19,7 +19,7 @@ from fedkin.config import RunSettings, read_toml, settings_from
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
-from fedkin.run import run_settings
+from fedkin.runner import run_settings
 from folders import FILES, content, lines_in
 
 PAGES = {"report.html", "overview.png"}
@@ -304,7 +304,7 @@ def test_stopping_a_resume_before_its_first_round_keeps_the_folder(
 def test_a_programs_run_is_sent_back_to_it(fedkin: Command) -> None:
     """A folder that a program with its own method has written: exit code 2 and how that program goes on."""
     from fedkin.data import planted_groups
-    from fedkin.run import run
+    from fedkin.runner import run
 
     run(Failing(), planted_groups(clients=2, groups=1, samples=12), "linear", rounds=1, engine="loop", out="a")
     for command in ("resume a", "run a/config.toml"):

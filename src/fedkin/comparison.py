@@ -17,7 +17,7 @@ from fedkin.engines import Report
 from fedkin.folder import taken
 from fedkin.methods import get_method, get_title
 from fedkin.report.folder import Run, write_atomic
-from fedkin.run import Result, run
+from fedkin.runner import Result, run
 
 ALWAYS = ("local", "fedavg")
 OnRound = Callable[[str, int, Report, dict[str, Any]], None]

@@ -18,7 +18,7 @@ from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
-from fedkin.run import Result, resume, run_settings
+from fedkin.runner import Result, resume, run_settings
 from folders import FILES, content, lines_in, records, small
 
 RECIPE = Recipe(steps=2, batch=5, lr=0.1)
