@@ -5,9 +5,11 @@ federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=20, seed=0)
 
 from __future__ import annotations
 
+from fedkin.data.card import Card, Column
 from fedkin.data.dataset import Dataset, Pool
-from fedkin.data.federate import federate
+from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
+from fedkin.data.merging import merge
 from fedkin.data.partition import (
     DAPFL,
     IID,
@@ -22,6 +24,7 @@ from fedkin.data.partition import (
     Partition,
 )
 from fedkin.data.planting import plant
+from fedkin.data.sites import Sharing, SiteData, deal
 from fedkin.data.sources import SOURCES, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
@@ -31,9 +34,11 @@ __all__ = [
     "PARTITIONS",
     "SOURCES",
     "Assignment",
+    "Card",
     "Classes",
     "ClusterClasses",
     "ClusterDirichlet",
+    "Column",
     "Dataset",
     "Dirichlet",
     "DirichletTotal",
@@ -42,9 +47,14 @@ __all__ = [
     "Partition",
     "Pool",
     "Shard",
+    "Sharing",
+    "SiteData",
+    "deal",
     "federate",
     "load",
+    "merge",
     "plant",
     "planted_dataset",
     "planted_groups",
+    "site_shard",
 ]

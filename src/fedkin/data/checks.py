@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import ConfigError, DataError
 
 Indices = npt.NDArray[np.int64]
+Scaling = Literal["pooled", "client"]
 
 _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
 
@@ -43,6 +47,24 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str) -> None:
             f"number the {classes} classes from 0 or raise classes"
         )
     _check_finite(x, where)
+
+
+def check_one_client(names: Sequence[str] | None, where: str) -> None:
+    """Raises DataError where a site's own data name more than one client."""
+    if names is not None and len(names) > 1:
+        raise DataError(
+            f"{where} holds {len(names)} clients ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); a site's "
+            "own data are one client's: keep the others apart, or leave out what names them"
+        )
+
+
+def check_scaling(scaling: Scaling, where: str) -> None:
+    """Raises ConfigError where a site alone is asked for what only a place with all data can do."""
+    if scaling == "pooled":
+        raise ConfigError(
+            f"{where}: scaling 'pooled' needs the values of all clients in one place, which no site has; "
+            'set scaling = "client" in [data], in the simulator too'
+        )
 
 
 def _check_finite(x: Tensor, where: str) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, PartitionError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
@@ -50,27 +50,82 @@ def federate(
         PartitionError: impossible with these samples.
         ConfigError: a setting out of range.
     """
-    check_fractions(test, validation)
-    if samples_per_client is not None and samples_per_client < 1:
-        raise ConfigError(f"samples_per_client must be at least 1, got {samples_per_client}")
+    _check(test, validation, samples_per_client)
     pool = dataset.pool(split)
     assigned = partition.split(pool, clients, seed)
     train = tuple(_capped(index, samples_per_client, seed, k) for k, index in enumerate(assigned.train))
     tests = assigned.test
     if tests is None and pool.test_y is not None:
         tests = _official_tests(train, pool, seed)
-    y, unit = _all_labels(dataset), _all_units(dataset)
-    shards = []
-    for k, index in enumerate(train):
-        rng = generator(seed, "split", k)
-        kept = None if unit is None else unit[index]
-        fraction = test if tests is None else 0.0
-        parts = [index[i] for i in three_parts(y[index], test=fraction, validation=validation, rng=rng, unit=kept)]
-        if tests is not None:
-            parts[2] = tests[k]
-        train_part, validation_part, test_part = (dataset.rows(part) for part in parts)
-        shards.append(Shard(train_part, validation_part, test_part))
+    dealer = _Dealer(dataset, seed, test, validation)
+    shards = [dealer.shard(k, index, None if tests is None else tests[k]) for k, index in enumerate(train)]
     return _federation(dataset, partition, shards, assigned)
+
+
+def site_shard(
+    dataset: Dataset,
+    number: int,
+    *,
+    seed: int = 0,
+    test: float = 0.2,
+    validation: float = 0.1,
+    split: Literal["pooled", "official"] = "pooled",
+    samples_per_client: int | None = None,
+    min_samples: int = 1,
+) -> Shard:
+    """The shard of one client whose data are all there is here.
+
+    It equals, bit for bit, ``federate(everything, Natural(), ...).clients[number]`` in a place that has the data of all
+    clients. With ``official`` that holds where every client has an official test part of its own.
+
+    Args:
+        dataset: this client's samples; natural clients in it are not looked at.
+        number: the client's number in the federation, which keys its draws.
+        seed, test, validation, split, samples_per_client: as for `federate`.
+        min_samples: as for the partition `Natural`.
+
+    Raises:
+        PartitionError: fewer samples than ``min_samples``, with which the client would have been left out.
+        ConfigError: a setting out of range.
+    """
+    _check(test, validation, samples_per_client)
+    if number < 0:
+        raise ConfigError(f"a client's number must be at least 0, got {number}")
+    pool = dataset.pool(split)
+    if len(pool) < min_samples:
+        raise PartitionError(
+            f"{dataset.name} has {len(pool)} samples, fewer than min_samples, {min_samples}: a simulation would leave "
+            "this client out; lower min_samples in [data] or do without this site"
+        )
+    own = None if pool.test_y is None else np.arange(len(pool), len(pool) + len(pool.test_y))
+    index = _capped(np.arange(len(pool)), samples_per_client, seed, number)
+    return _Dealer(dataset, seed, test, validation).shard(number, index, own)
+
+
+class _Dealer:
+    """Splits the samples of one client after another into their parts."""
+
+    def __init__(self, dataset: Dataset, seed: int, test: float, validation: float) -> None:
+        self._dataset, self._seed, self._fractions = dataset, seed, (test, validation)
+        self._y, self._unit = _all_labels(dataset), _all_units(dataset)
+
+    def shard(self, number: int, index: Indices, tests: Indices | None) -> Shard:
+        """The parts of client ``number``, who has the samples ``index`` and perhaps test samples of its own."""
+        test, validation = self._fractions
+        unit = None if self._unit is None else self._unit[index]
+        rng, fraction = generator(self._seed, "split", number), test if tests is None else 0.0
+        found = three_parts(self._y[index], test=fraction, validation=validation, rng=rng, unit=unit)
+        parts = [index[i] for i in found]
+        if tests is not None:
+            parts[2] = tests
+        train_part, validation_part, test_part = (self._dataset.rows(part) for part in parts)
+        return Shard(train_part, validation_part, test_part)
+
+
+def _check(test: float, validation: float, samples_per_client: int | None) -> None:
+    check_fractions(test, validation)
+    if samples_per_client is not None and samples_per_client < 1:
+        raise ConfigError(f"samples_per_client must be at least 1, got {samples_per_client}")
 
 
 def _federation(dataset: Dataset, partition: Partition, shards: list[Shard], assigned: Assignment) -> Federation:

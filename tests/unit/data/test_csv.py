@@ -125,3 +125,51 @@ def test_constant_column(tmp_path: Path) -> None:
     """A column with a single value becomes zeros, not NaN."""
     (tmp_path / "t.csv").write_text("x,y\n5,0\n5,1\n")
     assert load(tmp_path / "t.csv", target="y").x.tolist() == [[0.0], [0.0]]
+
+
+# ---- each client's own scaling --------------------------------------------------------------------------------------
+def test_each_clients_own_scaling(tmp_path: Path) -> None:
+    """By its own values: mean and deviation of each client's own column; zeros where it has no or one value."""
+    (tmp_path / "a.csv").write_text("x,z,y\n1,5,0\n2,,1\n6,8,0\n")
+    (tmp_path / "b.csv").write_text("x,z,y\n100,,1\n104,?,0\n")
+    d = load(tmp_path, target="y", scaling="client")
+    x = (np.array([1, 2, 6]) - 3) / np.std([1, 2, 6])
+    assert np.allclose(d.x[:, 0].numpy(), [*x, -1, 1])
+    assert np.allclose(d.x[:, 1].numpy(), [-1, 0, 1, 0, 0])
+    assert d.x[:, 2].tolist() == [0, 1, 0, 1, 1]
+
+
+def test_own_scaling_by_a_client_column(tmp_path: Path) -> None:
+    """One file with a client column gives the same inputs as a file for each client."""
+    one, apart = tmp_path / "all.csv", tmp_path / "apart"
+    apart.mkdir()
+    rows = ["1,2,b,0", "4,,a,1", "7,1,b,1", "9,3,a,0", "2,8,a,0"]
+    one.write_text("\n".join(["u,v,who,y", *rows]) + "\n")
+    for name in "ab":
+        own = [row.replace(f",{name},", ",") for row in rows if f",{name}," in row]
+        (apart / f"{name}.csv").write_text("\n".join(["u,v,y", *own]) + "\n")
+    d, e = load(one, target="y", client="who", scaling="client"), load(apart, target="y", scaling="client")
+    assert d.client is not None
+    order = d.client.argsort(stable=True)
+    assert d.x[order].equal(e.x)
+
+
+def test_own_scaling_needs_clients(table: Path) -> None:
+    """Data without clients have no client's own values."""
+    with pytest.raises(ConfigError, match=r"scaling 'client' needs data that come with clients.*the same as 'pooled'"):
+        load(table, target="sick", scaling="client")
+
+
+@pytest.mark.parametrize("text", ["x,y\n1,inf\n", "x,y\n1,-nan\n", "x,y\n1,1e999\n"])
+def test_a_class_is_finite(text: str, tmp_path: Path) -> None:
+    """A target that is infinite or not a number is no class."""
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=r"line 2: target .* is not a class"):
+        load(tmp_path / "t.csv", target="y")
+
+
+def test_not_a_number_is_no_empty_field(tmp_path: Path) -> None:
+    """A field that is not a number in some other spelling is named, rather than taken for a value."""
+    (tmp_path / "t.csv").write_text("x,y\n1,0\n-nan,1\n")
+    with pytest.raises(DataError, match="line 3: 'x' is -nan; give a finite number"):
+        load(tmp_path / "t.csv", target="y")

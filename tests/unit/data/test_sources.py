@@ -76,7 +76,7 @@ def test_folder_with_one_archive(tmp_path: Path) -> None:
 
 def test_options_of_other_readers(tmp_path: Path) -> None:
     """Options that do not belong to the kind of data are refused rather than ignored."""
-    with pytest.raises(ConfigError, match="target, binary and drop are for csv tables; digits is none"):
+    with pytest.raises(ConfigError, match="target, binary, drop and scaling are for csv tables; digits is none"):
         load("digits", target="y")
     with pytest.raises(ConfigError, match="client names a csv column or an npz array; digits is neither"):
         load("digits", client="writer")

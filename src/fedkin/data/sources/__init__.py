@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.sources.digits import read_digits
 from fedkin.data.sources.files import listed, nearest
@@ -17,6 +18,7 @@ from fedkin.data.synthetic import planted_dataset
 
 __all__ = [
     "SOURCES",
+    "csv_files",
     "load",
     "read_digits",
     "read_idx",
@@ -37,6 +39,8 @@ def load(
     client: str | None = None,
     binary: bool = False,
     drop: Sequence[str] = (),
+    scaling: Scaling = "pooled",
+    site: bool = False,
 ) -> Dataset:
     """Reads data by name or path.
 
@@ -47,6 +51,8 @@ def load(
         client: csv: the column with the client; npz: the array with it.
         binary: csv: two classes, target > 0 and the rest.
         drop: csv: columns to leave out.
+        scaling: csv: standardise columns of numbers by the values of all clients (``pooled``) or each ``client``'s own.
+        site: npz, idx: the data are one site's, which may have few samples and not the largest labels.
 
     Raises:
         DataError: nothing there, or it cannot be used as data.
@@ -56,25 +62,25 @@ def load(
     if not paths:
         raise ConfigError("no data named: give a name or a path")
     first, name = paths[0], str(spec) if isinstance(spec, str) else str(paths[0])
-    tables = _tables(paths)
+    tables = csv_files(paths)
     if tables:
         title = first.resolve().stem if len(paths) == 1 else first.resolve().parent.name
-        return read_tables(tables, name=title, target=target, client=client, binary=binary, drop=drop)
-    if target is not None or binary or drop:
-        raise ConfigError(f"target, binary and drop are for csv tables; {name} is none")
+        return read_tables(tables, name=title, target=target, client=client, binary=binary, drop=drop, scaling=scaling)
+    if target is not None or binary or drop or scaling != "pooled":
+        raise ConfigError(f"target, binary, drop and scaling are for csv tables; {name} is none")
     if len(paths) > 1:
         raise ConfigError(f"only csv files can be given several at a time, got {listed([str(p) for p in paths])}")
     archive = _archive(first)
     if archive is not None:
-        return read_npz(archive, client=client)
+        return read_npz(archive, client=client, site=site)
     if client is not None:
         raise ConfigError(f"client names a csv column or an npz array; {name} is neither")
     if name in SOURCES:
         return SOURCES[name]()
-    return _folder(first, name)
+    return _folder(first, name, site)
 
 
-def _tables(paths: Sequence[Path]) -> list[Path]:
+def csv_files(paths: Sequence[Path]) -> list[Path]:
     """The csv files meant, if csv files are meant."""
     if len(paths) == 1 and paths[0].is_dir() and not is_idx_folder(paths[0]):
         return sorted(paths[0].glob("*.csv"))
@@ -98,10 +104,10 @@ def _archive(path: Path) -> Path | None:
     return path if path.suffix == ".npz" and path.is_file() else None
 
 
-def _folder(path: Path, name: str) -> Dataset:
+def _folder(path: Path, name: str, site: bool) -> Dataset:
     if path.is_dir():
         if is_idx_folder(path):
-            return read_idx_folder(path)
+            return read_idx_folder(path, site=site)
         if is_image_folder(path):
             return read_image_folder(path)
         raise DataError(

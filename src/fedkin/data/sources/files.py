@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.data.card import MAX_CLASSES
 
 Array = npt.NDArray[np.generic]
 
@@ -53,12 +54,13 @@ def channels_first(values: Array) -> Array:
     return values
 
 
-def class_numbers(values: Array, where: str) -> tuple[Tensor, tuple[str, ...] | None]:
+def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor, tuple[str, ...] | None]:
     """Labels as int64 tensor, with class names when they were texts.
 
     Args:
         values: whole numbers from 0, or texts, ``[n]`` or ``[n, 1]``.
         where: put in front of messages.
+        site: these are the labels of one site, which may have few samples and large labels.
 
     Raises:
         DataError: more than one label per sample, negative, fractional, or absurdly large labels.
@@ -80,7 +82,7 @@ def class_numbers(values: Array, where: str) -> tuple[Tensor, tuple[str, ...] | 
     if values.min() < 0:
         at = int(np.argmin(values))
         raise DataError(f"{where}: label {values[at]} of sample {at} is negative; number the classes from 0")
-    if int(values.max()) >= max(len(values), 2):
+    if int(values.max()) >= max(len(values), MAX_CLASSES if site else 2):
         raise DataError(
             f"{where}: the largest label is {int(values.max())} with only {len(values)} samples; "
             "number the classes 0, 1, 2, ..."

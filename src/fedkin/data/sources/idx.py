@@ -27,11 +27,15 @@ def is_idx_folder(folder: Path) -> bool:
     return any(folder.glob("*-ubyte")) or any(folder.glob("*-ubyte.gz"))
 
 
-def read_idx_folder(folder: Path) -> Dataset:
+def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     """A set of the MNIST family: float32 ``[1, height, width]`` in 0..1, the ``t10k`` files as official test part.
 
     Where the folder also holds ``mnist-writers.npz`` (arrays ``train_writer``, ``train_series`` and the same for
     test), the writers are the natural clients and the two series, employees and high-school students, their groups.
+
+    Args:
+        folder: where the files are.
+        site: they are one site's, see `class_numbers`.
 
     Raises:
         DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
@@ -41,8 +45,8 @@ def read_idx_folder(folder: Path) -> Dataset:
     if list(folder.glob("*t10k-*")) or list(folder.glob("*test-*")):
         test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test")
         classes = max(classes, int(test_y.max()) + 1)
-        test = Data(pixels(test_x), class_numbers(test_y, str(folder))[0])
-    train_y, _ = class_numbers(y, str(folder))
+        test = Data(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
+    train_y, _ = class_numbers(y, str(folder), site)
     base = Dataset(x=pixels(x), y=train_y, classes=classes, name=folder.resolve().name, official_test=test)
     return _with_writers(base, folder / WRITERS) if (folder / WRITERS).is_file() else base
 

@@ -36,7 +36,7 @@ _LAYOUTS = (
 )
 
 
-def read_npz(path: Path, *, client: str | None = None) -> Dataset:
+def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Dataset:
     """A data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
@@ -44,7 +44,8 @@ def read_npz(path: Path, *, client: str | None = None) -> Dataset:
 
     Args:
         path: the file.
-        client: name of the array with the client of each sample.
+        client: name of the array with the client of each sample; at a site it need not be there.
+        site: the file is one site's, see `class_numbers`.
 
     Raises:
         DataError: not an npz file, pickled arrays, unknown names, sizes that differ, labels or values out of range.
@@ -53,7 +54,7 @@ def read_npz(path: Path, *, client: str | None = None) -> Dataset:
     train, test = _layout(arrays, path)
     x = np.concatenate([arrays[key] for key, _ in train])
     label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
-    y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path))
+    y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path), site)
     n = len(x)
     classes = int(y.max()) + 1
     if "label_names" in arrays:
@@ -62,6 +63,8 @@ def read_npz(path: Path, *, client: str | None = None) -> Dataset:
     if n + (len(arrays[test[0]]) if test else 0) != len(y):
         raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
     official = Data(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
+    there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
+    client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
     unit = next((numbered(arrays[key])[0] for key in _UNIT_KEYS if key in arrays), None)
     return Dataset(

@@ -1,11 +1,8 @@
-"""Tables in ``.csv`` files: one file with a client column, or one file per client."""
+"""Tables in ``.csv`` files: one file with a client column, one file per client, or the file of one site alone."""
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,41 +11,23 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.data.card import (
+    MAX_CATEGORIES,
+    MAX_CLASSES,
+    MISSING,
+    Card,
+    Column,
+    binary_labels,
+    numbers_of,
+    whole_labels,
+)
+from fedkin.data.checks import Scaling, check_one_client, check_scaling
 from fedkin.data.dataset import Dataset
-from fedkin.data.sources.files import listed, nearest
+from fedkin.data.sources.csvfile import Table, read_csv
+from fedkin.data.sources.files import listed
 
-MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
-MAX_CATEGORIES = 50
-MAX_CLASSES = 1000
-
-
-@dataclass(frozen=True)
-class Table:
-    """All rows of one or several files, as texts.
-
-    Attributes:
-        columns: names of the columns, without the file.
-        rows: the fields of each row.
-        file: number of the file of each row.
-        places: file and line of each row, for messages.
-        name: for messages.
-    """
-
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    file: list[int]
-    places: list[str]
-    name: str
-
-    def column(self, name: str, use: str) -> list[str]:
-        """The fields of one column; ``use`` says in the message what it was wanted for."""
-        if name not in self.columns:
-            raise DataError(
-                f"{self.name}: no column '{name}' for the {use}{nearest(name, self.columns)}; "
-                f"the columns are {listed(self.columns)}"
-            )
-        at = self.columns.index(name)
-        return [row[at].strip() for row in self.rows]
+Values = npt.NDArray[np.float64]
+Owners = npt.NDArray[np.int64]
 
 
 def read_tables(
@@ -59,110 +38,170 @@ def read_tables(
     client: str | None = None,
     binary: bool = False,
     drop: Sequence[str] = (),
+    scaling: Scaling = "pooled",
+    card: Card | None = None,
 ) -> Dataset:
     """Tables as float32 ``[features]`` inputs.
 
     Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
     empty fields gets a second column that is 1 where the field was empty. Columns of texts become one column of 0 and
-    1 per text. **The statistics are those of all clients together**: in a real federation nobody can compute them
-    without the clients' help (sums and counts per column would have to be sent), so here they are a convenience.
+    1 per text. By ``pooled``, mean and deviation are **those of all clients together**: in a real federation nobody
+    can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
+    client's columns are standardised by its own values (zeros where it has none), which is what a site does alone.
 
     Args:
         paths: one file, or one per client: the file's name is then the client's.
         name: name of the data set.
         target: column with the class, whole numbers or texts.
-        client: column with the client, if there is one.
+        client: column with the client, if there is one; with a card it need not be there.
         binary: two classes, ``target > 0`` and the rest.
         drop: columns to leave out.
+        scaling: whose values the columns of numbers are standardised by.
+        card: the data are one site's, and columns, texts and classes are those that all sites agreed on: a text that
+            is not on the card becomes zeros.
 
     Raises:
-        DataError: unreadable or empty files, columns that differ between files or are not there, bad fields.
-        ConfigError: no target.
+        DataError: unreadable or empty files, columns that differ between files or from the card's or are not there,
+            bad fields, a class that is not on the card.
+        ConfigError: no target; ``pooled`` with a card; ``client`` where the data are not of several clients.
     """
-    table = _read(paths, name)
-    if target is None:
-        raise ConfigError(f"{name}: a table needs target, the column with the class; it has {listed(table.columns)}")
-    y, labels = _classes(table, target, binary)
+    if card is not None:
+        check_scaling(scaling, name)
+    table = read_csv(paths, name)
+    client = client if card is None or client in table.columns else None
+    features = _features(table, target, client, drop)
+    found = (
+        card_of(table, features, target or "", binary)
+        if card is None
+        else _fitting(table, card, features, target, binary)
+    )
+    empty = [column.name for column in found.columns if column.kind == "empty"]
+    if empty:
+        raise DataError(f"{name}: column '{empty[0]}' is empty in every row; drop it")
     ids, client_names = _clients(table, client, paths)
-    for column in drop:
-        table.column(column, "columns to drop")
-    features = [c for c in table.columns if c not in {target, client, *drop}]
-    if not features:
-        raise DataError(f"{name}: no column is left as input beside '{target}'; columns are {listed(table.columns)}")
-    x = np.concatenate([_encode(table, c) for c in features], axis=1)
+    owner = None if scaling == "pooled" else _owners(table, ids, card)
+    x = np.concatenate([_encode(table, column, owner) for column in found.columns], axis=1)
     return Dataset(
         x=torch.from_numpy(x.astype(np.float32)),
-        y=y,
-        classes=len(labels),
+        y=_numbered_classes(table, found),
+        classes=found.classes,
         name=name,
         client=ids,
         client_names=client_names,
-        labels=labels,
+        labels=found.labels,
     )
 
 
-def _read(paths: Sequence[Path], name: str) -> Table:
-    table = Table(columns=(), rows=[], file=[], places=[], name=name)
-    for number, path in enumerate(paths):
-        header, body = _read_one(path)
-        if number == 0:
-            table = Table(columns=header, rows=[], file=[], places=[], name=name)
-        if set(header) != set(table.columns):
-            raise DataError(
-                f"{path}: columns {listed(header)} differ from those of {paths[0].name}, {listed(table.columns)}; "
-                "all files need the same"
-            )
-        order = [header.index(column) for column in table.columns]
-        for line, row in body:
-            if len(row) != len(header):
-                raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
-            table.rows.append([row[i] for i in order])
-            table.file.append(number)
-            table.places.append(f"{path.name}, line {line}")
-    return table
+def table_card(
+    paths: Sequence[Path],
+    *,
+    name: str,
+    target: str | None,
+    client: str | None = None,
+    binary: bool = False,
+    texts: Sequence[str] = (),
+) -> Card:
+    """What one site says of its table.
+
+    Args:
+        paths, name, target, client, binary: as for `read_tables`.
+        texts: columns, perhaps the target, that are told as texts although they could be numbers here.
+
+    Raises:
+        DataError, ConfigError: as `read_tables`.
+    """
+    table = read_csv(paths, name)
+    client = client if client in table.columns else None
+    features = _features(table, target, client, ())
+    check_one_client(_clients(table, client, paths)[1], name)
+    for column in texts:
+        table.column(column, "columns of texts")
+    return card_of(table, features, target or "", binary, texts)
 
 
-def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            lines = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
-    if len(lines) < 2:
-        raise DataError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
-    header = tuple(field.strip() for field in lines[0][1])
-    if len(set(header)) < len(header) or "" in header:
-        raise DataError(f"{path}: every column needs a name of its own, the header is {listed(header)}")
-    return header, lines[1:]
+def card_of(table: Table, features: Sequence[str], target: str, binary: bool, texts: Sequence[str] = ()) -> Card:
+    """The columns and classes of these rows; see `table_card`."""
+    labels, numeric = _labels(table, target, binary, target in texts)
+    columns = tuple(_column(table, name, name in texts) for name in features)
+    return Card("table", len(labels), labels, numeric, columns, target, binary)
 
 
-def _classes(table: Table, target: str, binary: bool) -> tuple[Tensor, tuple[str, ...]]:
+def _features(table: Table, target: str | None, client: str | None, drop: Sequence[str]) -> list[str]:
+    if target is None:
+        raise ConfigError(
+            f"{table.name}: a table needs target, the column with the class; it has {listed(table.columns)}"
+        )
+    for column, use in [
+        (target, "target"),
+        *([(client, "client")] if client else []),
+        *((d, "columns to drop") for d in drop),
+    ]:
+        table.column(column, use)
+    features = [c for c in table.columns if c not in {target, client, *drop}]
+    if not features:
+        raise DataError(
+            f"{table.name}: no column is left as input beside '{target}'; columns are {listed(table.columns)}"
+        )
+    return features
+
+
+def _fitting(table: Table, card: Card, features: Sequence[str], target: str | None, binary: bool) -> Card:
+    """The card, if the site's table has its columns."""
+    if (card.kind, card.target, card.binary) != ("table", target, binary):
+        raise DataError(
+            f"{table.name}: target {target!r}, binary {binary}; all sites agreed on a {card.kind} with target "
+            f"{card.target!r}, binary {card.binary}"
+        )
+    agreed = [column.name for column in card.columns]
+    if set(agreed) != set(features):
+        missing, more = [c for c in agreed if c not in features], [c for c in features if c not in agreed]
+        parts = [f"{what} {listed(names)}" for what, names in (("lacks", missing), ("has also", more)) if names]
+        raise DataError(f"{table.name}: its columns are not those that all sites agreed on: it {' and '.join(parts)}")
+    return card
+
+
+def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tuple[str, ...], bool]:
+    """Names of the classes, and whether they are whole numbers."""
     fields = table.column(target, "target")
     for field, place in zip(fields, table.places, strict=True):
         if field.lower() in MISSING:
             raise DataError(f"{place}: the target '{target}' is empty; remove the row or fill it")
-    numbers = _numbers(fields)
+    found = None if as_texts and not binary else numbers_of(fields)
     if binary:
-        if numbers is None:
+        if found is None:
             raise DataError(f"{table.name}: binary needs a target of numbers, '{target}' holds texts")
-        return torch.from_numpy((numbers > 0).astype(np.int64)), (f"{target} <= 0", f"{target} > 0")
-    if numbers is not None:
-        bad = np.flatnonzero(numbers != np.floor(numbers))
+        return binary_labels(target), False
+    if found is not None:
+        numbers = np.array(found)
+        bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
         if len(bad):
             raise DataError(
                 f"{table.places[bad[0]]}: target {fields[bad[0]]} is not a class; fedkin classifies, "
                 "give whole numbers or texts"
             )
-        fields = [str(int(v)) for v in numbers]
-    key: Callable[[str], float | str] = str if numbers is None else float
-    labels = tuple(sorted(set(fields), key=key))
+    labels = tuple(sorted(set(fields))) if found is None else whole_labels(fields)
     if len(labels) > MAX_CLASSES:
         raise DataError(f"{table.name}: target '{target}' has {len(labels)} different values, at most {MAX_CLASSES}")
-    place_of = {label: i for i, label in enumerate(labels)}
-    return torch.tensor([place_of[field] for field in fields], dtype=torch.int64), labels
+    return labels, found is not None
+
+
+def _numbered_classes(table: Table, card: Card) -> Tensor:
+    """The number of each row's class, int64 ``[n]``."""
+    assert card.target is not None  # a card of a table
+    assert card.labels is not None
+    fields = table.column(card.target, "target")
+    labels, numeric = _labels(table, card.target, card.binary, not card.numeric)
+    if card.binary:
+        return torch.tensor([float(field) > 0 for field in fields], dtype=torch.int64)
+    place_of = {label: i for i, label in enumerate(card.labels)}
+    unknown = [label for label in labels if label not in place_of]
+    if unknown:
+        raise DataError(
+            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that all sites agreed "
+            f"on, {listed(card.labels)}; correct it, or start the run again with this site in it"
+        )
+    named = [str(int(float(field))) for field in fields] if numeric else fields
+    return torch.tensor([place_of[label] for label in named], dtype=torch.int64)
 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...] | None]:
@@ -176,41 +215,87 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
     return None, None
 
 
-def _numbers(fields: Sequence[str]) -> npt.NDArray[np.float64] | None:
-    """The fields as numbers, NaN where empty; None when one of them is a text."""
-    try:
-        return np.array([math.nan if f.lower() in MISSING else float(f) for f in fields])
-    except ValueError:
-        return None
-
-
-def _encode(table: Table, column: str) -> npt.NDArray[np.float64]:
-    """One column of the file as one or more input columns, ``[n, m]``."""
-    fields = table.column(column, "inputs")
-    missing = np.array([f.lower() in MISSING for f in fields])
-    if missing.all():
-        raise DataError(f"{table.name}: column '{column}' is empty in every row; drop it")
-    values = _numbers(fields)
-    if values is None:
-        return _one_hot(table, column, fields)
-    if np.isinf(values).any():
-        at = int(np.flatnonzero(np.isinf(values))[0])
-        raise DataError(
-            f"{table.places[at]}: '{column}' is {fields[at]}; give a finite number or leave the field empty"
+def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
+    """The client whose values a row is standardised by."""
+    if ids is not None:
+        return np.asarray(ids.numpy(), dtype=np.int64)
+    if card is None:
+        raise ConfigError(
+            f"{table.name}: scaling 'client' needs data that come with clients: one file per client or a column that "
+            "names the client; here it would be the same as 'pooled'"
         )
-    mean, spread = values[~missing].mean(), values[~missing].std()
-    scaled = (np.where(missing, mean, values) - mean) / (spread if spread > 0 else 1.0)
-    return np.column_stack([scaled, missing]) if missing.any() else scaled[:, None]
+    return np.zeros(len(table.rows), dtype=np.int64)
 
 
-def _one_hot(table: Table, column: str, fields: Sequence[str]) -> npt.NDArray[np.float64]:
-    """A missing text is a category of its own."""
-    texts = ["" if f.lower() in MISSING else f for f in fields]
-    categories = sorted(set(texts))
+def _column(table: Table, name: str, as_text: bool) -> Column:
+    """What a column holds."""
+    fields = table.column(name, "inputs")
+    empty = [f.lower() in MISSING for f in fields]
+    if all(empty):
+        return Column(name, "empty", gaps=True)
+    if not as_text and _values(table, name) is not None:
+        return Column(name, "number", any(empty))
+    categories = sorted(set(_texts(fields)))
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
-            f"{table.name}: column '{column}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
+            f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
             "become inputs; drop the column or give numbers"
         )
-    place_of = {category: i for i, category in enumerate(categories)}
-    return np.eye(len(categories))[[place_of[text] for text in texts]]
+    return Column(name, "text", any(empty), tuple(categories))
+
+
+def _values(table: Table, name: str) -> Values | None:
+    """A column's numbers, NaN where empty; None when one of them is a text."""
+    fields = table.column(name, "inputs")
+    found = numbers_of(fields)
+    if found is None:
+        return None
+    values = np.array(found)
+    odd = [i for i in np.flatnonzero(~np.isfinite(values)) if fields[i].lower() not in MISSING]
+    if odd:
+        raise DataError(
+            f"{table.places[odd[0]]}: '{name}' is {fields[odd[0]]}; give a finite number or leave the field empty"
+        )
+    return values
+
+
+def _encode(table: Table, column: Column, owner: Owners | None) -> Values:
+    """One column of the file as one or more input columns, ``[n, width]``."""
+    if column.kind == "text":
+        return _one_hot(table, column)
+    values = _values(table, column.name)
+    if values is None:
+        raise DataError(
+            f"{table.name}: column '{column.name}' holds texts; all sites agreed that it is a column of numbers"
+        )
+    if owner is None:
+        scaled = _standardised(values)
+    else:
+        scaled = np.empty_like(values)
+        for k in np.unique(owner):
+            scaled[owner == k] = _standardised(values[owner == k])
+    return np.column_stack([scaled, np.isnan(values)]) if column.gaps else scaled[:, None]
+
+
+def _standardised(values: Values) -> Values:
+    """Mean 0 and deviation 1 where that can be; empty fields, NaN, become the mean."""
+    missing = np.isnan(values)
+    if missing.all():
+        return np.zeros_like(values)
+    mean, spread = values[~missing].mean(), values[~missing].std()
+    scaled: Values = (np.where(missing, mean, values) - mean) / (spread if spread > 0 else 1.0)
+    return scaled
+
+
+def _one_hot(table: Table, column: Column) -> Values:
+    """A missing text is a category of its own; one that is not on the card is none."""
+    encoded = np.zeros((len(table.rows), column.width))
+    place_of = {category: i for i, category in enumerate(column.categories)}
+    for row, text in enumerate(_texts(table.column(column.name, "inputs"))):
+        if text in place_of:
+            encoded[row, place_of[text]] = 1.0
+    return encoded
+
+
+def _texts(fields: Sequence[str]) -> list[str]:
+    return ["" if f.lower() in MISSING else f for f in fields]

@@ -1,0 +1,249 @@
+"""What one site says of its data, so that all sites agree on inputs and classes: names and texts, no numbers.
+
+A card of a table names its columns and which of them hold numbers, the texts of the others, and the classes; a card of
+arrays says the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
+no numbers of samples.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast
+
+from fedkin.core.errors import DataError
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+MAX_CATEGORIES = 50
+MAX_CLASSES = 1000
+MAX_COLUMNS = 10_000
+MAX_TEXT = 200
+_MAX_LABEL = MAX_TEXT + 5  # the target's name with " <= 0"
+_MAX_SIDE = 1_000_000
+_MAX_DIMENSIONS = 8
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+Kind = Literal["number", "text", "empty"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: as in the header.
+        kind: ``empty`` where no row of this site has a value; a merged card has none of these.
+        gaps: whether some field is empty.
+        categories: kind ``text``: the texts, sorted; an empty field is the text ``""``.
+    """
+
+    name: str
+    kind: Kind
+    gaps: bool = False
+    categories: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many inputs it becomes: one per text, or the number and, with gaps, a flag."""
+        return len(self.categories) if self.kind == "text" else 1 + self.gaps
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a site, or with `merge` all sites, say of their data.
+
+    Attributes:
+        kind: ``table`` (csv) or ``array`` (everything else).
+        classes: number of classes.
+        labels: names of the classes; tables always have them.
+        numeric: tables: the classes are whole numbers, ordered as such.
+        columns: tables: the inputs, in order.
+        target: tables: the column with the class.
+        binary: tables: two classes, target > 0 and the rest.
+        inputs: arrays: shape of one input.
+    """
+
+    kind: Literal["table", "array"]
+    classes: int
+    labels: tuple[str, ...] | None = None
+    numeric: bool = False
+    columns: tuple[Column, ...] = ()
+    target: str | None = None
+    binary: bool = False
+    inputs: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input of a network; right for a merged card only."""
+        return self.inputs if self.kind == "array" else (sum(column.width for column in self.columns),)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON text."""
+        return cast(dict[str, Any], _plain(asdict(self)))
+
+    @classmethod
+    def from_json(cls, found: object, where: str = "card") -> Card:
+        """A card from what `json.loads` gave; it comes from another host, so everything is looked at.
+
+        Args:
+            found: the parsed value; whoever parses it limits the bytes before.
+            where: put in front of messages, for example the site's name.
+
+        Raises:
+            DataError: other keys or types than those of `to_json`, sizes beyond the limits of this file, parts that
+                contradict each other.
+        """
+        table = _keys(found, Card, where)
+        columns = tuple(_column(c, where) for c in _items(table["columns"], MAX_COLUMNS, where, "columns"))
+        labels = table["labels"]
+        card = cls(
+            kind=_one_of(table["kind"], ("table", "array"), where),
+            classes=_whole(table["classes"], MAX_CLASSES, where, "number of classes"),
+            labels=None if labels is None else _texts(labels, MAX_CLASSES, where, "class names"),
+            numeric=_flag(table["numeric"], where, "numeric"),
+            columns=columns,
+            target=None if table["target"] is None else _text(table["target"], MAX_TEXT, where, "target"),
+            binary=_flag(table["binary"], where, "binary"),
+            inputs=tuple(
+                _whole(side, _MAX_SIDE, where, "side of an input")
+                for side in _items(table["inputs"], _MAX_DIMENSIONS, where, "dimensions")
+            ),
+        )
+        _check(card, where)
+        return card
+
+    def checked(self, where: str = "card") -> Card:
+        """The card, if other hosts will take it.
+
+        Raises:
+            DataError: a text is too long or not printable, or there are too many columns.
+        """
+        return Card.from_json(self.to_json(), where)
+
+
+def numbers_of(texts: Sequence[str]) -> list[float] | None:
+    """The texts as numbers, NaN where empty; None when one of them is no number."""
+    try:
+        return [math.nan if t.lower() in MISSING else float(t) for t in texts]
+    except ValueError:
+        return None
+
+
+def whole_labels(texts: Sequence[str]) -> tuple[str, ...]:
+    """Class names of a target of whole numbers, in their order; ``2.0`` is ``2``."""
+    return tuple(sorted({str(int(float(t))) for t in texts}, key=float))
+
+
+def binary_labels(target: str) -> tuple[str, str]:
+    """Class names of a binary target."""
+    return f"{target} <= 0", f"{target} > 0"
+
+
+def _check(card: Card, where: str) -> None:
+    """Do the parts of a card fit each other? Raises DataError."""
+    if card.labels is not None and len(card.labels) != card.classes:
+        raise DataError(f"{where}: {len(card.labels)} class names for {card.classes} classes")
+    if card.labels is not None and len(set(card.labels)) != card.classes:
+        raise DataError(f"{where}: two classes have the same name")
+    if card.kind == "array":
+        if card.columns or card.target is not None or card.binary or card.numeric or not card.inputs:
+            raise DataError(f"{where}: a card of arrays has the shape of an input and no columns")
+        return
+    if not card.columns or card.target is None or card.labels is None or card.inputs:
+        raise DataError(f"{where}: a card of a table has columns, a target and class names, and no shape")
+    names = [card.target, *(column.name for column in card.columns)]
+    if len(set(names)) < len(names) or "" in names:
+        raise DataError(f"{where}: every column needs a name of its own")
+    if card.binary and (card.labels != binary_labels(card.target) or card.numeric):
+        raise DataError(f"{where}: the classes of a binary target must be {' and '.join(binary_labels(card.target))}")
+    if any(label.lower() in MISSING or label != label.strip() for label in card.labels):
+        raise DataError(f"{where}: a class name is empty")
+    if card.numeric:
+        values = numbers_of(card.labels)
+        if values is None or not all(map(math.isfinite, values)) or whole_labels(card.labels) != card.labels:
+            raise DataError(f"{where}: classes that are numbers must be whole numbers in their order")
+    elif not card.binary and list(card.labels) != sorted(card.labels):
+        raise DataError(f"{where}: classes that are texts must be in alphabetical order")
+
+
+def _column(found: object, where: str) -> Column:
+    table = _keys(found, Column, where)
+    name = _text(table["name"], MAX_TEXT, where, "column name")
+    here = f"{where}: column '{name}'"
+    column = Column(
+        name=name,
+        kind=_one_of(table["kind"], ("number", "text", "empty"), here),
+        gaps=_flag(table["gaps"], here, "gaps"),
+        categories=_texts(table["categories"], MAX_CATEGORIES, here, "texts"),
+    )
+    if bool(column.categories) != (column.kind == "text"):
+        raise DataError(f"{here}: a column of texts says which, another column has none")
+    if list(column.categories) != sorted(set(column.categories)):
+        raise DataError(f"{here}: its texts must be different and in alphabetical order")
+    if column.kind == "empty" and not column.gaps:
+        raise DataError(f"{here}: a column without values has empty fields")
+    if column.kind == "text" and column.gaps != ("" in column.categories):
+        raise DataError(f'{here}: an empty field of a column of texts is the text ""')
+    return column
+
+
+def _keys(found: object, form: type[Card] | type[Column], where: str) -> Mapping[str, Any]:
+    wanted = {f.name for f in fields(form)}
+    if not isinstance(found, dict) or set(found) != wanted:
+        raise DataError(f"{where}: expected an object with exactly the keys {', '.join(sorted(wanted))}")
+    return found
+
+
+def _items(found: object, most: int, where: str, what: str) -> Sequence[object]:
+    if not isinstance(found, list) or len(found) > most:
+        got = f"{len(found)}" if isinstance(found, list) else "no list"
+        raise DataError(f"{where}: expected a list of at most {most} {what}, got {got}")
+    return found
+
+
+def _texts(found: object, most: int, where: str, what: str) -> tuple[str, ...]:
+    return tuple(_text(text, _MAX_LABEL, where, what) for text in _items(found, most, where, what))
+
+
+def _text(found: object, most: int, where: str, what: str) -> str:
+    """A text that may be shown on a screen: without control characters, which could move a terminal's cursor."""
+    if not isinstance(found, str):
+        raise DataError(f"{where}: {what}: expected a text, got {type(found).__name__}")
+    if len(found) > most:
+        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} can be told")
+    if _CONTROL.search(found):
+        raise DataError(f"{where}: {what}: {found!a} holds a control character, such as a line break; remove it")
+    return found
+
+
+def _whole(found: object, most: int, where: str, what: str) -> int:
+    if type(found) is not int or not 1 <= found <= most:
+        raise DataError(f"{where}: {what} must be a whole number in 1..{most}, got {_short(found)}")
+    return found
+
+
+def _flag(found: object, where: str, what: str) -> bool:
+    if not isinstance(found, bool):
+        raise DataError(f"{where}: {what} must be true or false, got {_short(found)}")
+    return found
+
+
+def _one_of(found: object, known: tuple[str, ...], where: str) -> Any:
+    if found not in known:
+        raise DataError(f"{where}: kind must be one of {', '.join(known)}, got {_short(found)}")
+    return found
+
+
+def _short(found: object) -> str:
+    """A value of another host in a message: its type, and a few characters of it if it is simple."""
+    if isinstance(found, int) and abs(found) > 10**18:  # Python writes out only so many digits
+        return "a huge number"
+    return ascii(found)[:40] if isinstance(found, (str, int, float)) else type(found).__name__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,263 @@
+"""The data of one site of a real federation: the same numbers as the client has in a simulation.
+
+site = SiteData("hospital.csv")
+card = site.card(how)                    # told to the server, which merges the cards of all sites
+shard = site.shard(merged, number, how)  # stays here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
+from fedkin.data.card import Card
+from fedkin.data.checks import Scaling, check_one_client, check_scaling
+from fedkin.data.dataset import Dataset
+from fedkin.data.federate import federate, site_shard
+from fedkin.data.federation import Federation, Shard
+from fedkin.data.partition import Natural, Partition
+from fedkin.data.planting import Kind, plant
+from fedkin.data.sources import SOURCES, csv_files, load
+from fedkin.data.sources.files import listed
+from fedkin.data.sources.tables import read_tables, table_card
+
+DEFAULT_CLIENTS = 20
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What a run says of its data: how they are read, shared out to clients and split; see `federate` and `load`.
+
+    Attributes:
+        partition: how samples are shared out.
+        clients: number of clients; None: 20, or all that the data bring with the partition `Natural`.
+        seed: fixes every draw.
+        test, validation, split, samples_per_client: as for `federate`.
+        target, client_column, binary, scaling: as for `load`; ``client_column`` is its ``client``.
+        planted: true groups to plant, see `plant`.
+        groups: how many of them.
+    """
+
+    partition: Partition
+    clients: int | None = None
+    seed: int = 0
+    test: float = 0.2
+    validation: float = 0.1
+    split: Literal["pooled", "official"] = "pooled"
+    samples_per_client: int | None = None
+    target: str | None = None
+    client_column: str | None = None
+    binary: bool = False
+    scaling: Scaling = "pooled"
+    planted: Kind | None = None
+    groups: int = 4
+
+
+def deal(data: str | Path, how: Sharing) -> Federation:
+    """Reads a data set and shares it out.
+
+    Raises:
+        DataError, ConfigError: as `load`, `federate` and `plant`.
+    """
+    dataset = load(data, target=how.target, client=how.client_column, binary=how.binary, scaling=how.scaling)
+    clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(how.partition, Natural) else how.clients
+    federation = federate(
+        dataset,
+        how.partition,
+        clients=clients,
+        seed=how.seed,
+        test=how.test,
+        validation=how.validation,
+        split=how.split,
+        samples_per_client=how.samples_per_client,
+    )
+    return federation if how.planted is None else plant(federation, how.planted, how.groups)
+
+
+class SiteData:
+    """The data that one site brings: its own, or, for trying out, one share of a data set dealt out as in a simulation.
+
+    The last card and the last shard are kept; make another object to read the files anew.
+
+    Args:
+        data: a path to this site's own csv or npz file or folder of idx files or images; with ``share`` anything that
+            `load` takes, the same at all sites.
+        share: number of the share, from 0.
+        texts: columns of a csv file that are told as texts although they hold numbers here, since another site has
+            texts in them: their different values are then on the card.
+
+    Raises:
+        ConfigError: a negative share, or texts with a share.
+    """
+
+    def __init__(self, data: str | Path, *, share: int | None = None, texts: Sequence[str] = ()) -> None:
+        if share is not None and share < 0:
+            raise ConfigError(f"share must be at least 0, got {share}")
+        if share is not None and texts:
+            raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
+        self.data, self.share, self.texts = str(data), share, tuple(texts)
+        self._card: tuple[Sharing, Card] | None = None
+        self._shard: tuple[tuple[Card, int, Sharing], Shard] | None = None
+        self._dealt: tuple[Sharing, Card, Shard] | None = None
+
+    def card(self, how: Sharing) -> Card:
+        """What this site says of its data.
+
+        Raises:
+            DataError: the data cannot be used, or hold several clients.
+            ConfigError: the settings ask for what one site cannot do alone.
+        """
+        if self._card is None or self._card[0] != how:
+            found = self._own_card(how) if self.share is None else self._shared(how)[0]
+            self._card = how, found.checked(self.data)
+        return self._card[1]
+
+    def shard(self, card: Card, number: int, how: Sharing) -> Shard:
+        """This site's data in their parts.
+
+        Args:
+            card: what all sites agreed on, see `merge`.
+            number: this client's number in the run. A share is the client of that number in the simulation, whatever
+                the number here.
+            how: the run's settings of data.
+
+        Raises:
+            DataError: the data cannot be used, or do not fit the card.
+            ConfigError: the settings ask for what one site cannot do alone.
+        """
+        asked = (card, number, how)
+        if self._shard is None or self._shard[0] != asked:
+            self._shard = asked, self._own_shard(*asked) if self.share is None else self._share_of(card, how)
+        return self._shard[1]
+
+    def _own_card(self, how: Sharing) -> Card:
+        tables = self._tables(how)
+        if tables:
+            check_scaling(how.scaling, self.data)
+            return table_card(
+                tables,
+                name=self.data,
+                target=how.target,
+                client=how.client_column,
+                binary=how.binary,
+                texts=self.texts,
+            )
+        if self.texts:
+            raise ConfigError(f"columns to tell as texts are for csv tables; {self.data} is none")
+        dataset = self._array(how)
+        return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
+
+    def _own_shard(self, card: Card, number: int, how: Sharing) -> Shard:
+        tables = self._tables(how)
+        kind = "table" if tables else "array"
+        if card.kind != kind:
+            raise DataError(f"{self.data}: data of the kind {kind}, all sites agreed on {card.kind}")
+        if tables:
+            dataset = read_tables(
+                tables,
+                name=self.data,
+                target=how.target,
+                client=how.client_column,
+                binary=how.binary,
+                scaling=how.scaling,
+                card=card,
+            )
+            check_one_client(dataset.client_names, self.data)
+        else:
+            dataset = _as_agreed(self._array(how), card, self.data)
+        return site_shard(
+            dataset,
+            number,
+            seed=how.seed,
+            test=how.test,
+            validation=how.validation,
+            split=how.split,
+            samples_per_client=how.samples_per_client,
+            min_samples=how.partition.min_samples if isinstance(how.partition, Natural) else 1,
+        )
+
+    def _tables(self, how: Sharing) -> list[Path]:
+        """This site's csv files, if it has any and the settings can be followed by one site alone."""
+        if self.data in SOURCES:
+            raise ConfigError(
+                f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
+                "--share 0, --share 1 and so on"
+            )
+        if not isinstance(how.partition, Natural):
+            raise ConfigError(
+                f"partition '{how.partition.name}' needs all data in one place; a site with data of its own needs "
+                'partition = "natural" in [data], in the simulator too; or deal out one data set with --share'
+            )
+        if how.planted is not None:
+            raise ConfigError("plant makes up true groups, for trying out; own data are taken as they are")
+        return csv_files([Path(self.data)])
+
+    def _array(self, how: Sharing) -> Dataset:
+        dataset = load(
+            self.data,
+            target=how.target,
+            client=how.client_column,
+            binary=how.binary,
+            scaling=how.scaling,
+            site=True,
+        )
+        check_one_client(dataset.client_names, self.data)
+        return dataset
+
+    def _shared(self, how: Sharing) -> tuple[Card, Shard]:
+        """The card of the whole data set, and this share of it."""
+        assert self.share is not None  # the callers have looked
+        if self._dealt is None or self._dealt[0] != how:
+            federation = deal(self.data, how)
+            if self.share >= len(federation):
+                raise ConfigError(
+                    f"no share {self.share}: {federation.name} has {len(federation)} clients, "
+                    f"so shares 0 to {len(federation) - 1}"
+                )
+            card = Card("array", federation.classes, federation.labels, inputs=federation.shape)
+            self._dealt = how, card, federation.clients[self.share]
+        return self._dealt[1:]
+
+    def _share_of(self, card: Card, how: Sharing) -> Shard:
+        own, shard = self._shared(how)
+        if own != card:
+            raise DataError(
+                f"{self.data}: inputs {list(own.shape)} and {own.classes} classes; all sites agreed on "
+                f"{list(card.shape)} and {card.classes}: with --share all of them need the same data set"
+            )
+        return shard
+
+
+def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
+    """The same samples with the classes that all sites agreed on."""
+    if dataset.shape != card.inputs:
+        raise DataError(f"{where}: inputs of shape {list(dataset.shape)}, all sites agreed on {list(card.inputs)}")
+    if (dataset.labels is None) != (card.labels is None):
+        raise DataError(f"{where}: classes are named here or at the other sites, not both; do it alike at all sites")
+    if dataset.labels is None or card.labels is None:
+        new = torch.arange(dataset.classes)
+        if dataset.classes > card.classes:
+            raise DataError(
+                f"{where}: class {dataset.classes - 1} is none of the {card.classes} that all sites agreed on"
+            )
+    else:
+        unknown = [label for label in dataset.labels if label not in card.labels]
+        if unknown:
+            raise DataError(
+                f"{where}: class {listed(unknown)} is none of those that all sites agreed on, {listed(card.labels)}"
+            )
+        new = torch.tensor([card.labels.index(label) for label in dataset.labels])
+    test = dataset.official_test
+    return replace(
+        dataset,
+        y=new[dataset.y],
+        classes=card.classes,
+        labels=card.labels,
+        official_test=None if test is None else Data(test.x, new[test.y]),
+    )

@@ -1,0 +1,83 @@
+"""A csv file as texts, with the place of every row for messages."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.core.errors import DataError
+from fedkin.data.sources.files import listed, nearest
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one or several files, as texts.
+
+    Attributes:
+        columns: names of the columns, without the file.
+        rows: the fields of each row.
+        file: number of the file of each row.
+        places: file and line of each row, for messages.
+        name: for messages.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+    file: list[int]
+    places: list[str]
+    name: str
+
+    def column(self, name: str, use: str) -> list[str]:
+        """The fields of one column; ``use`` says in the message what it was wanted for."""
+        if name not in self.columns:
+            raise DataError(
+                f"{self.name}: no column '{name}' for the {use}{nearest(name, self.columns)}; "
+                f"the columns are {listed(self.columns)}"
+            )
+        at = self.columns.index(name)
+        return [row[at].strip() for row in self.rows]
+
+
+def read_csv(paths: Sequence[Path], name: str) -> Table:
+    """The rows of several files with the same columns, in the order of the first.
+
+    Raises:
+        DataError: a file cannot be read, has no row, or other columns than the first.
+    """
+    table = Table(columns=(), rows=[], file=[], places=[], name=name)
+    for number, path in enumerate(paths):
+        header, body = _read_one(path)
+        if number == 0:
+            table = Table(columns=header, rows=[], file=[], places=[], name=name)
+        if set(header) != set(table.columns):
+            raise DataError(
+                f"{path}: columns {listed(header)} differ from those of {paths[0].name}, {listed(table.columns)}; "
+                "all files need the same"
+            )
+        order = [header.index(column) for column in table.columns]
+        for line, row in body:
+            if len(row) != len(header):
+                raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
+            table.rows.append([row[i] for i in order])
+            table.file.append(number)
+            table.places.append(f"{path.name}, line {line}")
+    return table
+
+
+def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+            lines = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
+    if len(lines) < 2:
+        raise DataError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
+    header = tuple(field.strip() for field in lines[0][1])
+    if len(set(header)) < len(header) or "" in header:
+        raise DataError(f"{path}: every column needs a name of its own, the header is {listed(header)}")
+    return header, lines[1:]
