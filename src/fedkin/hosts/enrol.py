@@ -1,0 +1,206 @@
+"""Who is there: nodes are greeted, checked, pinned to their keys, and get their clients' numbers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedkin.core import Bundle, ConfigError, DataError, Net
+from fedkin.data import Card
+from fedkin.engines.check import described, refusal
+from fedkin.hosts.letters import Clerk, no
+from fedkin.hosts.members import Member
+from fedkin.hosts.post import CODES, Post
+from fedkin.hosts.store import checked_name
+from fedkin.hosts.versions import unlike, versions
+from fedkin.hosts.wire import Letter
+
+log = logging.getLogger("fedkin.hosts")
+_HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
+_AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
+_COUNTS = 1e12  # no client's words hold larger numbers
+
+Say = Callable[[int, str, str], None]
+"""``(round, client, text)``: something happened to a client."""
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that has said hello and has no number yet."""
+
+    node: int
+    key: str
+    card: Card
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, so that tests need not wait for it."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    poll: float = 0.05
+
+
+class Enrolment:
+    """Clients by name, wherever they are.
+
+    Attributes:
+        node: where each client was last seen.
+        new: clients that have said hello and have no number yet.
+    """
+
+    def __init__(self, post: Post, clerk: Clerk, say: Say, clock: Clock) -> None:
+        self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
+        self._ours = versions(clerk.settings.method)
+        self._keys: Mapping[int, str] = {}
+        self._done: set[int] = set()  # nodes that need no greeting: taken, or refused for good
+        self._greeted: dict[int, float] = {}
+        self._hellos: dict[str, tuple[int, float]] = {}  # greetings under way: ticket to node and end
+        self.node: dict[str, int] = {}
+        self.new: dict[str, Newcomer] = {}
+
+    def here(self) -> set[str]:
+        """Names of the clients that are connected, numbered or not."""
+        return {name for name, node in self.node.items() if node in self._keys}
+
+    def place(self, client: str) -> int | None:
+        """The node of a client, if it is connected."""
+        node = self.node.get(client)
+        return node if node in self._keys else None
+
+    def look(self) -> None:
+        """Asks which nodes are connected."""
+        self._keys = self._post.nodes()
+        self._done &= set(self._keys)
+
+    def meet(self, round: int, seconds: float) -> None:
+        """Greets nodes that are not known, and waits at most so long for answers; the others are heard later."""
+        self.look()
+        now, under_way = self._clock.now(), {node for node, _ in self._hellos.values()}
+        strange = [
+            n for n in self._keys
+            if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
+        ]  # fmt: skip
+        if strange:
+            hello = self._clerk.write("hello", round, _HELLO)
+            self._greeted |= dict.fromkeys(strange, now)
+            tickets = self._post.post(dict.fromkeys(strange, hello), _HELLO)
+            self._hellos |= {ticket: (node, now + _HELLO) for node, ticket in tickets.items()}
+        while self._hellos and self._clock.now() < now + seconds:
+            for ticket, got in self._post.collect(list(self._hellos)).items():
+                self._welcome(round, self._hellos.pop(ticket)[0], got)
+            if self._hellos:
+                self._clock.sleep(self._clock.poll)
+        late = [ticket for ticket, (_, end) in self._hellos.items() if end <= self._clock.now()]
+        for ticket in late:
+            del self._hellos[ticket]
+
+    def take_in(self, net: Net, known: int, round: int) -> dict[int, Bundle]:
+        """Gives numbers to newcomers, in the order of their names; what they say of themselves.
+
+        One whose words cannot be used gets no number; then those after it are asked again under the ones they move to.
+        """
+        members = self._clerk.members
+        said: dict[int, Bundle] = {}
+        schema = described(self._clerk.settings.method, net, self._clerk.settings.recipe)
+        self.new = {name: n for name, n in self.new.items() if n.node in self._keys}
+        while self.new:
+            names = sorted(self.new)
+            said, bad = self._words(names, known, round, schema)
+            for name, why in bad.items():
+                self._refuse(round, name, self.new.pop(name).node, why)
+            if not bad:
+                break
+        for i, name in enumerate(sorted(self.new), start=known):
+            members.listed.append(Member(name, self.new[name].key))
+            self._say(round, name, f"joins as client {i}")
+        if self.new:
+            members.save()
+        self.new.clear()
+        return said
+
+    # ---- greetings ------------------------------------------------------------------------------------------------
+    def _welcome(self, round: int, node: int, got: Letter | str) -> None:
+        if isinstance(got, str):
+            log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
+            return
+        try:
+            name = checked_name(str(got.head.get("client")), "client-id")
+        except ConfigError as e:
+            self._refuse(round, "?", node, str(e))
+            return
+        why = self._clerk.stamped(got, "hello", name) or (no(got) if got.head.get("ok") is not True else None)
+        if why:  # perhaps another time
+            self._say(round, name, why)
+            return
+        former = self.place(name)
+        if former not in (None, node):
+            self._say(round, name, "is connected already; another node of that name has to wait until it is gone")
+            return
+        if why := self._unfit(name, node, got):
+            self._refuse(round, name, node, why)
+            return
+        if self.node.get(name) not in (None, node):
+            self._say(round, name, "is back on another node")
+        self._done.add(node)
+        self.node[name] = node
+
+    def _unfit(self, name: str, node: int, hello: Letter) -> str | None:
+        """Why a client that says hello is not taken; else it is known, or listed as new."""
+        members, key = self._clerk.members, self._keys.get(node, "")
+        why = unlike(hello.head.get("versions"), self._ours) or members.pinned(name, key)
+        if why is not None or name in members.number_of():
+            return why
+        if key and any(n.key == key and other != name for other, n in self.new.items()):
+            return f"client {name} came with the key of another newcomer"
+        try:
+            self.new[name] = Newcomer(node, key, Card.from_json(hello.head.get("card")))
+        except DataError as e:
+            return f"the card of its data cannot be used: {e}"
+        return None
+
+    def _refuse(self, round: int, name: str, node: int, why: str) -> None:
+        self._done.add(node)
+        self.node.pop(name, None) if self.node.get(name) == node else None
+        self._say(round, name, f"refused: {why}")
+
+    # ---- first words ----------------------------------------------------------------------------------------------
+    def _words(
+        self, names: list[str], known: int, round: int, schema: Bundle
+    ) -> tuple[dict[int, Bundle], dict[str, str]]:
+        """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
+        seconds = self._clerk.settings.hosts.deadline
+        number = {name: i for i, name in enumerate(names, start=known)}
+        letters = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
+        name_at = {self.new[n].node: n for n in names}
+        open = {ticket: name_at[node] for node, ticket in self._post.post(letters, seconds).items()}
+        said, bad = dict[int, Bundle](), dict.fromkeys(names, CODES["expired"])
+        end = self._clock.now() + seconds
+        while open and self._clock.now() < end:
+            for ticket, got in self._post.collect(list(open)).items():
+                name = open.pop(ticket)
+                found = self._checked(self._clerk.read(got, "describe", name), schema)
+                if isinstance(found, Bundle):
+                    said[number[name]] = found
+                    del bad[name]
+                else:
+                    bad[name] = found
+            if open:
+                self._clock.sleep(self._clock.poll)
+        return {i: said[i] for i in sorted(said)}, bad
+
+    def _checked(self, found: Bundle | object, schema: Bundle) -> Bundle | str:
+        if not isinstance(found, Bundle):
+            return found if isinstance(found, str) else "it did not answer as a client does"
+        if why := refusal(found, schema, _COUNTS):
+            return why
+        most = self._clerk.settings.hosts.most_samples
+        if not 1 <= int(found.size) <= most:
+            return f"it claims {int(found.size)} training samples; 1 to {most} are taken"
+        for name, t in found.items():
+            if not t.is_floating_point() and t.numel() and not 0 <= int(t.min()) <= int(t.max()) <= _COUNTS:
+                return f"{name} holds numbers below 0 or too large"
+        return found

@@ -1,0 +1,155 @@
+"""Flower as the message bus: the only module that imports flwr.
+
+Of Flower this uses the grid (push and pull of messages), the two apps, and nothing else: the round loop, deadlines,
+the clients' memory and the checks are fedkin's. A letter is one `RecordDict`: its head as JSON in a `ConfigRecord`,
+its body as one array of bytes.
+
+The client app runs in a process that Flower starts anew for every message. It needs no torch: it hands the letter to
+the site that lives beside the SuperNode, through a socket on the same machine.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedkin.hosts.wire import BODY_LIMIT, FORMAT, Letter, LetterError, head_bytes, head_of, receive, send
+
+_HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
+_KINDS = {"update": "train", "evaluate": "evaluate"}  # all else is a query
+_REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
+_SPARE = 15.0  # seconds that a site may be late in saying that it was too late
+
+
+def to_records(letter: Letter) -> RecordDict:
+    """A letter as Flower's records."""
+    records = RecordDict({_HEAD: ConfigRecord({"json": head_bytes(letter).decode()})})
+    if letter.body:
+        body = Array(dtype="uint8", shape=(len(letter.body),), stype=_BYTES, data=bytes(letter.body))
+        records[_BODY] = ArrayRecord({"bytes": body})
+    return records
+
+
+def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> Letter:
+    """A letter from Flower's records.
+
+    Raises:
+        LetterError: they hold something else, or more than ``limit`` bytes.
+    """
+    head = records.config_records.get(_HEAD)
+    text = None if head is None else head.get("json")
+    arrays = records.array_records.get(_BODY)
+    strange = set(records) - {_HEAD, _BODY} or (arrays is not None and set(arrays) != {"bytes"})
+    if not isinstance(text, str) or strange:
+        raise LetterError("the records are no letter")
+    if arrays is None:
+        return Letter(head_of(text))
+    body = arrays["bytes"]
+    if body.stype != _BYTES or len(body.data) > limit:
+        raise LetterError(f"the body is of another kind, or larger than {limit} bytes")
+    return Letter(head_of(text), body.data)
+
+
+# ---- the client's side ---------------------------------------------------------------------------------------------
+Deliver = Callable[[Letter, Mapping[str, Any]], Letter]
+"""``(letter, the node's configuration) -> answer``."""
+
+
+def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
+    """Hands a letter to the site on this machine and waits for its answer, as long as the letter's deadline says."""
+    place = str(node.get("socket", ""))
+    try:
+        seconds = min(float(letter.head.get("deadline", 60.0)), 1e6) + _SPARE
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
+            to.settimeout(seconds)
+            to.connect(place)
+            send(to, letter)
+            answer = receive(to, seconds=seconds)
+    except TimeoutError:
+        return _no(letter, node, "deadline")
+    except (OSError, ValueError, LetterError):
+        return _no(letter, node, "no-node")
+    return _no(letter, node, "died") if answer is None else answer
+
+
+def client_app(deliver: Deliver = to_site) -> ClientApp:
+    """The app that Flower runs on a client: every message is a letter to its site."""
+    app = ClientApp()
+
+    def pass_on(message: Message, context: Context) -> Message:
+        node = context.node_config
+        try:
+            letter = from_records(message.content)
+        except LetterError:
+            letter = Letter({})
+            return Message(to_records(_no(letter, node, "unreadable")), reply_to=message)
+        try:
+            answer = deliver(letter, node)
+        except Exception:  # a text of an exception may hold data: none leaves this host
+            answer = _no(letter, node, "failed")
+        return Message(to_records(answer), reply_to=message)
+
+    app.query()(pass_on)
+    app.train()(pass_on)
+    app.evaluate()(pass_on)
+    return app
+
+
+def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
+    said = {name: letter.head.get(name) for name in ("kind", "run", "session", "seq")}
+    return Letter({"format": FORMAT, "client": str(node.get("client-id", "")), **said, "ok": False, "code": code})
+
+
+# ---- the server's side ---------------------------------------------------------------------------------------------
+class FlowerPost:
+    """The post over Flower's grid."""
+
+    def __init__(self, grid: Grid, limit: int = BODY_LIMIT) -> None:
+        self._grid, self._limit = grid, limit
+
+    def nodes(self) -> Mapping[int, str]:
+        return {
+            node.node_id: sha256(node.public_key).hexdigest() if node.public_key else ""
+            for node in self._grid.get_nodes()
+        }
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        messages = [
+            Message(to_records(letter), node, _KINDS.get(letter.head["kind"], "query"), ttl=max(seconds, 1.0))
+            for node, letter in letters.items()
+        ]
+        tickets = list(self._grid.push_messages(messages))
+        return {node: ticket for node, ticket in zip(letters, tickets, strict=False) if ticket}
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        found: dict[str, Letter | str] = {}
+        for message in self._grid.pull_messages(list(tickets)):
+            ticket = message.metadata.reply_to_message_id
+            if message.has_error():
+                found[ticket] = _REASONS.get(message.error.code, "flower")
+                continue
+            try:
+                found[ticket] = from_records(message.content, self._limit)
+            except LetterError:
+                found[ticket] = "too-large"
+        return found
+
+
+def server_app() -> ServerApp:
+    """The app that Flower runs on the server: `fedkin.hosts.serve` over the grid."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from fedkin.hosts.submitted import run_submitted  # here: the client's process needs none of it
+
+        run_submitted(FlowerPost(grid), context.run_config, started=time.time())
+
+    return app

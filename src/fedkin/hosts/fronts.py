@@ -1,0 +1,89 @@
+"""Configurations for nginx and Caddy in the place of fedkin's own gate: the same rule, one path and nothing else."""
+
+from __future__ import annotations
+
+_NGINX = """\
+# /etc/nginx/conf.d/fedkin.conf: passes the calls of nodes to the SuperLink, refuses all else
+server {
+    listen @PORT@ ssl;
+    server_name @HOST@;
+    ssl_certificate     @CERTIFICATE@;
+    ssl_certificate_key @KEY@;
+    ssl_protocols TLSv1.2 TLSv1.3;
+    client_max_body_size @BODY@m;
+    merge_slashes off;
+
+    # $request_uri is the address as it was sent, before nginx takes %2e and .. apart
+    if ($request_uri !~ "^/v1/fleet(/[A-Za-z0-9_-]+)+$") { return 403; }
+    if ($request_method != POST) { return 403; }
+
+    location /v1/fleet/ {
+        proxy_pass https://127.0.0.1:@INNER@;
+        proxy_ssl_trusted_certificate @AUTHORITY@;
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_set_header X-Forwarded-For $remote_addr;
+        proxy_set_header X-Forwarded-Proto "";
+        proxy_set_header Forwarded "";
+        proxy_request_buffering off;
+        proxy_buffering off;
+        proxy_read_timeout 120s;
+    }
+    location / { return 403; }
+}
+"""
+
+_CADDY = """\
+# /etc/caddy/Caddyfile: passes the calls of nodes to the SuperLink, refuses all else
+# no host: whatever name is asked for, the rule is the same
+https://:@PORT@ {
+    tls @CERTIFICATE@ @KEY@
+    request_body {
+        max_size @BODY@MB
+    }
+    # {http.request.orig_uri} is the address as it was sent
+    @fleet `{http.request.orig_uri}.matches("^/v1/fleet(/[A-Za-z0-9_-]+)+$") && {http.request.method} == "POST"`
+    handle @fleet {
+        reverse_proxy https://127.0.0.1:@INNER@ {
+            flush_interval -1
+            transport http {
+                tls_server_name localhost
+                # from Caddy 2.8 on: tls_trust_pool file @AUTHORITY@
+                tls_trusted_ca_certs @AUTHORITY@
+            }
+        }
+    }
+    handle {
+        respond 403
+    }
+}
+"""
+
+
+def nginx(host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 64) -> str:
+    """A server block for nginx.
+
+    Args:
+        host: the name by which nodes reach it.
+        port: the public port.
+        inner: the SuperLink's port on this machine.
+        authority: path of the authority's certificate, which signed the SuperLink's.
+        certificate: path of the public certificate; the authority's or any that the nodes trust.
+        key: path of its key.
+        megabytes: the largest body of a request.
+    """
+    return _filled(_NGINX, host, port, inner, authority, certificate, key, megabytes)
+
+
+def caddy(host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 64) -> str:
+    """A site block for Caddy 2.6 or newer; arguments as for `nginx`."""
+    return _filled(_CADDY, host, port, inner, authority, certificate, key, megabytes)
+
+
+def _filled(text: str, host: str, port: int, inner: int, authority: str, certificate: str, key: str, mb: int) -> str:
+    values = {"HOST": host, "PORT": port, "INNER": inner, "AUTHORITY": authority, "CERTIFICATE": certificate}
+    for name, value in {**values, "KEY": key, "BODY": mb}.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text

@@ -1,0 +1,302 @@
+"""The link: a SuperLink that listens on this machine only, the gate in front of it, and the keys that may come in."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import IO
+
+from fedkin.core.errors import ConfigError, EngineError
+from fedkin.hosts.control import Changes, Control
+from fedkin.hosts.gate import Gate, client_context, failed, server_context
+from fedkin.hosts.keys import CA, SERVER, SERVER_KEY, certificate_fingerprint, key_fingerprint
+from fedkin.hosts.offline import check_version, environment, program, write_connection
+from fedkin.hosts.ports import answers, free_port, listening
+from fedkin.hosts.programs import Program, wait_until
+from fedkin.hosts.relay import Limits, Upstream
+
+LOOPBACK = "127.0.0.1"
+READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
+LOOK_SECONDS = 5.0  # how often the folder of keys is looked at
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How a link is run.
+
+    Attributes:
+        folder: its database, logs and Flower's own files.
+        keys: folder with ``ca.crt``, ``server.pem`` and ``server.key``; FOLDER/keys if None.
+        nodes: folder with a NAME.pub for each node that may come in; FOLDER/nodes if None.
+        host: where nodes reach the gate; all of this machine's addresses if None.
+        port: the gate's port, of the SuperLink in a test; 0 takes a free one.
+        inner_port: the SuperLink's port on this machine; 0 takes a free one.
+        gate: False where nginx or Caddy stands in front.
+        insecure_test: no TLS, no keys, nothing on disk, this machine only.
+        limits: what a connection through the gate may use.
+    """
+
+    folder: Path
+    keys: Path | None = None
+    nodes: Path | None = None
+    host: str | None = None
+    port: int = 8443
+    inner_port: int = 8000
+    gate: bool = True
+    insecure_test: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for name, port in (("port", self.port), ("inner port", self.inner_port)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"{name} must be 0 to 65535, got {port}")
+        if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
+            raise ConfigError(
+                f"--insecure-test is for this machine only, without TLS and keys: --host must be {LOOPBACK}, got "
+                f"{self.host!r}; leave --insecure-test away for a link that others reach"
+            )
+
+    @property
+    def listen(self) -> str:
+        return self.host or "0.0.0.0"
+
+    @property
+    def superlink_port(self) -> int:
+        return self.port if self.insecure_test else self.inner_port
+
+    @property
+    def has_gate(self) -> bool:
+        return self.gate and not self.insecure_test
+
+    @property
+    def key_folder(self) -> Path:
+        return self.keys or self.folder / "keys"
+
+    @property
+    def node_folder(self) -> Path:
+        return self.nodes or self.folder / "nodes"
+
+    @property
+    def home(self) -> Path:
+        return flower_home(self.folder)
+
+
+class Link:
+    """A link that runs, from `start_link` to `stop`.
+
+    Attributes:
+        settings: what it was started with.
+        address: ``HOST:PORT`` for nodes; the SuperLink's own without a gate.
+        inner: ``HOST:PORT`` of the SuperLink, for this machine's operator.
+        control: asks and tells the SuperLink.
+        changes: which keys were registered when it started.
+        superlink: the program.
+        gate: in front of it, if there is one.
+    """
+
+    def __init__(self, settings: LinkSettings, lock: IO[str]) -> None:
+        self.settings, self._lock = settings, lock
+        self.control = Control(settings.folder, settings.home)
+        self.changes = Changes((), (), ())
+        self.gate: Gate | None = None
+        self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
+        self._log: logging.Logger | None = None
+        self._seen: list[str] = []
+        self.superlink = Program(
+            "the SuperLink", self._command(), environment(settings.home), self.logs / "superlink.log"
+        )
+
+    @property
+    def logs(self) -> Path:
+        return self.settings.folder / "logs"
+
+    @property
+    def address(self) -> str:
+        if self.gate is None:
+            return self.inner
+        return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
+
+    def wait(self, say: Say | None = None) -> None:
+        """Watches until something ends: looks for new keys meanwhile, and keeps the logs short.
+
+        Args:
+            say: takes a line whenever something changes.
+
+        Raises:
+            EngineError: the SuperLink or the gate ended.
+        """
+        looked = time.monotonic()
+        while True:
+            self.check()
+            time.sleep(0.2)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                self.superlink.trim()
+                if not self.settings.insecure_test:
+                    self._look(say or (lambda line: None))
+                looked = time.monotonic()
+
+    def check(self) -> None:
+        """Raises EngineError if the SuperLink or the gate has ended."""
+        if not self.superlink.alive:
+            raise self.superlink.ended()
+        if self.gate is not None and not self.gate.alive:
+            raise failed(self.gate)
+
+    def stop(self) -> None:
+        """Ends gate and SuperLink and all that they started; may be called twice."""
+        if self.gate is not None:
+            self.gate.stop()
+        self.superlink.stop()
+        if self._log is not None:
+            for handler in list(self._log.handlers):
+                self._log.removeHandler(handler)
+                handler.close()
+        self._lock.close()
+
+    def _command(self) -> list[str]:
+        host, _, port = self.inner.rpartition(":")
+        command = [program("flower-superlink"), "--host", host, "--port", port]
+        if self.settings.insecure_test:
+            return [*command, "--insecure"]
+        keys = self.settings.key_folder.resolve()
+        command += ["--database", str(self.settings.folder.resolve() / "link.db"), "--enable-supernode-auth"]
+        command += ["--ssl-ca-certfile", str(keys / CA), "--ssl-certfile", str(keys / SERVER)]
+        return [*command, "--ssl-keyfile", str(keys / SERVER_KEY)]
+
+    def _open(self) -> None:
+        """What comes after the SuperLink's start: it answers, keys are registered, the gate opens."""
+        host, _, port = self.inner.rpartition(":")
+        wait_until(lambda: answers(host, int(port)), self.superlink, READY_SECONDS)
+        settings = self.settings
+        if settings.insecure_test:
+            return
+        self._seen = _names(settings.node_folder)
+        self.changes = self.control.register(settings.node_folder)
+        if settings.has_gate:
+            keys = settings.key_folder
+            self._log = _gate_log(self.logs / "gate.log")
+            inside = Upstream(host, int(port), client_context(keys / CA))
+            context = server_context(keys / SERVER, keys / SERVER_KEY)
+            self.gate = Gate(settings.listen, settings.port, context, inside, settings.limits, self._log)
+            self.gate.start()
+
+    def _look(self, say: Say) -> None:
+        """Registers keys that were put into the folder since."""
+        names = _names(self.settings.node_folder)
+        if names == self._seen:
+            return
+        self._seen = names  # also if a key is no good: it is said once
+        try:
+            for line in told(self.control.register(self.settings.node_folder), self.settings):
+                say(line)
+        except (ConfigError, EngineError) as error:
+            say(f"a new key was not taken: {error}")
+
+
+def start_link(settings: LinkSettings) -> Link:
+    """Starts a SuperLink, registers the nodes' keys, and opens the gate.
+
+    Call it from a thread that lives as long as the link: on Linux the SuperLink ends with it.
+
+    Raises:
+        ConfigError: flwr is missing or of another version, keys are missing, a port is taken.
+        EngineError: the SuperLink did not come up; its last words are in the text.
+    """
+    check_version()
+    if not settings.insecure_test:
+        _check_keys(settings)
+    listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate tells of its own port
+    if settings.has_gate:
+        listening(settings.listen, settings.port).close()
+    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = _locked(settings.folder)
+    link: Link | None = None
+    try:
+        settings.home.mkdir(mode=0o700, exist_ok=True)
+        if not settings.insecure_test:
+            settings.node_folder.mkdir(parents=True, exist_ok=True)
+        link = Link(settings, lock)
+        write_connection(settings.home, link.inner, None if settings.insecure_test else settings.key_folder / CA)
+        link._open()
+    except BaseException:
+        if link is not None:
+            link.stop()
+        lock.close()
+        raise
+    return link
+
+
+def told(changes: Changes, settings: LinkSettings) -> list[str]:
+    """What the operator should know of the keys, a line each."""
+    folder = settings.node_folder
+    lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
+    lines += [
+        f"{name} may still come in though {folder / name}.pub is gone; to shut it out for good: "
+        f"fedkin link {settings.folder} --revoke {name}"
+        for name in changes.gone
+    ]
+    shut = "stays shut out; to let the node in again it needs a new key (fedkin keys node FOLDER NAME)"
+    return lines + [f"{name} {shut}" for name in changes.shut]
+
+
+def flower_home(folder: Path) -> Path:
+    """The folder of Flower's own files in a link's folder."""
+    return folder / "flower"
+
+
+def find_link(folder: Path) -> Control:
+    """The operator's side of the link in a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    home = flower_home(folder)
+    if not (home / "config.toml").is_file():
+        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {folder}")
+    return Control(folder, home)
+
+
+def _check_keys(settings: LinkSettings) -> None:
+    folder = settings.key_folder
+    for name in (CA, SERVER, SERVER_KEY):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder / name} is missing; make an authority first: fedkin keys authority {folder} --host HOST, "
+                "with the name or address by which nodes will reach this link"
+            )
+    certificate_fingerprint(folder / CA)
+    server_context(folder / SERVER, folder / SERVER_KEY)
+    for path in settings.node_folder.glob("*.pub"):
+        key_fingerprint(path)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.pub"))
+
+
+def _gate_log(path: Path) -> logging.Logger:
+    """Refusals go to a file of at most 5 MB and three former ones, whoever knocks however often."""
+    handler = RotatingFileHandler(path, maxBytes=5 << 20, backupCount=3, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger(f"fedkin.gate.{os.getpid()}.{path}")
+    log.addHandler(handler)
+    log.propagate = False
+    return log
+
+
+def _locked(folder: Path) -> IO[str]:
+    """One link in a folder at a time."""
+    file = (folder / "lock").open("w", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError(f"a link runs in {folder} already; stop that one first, or name another folder") from error
+    return file

@@ -1,0 +1,114 @@
+"""A client's host: a SuperNode, and beside it the site that does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.core import ConfigError
+from fedkin.data import SOURCES
+from fedkin.hosts.offline import check_version, environment, program
+from fedkin.hosts.store import checked_name
+from fedkin.hosts.worker import Counter, Duty, Watch
+
+_LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
+
+
+@dataclass(frozen=True)
+class Node:
+    """This client and how it reaches the link."""
+
+    data: str
+    """This site's own data: a csv or npz file, a folder of idx files or images; with --share, anything."""
+    client_id: str
+    """What this client is called: 1 to 64 of the characters A-Z a-z 0-9 . _ -"""
+    link: str = "127.0.0.1:8000"
+    """HOST:PORT of the link."""
+    folder: Path = Path("fedkin-node")
+    """Where this client keeps its state, its model and Flower's files; keep it between starts."""
+    ca: Path | None = None
+    """Certificate of the authority that signed the link's (ca.crt)."""
+    key: Path | None = None
+    """This node's private key, as made by fedkin keys node."""
+    share: int | None = None
+    """For trying out: take this share of a data set that is dealt out by the run's settings."""
+    texts: tuple[str, ...] = ()
+    """Columns of a table that are to be read as texts although they hold numbers here."""
+    insecure_test: bool = False
+    """No certificates and no keys: for trying out on one machine."""
+
+    def __post_init__(self) -> None:
+        checked_name(self.client_id, "client-id")
+        if self.data not in SOURCES and not Path(self.data).exists():
+            raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
+        if self.insecure_test == (self.ca is not None or self.key is not None):
+            raise ConfigError(
+                "a node needs --ca (the link's authority) and --key (its own private key), see fedkin keys; "
+                "or --insecure-test alone, for trying out on one machine"
+            )
+        if not self.insecure_test and (self.ca is None or self.key is None):
+            raise ConfigError("a node needs both --ca and --key, see fedkin keys")
+        for path in (self.ca, self.key):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"no file {path}")
+
+
+def run_node(node: Node, say: Callable[[str], None]) -> int:
+    """Runs until the SuperNode ends or the user stops it; the SuperNode's exit code.
+
+    Raises:
+        ConfigError: Flower is missing or of another version.
+    """
+    check_version()
+    supernode = program("flower-supernode")
+    data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
+    folder = node.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    watch = Watch(Duty(node.client_id, data, str(folder / "clients"), node.share, node.texts))
+    with contextlib.ExitStack() as ends:
+        ends.callback(watch.close)
+        watch.start()
+        place = _socket_place(folder, node.client_id, ends)
+        ends.callback(Counter(place, watch).close)
+        process = subprocess.Popen(_command(supernode, node, place), env=environment(folder / "flwr"))
+        ends.callback(_ended, process)
+        say(f"{node.client_id} is at work for {node.link}; its state is in {folder}. Stop it with Ctrl-C.")
+        return process.wait()
+
+
+def _command(supernode: str, node: Node, place: Path) -> list[str]:
+    command = [supernode, "--superlink", node.link, "--host", "127.0.0.1", "--port", str(_free_port())]
+    if node.insecure_test:
+        command.append("--insecure")
+    else:
+        command += ["--root-certificates", str(node.ca), "--auth-supernode-private-key", str(node.key)]
+    return [*command, "--node-config", f'client-id="{node.client_id}" socket="{place}"']
+
+
+def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path:
+    """In the node's folder, or, where that is too long a path for a socket, in a new one of this user's."""
+    place = folder / f"{client}.sock"
+    if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
+        return place
+    return Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-"))) / "s.sock"
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,37 @@
+"""Ports of this machine: taken, free, answering."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from fedkin.core.errors import ConfigError
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there, without blocking; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not this machine's.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.create_server((str(address[0]), port), family=family, backlog=128)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port} ({error}); choose another host or port") from error
+    made.setblocking(False)
+    return made
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now."""
+    with listening(host, 0) as found:
+        return int(found.getsockname()[1])
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody takes a connection there."""
+    with suppress(OSError):
+        socket.create_connection((host, port), timeout=1.0).close()
+        return True
+    return False

@@ -1,0 +1,39 @@
+"""The way letters go: nodes come and leave, letters are posted, answers are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from fedkin.hosts.wire import Letter
+
+CODES: Mapping[str, str] = {
+    "versions": "it runs another version of fedkin",
+    "unreadable": "it could not read the letter",
+    "data": "its data do not fit this run; its own log says why",
+    "disk": "its disk could not be written or read; its own log says why",
+    "failed": "its program failed; its own log says why",
+    "settings": "it cannot use the run's settings; its own log says why",
+    "deadline": "it needed longer than the deadline",
+    "died": "its process died",
+    "late": "the letter came too late",
+    "no-node": "no fedkin node runs beside its SuperNode",
+    "expired": "no answer within the deadline",
+    "gone": "it is not connected",
+    "flower": "Flower could not deliver the letter or its answer",
+    "too-large": "its answer is larger than allowed",
+}
+"""What a code means. Only codes travel: the text of a client's exception can hold its data."""
+
+
+class Post(Protocol):
+    """A network that reaches nodes. Node numbers are its own and change when a node is started anew."""
+
+    def nodes(self) -> Mapping[int, str]:
+        """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        """Sends letters to nodes, each to be answered within so many seconds; a ticket for each that was taken."""
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        """The answers that have come, or a code of `CODES`; each is given once."""

@@ -1,0 +1,95 @@
+"""A run on the server: the simulator's loop, folder and report, over clients on real hosts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import tomli_w
+
+from fedkin.config import Settings, digest
+from fedkin.core import ConfigError, Net, Recipe
+from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
+from fedkin.engines import Plan, hand_over
+from fedkin.folder import RunFolder
+from fedkin.hosts.enrol import Clock
+from fedkin.hosts.fleet import Fleet
+from fedkin.hosts.members import Members
+from fedkin.hosts.post import Post
+from fedkin.identity import network_mark
+from fedkin.methods import get_title
+from fedkin.models.start import factory
+from fedkin.report.folder import write_atomic
+from fedkin.runner import plan_of
+
+log = logging.getLogger("fedkin.hosts")
+
+
+def serve(
+    settings: Settings, post: Post, folder: Path, *, on_round: OnRound | None = None, clock: Clock | None = None
+) -> Result:
+    """Runs the rounds that are left and lets every client keep its model.
+
+    Begins in a new folder, or goes on in one that holds a run with the same settings.
+
+    Args:
+        settings: the run; its ``[data]`` says how sites read and split what they have, not where it is.
+        post: how nodes are reached.
+        folder: the run folder, as the simulator's; ``clients.json`` says who is who, ``events.jsonl`` what happened.
+
+    Raises:
+        ConfigError: a setting that belongs to a simulation only.
+        EngineError: too few clients came.
+        RunFolderError: the folder holds something else, or is damaged.
+    """
+    _only_simulated(settings)
+    table = settings.table()
+    begun = (folder / "config.toml").exists()
+    here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
+    members = Members.load(folder)
+    del members.listed[here.clients() :]  # numbered, but not in the checkpoint: they come again
+    fleet = Fleet(post, settings, members, clock)
+    card = fleet.gather()
+    net = Net(
+        factory(settings.model.model, card.shape, card.classes),
+        card.shape,
+        card.classes,
+        head=settings.model.head,
+        seed=settings.run.seed,
+    )
+    plan, recipe = plan_of(settings.run), settings.recipe
+    settings.method.require_robust(plan.rule)
+    fleet.open(net, network_mark(net))
+    marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
+    course = Course(settings.method, net, recipe, plan, members, get_title(settings.name), table, marks)
+    with one_thread():
+        result = follow(course, fleet, here, on_round)
+        _keep(course, fleet, plan, result, recipe)
+    _write_events(folder, fleet)
+    return result
+
+
+def _keep(course: Course, fleet: Fleet, plan: Plan, result: Result, recipe: Recipe) -> None:
+    missing = hand_over(course.method, course.net, fleet, plan, result.server)
+    for i, why in missing.items():
+        log.warning("%s has no model of its own to keep: %s", fleet.members.listed[i].client, why)
+
+
+def _only_simulated(settings: Settings) -> None:
+    """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
+    run = settings.run
+    made_up = {"dropout": run.dropout > 0, "join_late": run.join_late is not None, "attack": run.attack != "none"}
+    for name, there in made_up.items():
+        if there:
+            raise ConfigError(
+                f"[run] {name} makes up in a simulation what happens by itself on real hosts; leave it out ({name} = "
+                f"{getattr(run, name)!r})"
+            )
+
+
+def _write_events(folder: Path, fleet: Fleet) -> None:
+    lines = [json.dumps({"round": r, "client": c, "what": text}) + "\n" for r, c, text in fleet.events]
+    former = folder / "events.jsonl"
+    text = former.read_text(encoding="utf-8") if former.exists() else ""
+    write_atomic(former, (text + "".join(lines)).encode())

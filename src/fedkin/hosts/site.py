@@ -1,0 +1,219 @@
+"""The client's side on a host of its own: answers one letter at a time from its data, its disk and what it was sent.
+
+What goes wrong here is written to this host's own log. The server is told a code and nothing else: the text of an
+exception can hold data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkin.config import Settings, digest, settings_from
+from fedkin.core import Bundle, ClientError, DataError, FedkinError, Net
+from fedkin.core.samples import Shard
+from fedkin.data import Card, SiteData
+from fedkin.engines import Job, Task
+from fedkin.engines.ledger import OutOfStep
+from fedkin.engines.loop import sgd
+from fedkin.engines.tasks import Answer, perform
+from fedkin.hosts.store import Kept, Store
+from fedkin.hosts.tensors import bundle, letter, mark
+from fedkin.hosts.versions import versions
+from fedkin.hosts.wire import FORMAT, Letter, LetterError
+from fedkin.identity import network_mark
+from fedkin.models.start import factory
+from fedkin.report.folder import write_atomic
+from fedkin.runner import laid_out
+
+log = logging.getLogger("fedkin.site")
+
+
+class Site:
+    """One client.
+
+    Args:
+        client: what it is called in the federation.
+        data: its data.
+        folder: where it keeps what is its own, below a folder of its name.
+    """
+
+    def __init__(self, client: str, data: SiteData, folder: Path) -> None:
+        self.client, self.data, self.folder = client, data, folder
+        self.store = Store(folder, client)
+        self._job: tuple[str, Job] | None = None
+
+    def answer(self, of: Letter) -> Letter:
+        """The answer to a letter; never raises for what a letter, the data or the disk may hold."""
+        head = of.head
+        try:
+            if head.get("format") != FORMAT:
+                return self._no(head, "versions")
+            return self._steps[str(head.get("kind"))](self, of)
+        except OutOfStep as e:
+            log.warning("%s", e)
+            return self._no(head, "out-of-step", have=e.at)
+        except KeyError:
+            log.exception("a letter that cannot be read")
+            return self._no(head, "unreadable")
+        except LetterError as e:
+            log.error("a letter that cannot be read: %s", e)
+            return self._no(head, "unreadable")
+        except DataError as e:
+            log.error("%s", e)
+            return self._no(head, "data")
+        except OSError as e:
+            log.error("the disk: %s", e)
+            return self._no(head, "disk")
+        except ClientError as e:
+            log.error("%s", e)
+            return self._no(head, "failed")
+        except FedkinError as e:
+            log.error("%s", e)
+            return self._no(head, "settings")
+        except Exception:  # what a method of the user's own may raise
+            log.exception("this step failed")
+            return self._no(head, "failed")
+
+    def _no(self, head: Mapping[str, Any], code: str, **more: Any) -> Letter:
+        return Letter({**self._stamp(head), "ok": False, "code": code, **more})
+
+    def _yes(self, head: Mapping[str, Any], b: Bundle | None = None, **more: Any) -> Letter:
+        return letter({**self._stamp(head), "ok": True, **more}, b)
+
+    def _stamp(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        said = {name: head.get(name) for name in ("kind", "run", "session", "seq")}
+        return {"format": FORMAT, "client": self.client, **said}
+
+    # ---- the steps ------------------------------------------------------------------------------------------------
+    def _hello(self, of: Letter) -> Letter:
+        """Who this is, what it runs, and what its data look like from outside."""
+        settings = settings_from(of.head["settings"], "the run's settings")
+        card = self.data.card(settings.data.sharing(settings.run.seed))
+        return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
+
+    def _describe(self, of: Letter) -> Letter:
+        """What the client says of itself, once per run: said again word for word if asked again."""
+        kept = self._kept(of.head)
+        job = self._job_of(of.head)
+        if kept.said is None:
+            kept.said = self._perform(job, of, Bundle()).reply
+            self.store.save(of.head["run"], kept)
+        return self._yes(of.head, kept.said)
+
+    def _survey(self, of: Letter) -> Letter:
+        kept = self._kept(of.head)
+        return self._yes(of.head, self._perform(self._job_of(of.head), of, kept.ledger.state(of.head["ack"])).reply)
+
+    def _update(self, of: Letter) -> Letter:
+        head, kept = of.head, self._kept(of.head)
+        new, ledger = head["session"] > kept.session, kept.ledger
+        if not new and ledger.late(head["seq"]):
+            return self._no(head, "late", have=ledger.at)
+        # numbers that no part of the content depends on are left out: a server that started anew sends the same
+        told = mark(Letter({n: head[n] for n in ("run", "round", "client", "ack", "tensors")}, of.body))
+        former = ledger.begin(head["seq"], head["ack"], told)
+        if former is not None:
+            log.info("round %s was answered before; the same answer again", head["round"])
+            return self._yes(head, former)
+        answer = self._perform(self._job_of(head), of, ledger.committed)
+        ledger.propose(head["seq"], answer.state, answer.reply, told)
+        kept.session = max(kept.session, head["session"])
+        self.store.save(head["run"], kept)
+        return self._yes(head, answer.reply, training_s=round(answer.training_s, 3))
+
+    def _evaluate(self, of: Letter) -> Letter:
+        kept = self._kept(of.head)
+        state = kept.ledger.state(of.head["ack"])
+        return self._yes(of.head, self._perform(self._job_of(of.head), of, state).reply)
+
+    def _keep(self, of: Letter) -> Letter:
+        """Writes down the model that this client predicts with, for use without fedkin's server."""
+        kept, job = self._kept(of.head), self._job_of(of.head)
+        answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
+        place = self.store.path(of.head["run"]).parent / "model"
+        self._export(place, of.head, answer.reply)
+        log.info("the model of %s is in %s", self.client, place)
+        return self._yes(of.head)
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+    def _kept(self, head: Mapping[str, Any]) -> Kept:
+        kept = self.store.load(head["run"])
+        if head["session"] < kept.session:
+            raise OutOfStep(kept.ledger.at, head["ack"])
+        return kept
+
+    def _perform(self, job: Job, of: Letter, state: Bundle) -> Answer:
+        head = of.head
+        task = Task(head["kind"], head["client"], head["round"], bundle(of), state)
+        return perform(job, task, sgd)
+
+    def _job_of(self, head: Mapping[str, Any]) -> Job:
+        """Data, network and method of a run; made once and kept while letters ask for the same."""
+        key = json.dumps([digest(head["settings"]), head["card"], head["client"]], sort_keys=True)
+        if self._job is None or self._job[0] != key:
+            self._job = (key, self._made(settings_from(head["settings"], "the run's settings"), head))
+        return self._job[1]
+
+    def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
+        card, seed = Card.from_json(head["card"]), settings.run.seed
+        shard = self.data.shard(card, head["client"], settings.data.sharing(seed))
+        make = factory(settings.model.model, card.shape, card.classes)
+        net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
+        if network_mark(net) != head["network"]:
+            raise DataError(
+                "the network made here starts from other values than the server's: other versions of torch, or another "
+                "file of the model"
+            )
+        job = Job(settings.method, net, settings.recipe, _One(head["client"], laid_out(net, shard)), seed)
+        log.info(
+            "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
+        )  # fmt: skip
+        return job
+
+    def _export(self, place: Path, head: Mapping[str, Any], b: Bundle) -> None:
+        from safetensors.torch import save
+
+        settings = settings_from(head["settings"], "the run's settings")
+        said = {
+            "client": self.client,
+            "method": settings.table()["method"],
+            "model": settings.table()["model"],
+            "card": head["card"],
+            "seed": settings.run.seed,
+            "round": head["round"],
+            "fedkin": versions(settings.method)["fedkin"],
+        }
+        write_atomic(place / "weights.safetensors", save({n: t.contiguous() for n, t in b.items()}), sync=True)
+        write_atomic(place / "model.json", (json.dumps(said, indent=2) + "\n").encode(), sync=True)
+
+    _steps: Mapping[str, Callable[[Site, Letter], Letter]] = {
+        "hello": _hello,
+        "describe": _describe,
+        "survey": _survey,
+        "update": _update,
+        "evaluate": _evaluate,
+        "keep": _keep,
+    }
+
+
+class _One(Sequence[Shard]):
+    """The federation as one client sees it: itself."""
+
+    def __init__(self, number: int, shard: Shard) -> None:
+        self._number, self._shard = number, shard
+
+    def __len__(self) -> int:
+        return self._number + 1
+
+    def __getitem__(self, number: Any) -> Any:
+        if number != self._number:
+            raise IndexError(number)
+        return self._shard
+
+
+def _parts(shard: Shard) -> tuple[Any, Any, Any]:
+    return shard.train, shard.validation, shard.test

@@ -1,0 +1,111 @@
+"""A client's memory on its own disk: one file per run, replaced whole, synced before anybody is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedkin.core import Bundle, ConfigError, RunFolderError
+from fedkin.engines.ledger import Ledger
+from fedkin.folder import checksum
+from fedkin.report.folder import write_atomic
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""What a client or a run may be called: it becomes the name of a folder."""
+_FORMAT = "1"
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name, if it may be one.
+
+    Raises:
+        ConfigError: it may not: other characters, too long, or all dots.
+    """
+    if not (isinstance(name, str) and NAME.fullmatch(name)) or set(name) == {"."}:
+        raise ConfigError(f"{what} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -, got {str(name)[:80]!r}")
+    return name
+
+
+@dataclass
+class Kept:
+    """What a client keeps of one run.
+
+    Attributes:
+        ledger: its state, and the answer that is not acknowledged yet.
+        session: the server's session that last wrote; an older one's letters are echoes.
+        said: what the client said of itself when it joined, so that it is never drawn anew; None before.
+    """
+
+    ledger: Ledger
+    session: int = 0
+    said: Bundle | None = None
+
+
+class Store:
+    """The folder of one client; a sub-folder for each run."""
+
+    def __init__(self, folder: Path, client: str) -> None:
+        self.folder = folder / checked_name(client, "client-id")
+
+    def path(self, run: str) -> Path:
+        return self.folder / checked_name(run, "run") / "memory.safetensors"
+
+    def load(self, run: str) -> Kept:
+        """What is kept of a run; an empty memory if there is none yet.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        path = self.path(run)
+        if not path.exists():
+            return Kept(Ledger())
+        try:
+            with safe_open(path, framework="pt") as file:
+                meta = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError, ValueError) as e:
+            raise RunFolderError(f"{path} is damaged ({e}); delete it to start this client as a newcomer") from e
+        found = meta.pop("checksum", None)
+        if meta.get("format") != _FORMAT or found != checksum(tensors, meta):
+            raise RunFolderError(
+                f"{path} is damaged (its checksum does not fit); delete it to start this client as a newcomer"
+            )
+        parts = {
+            part: Bundle({n.split(".", 1)[1]: t for n, t in tensors.items() if n.split(".", 1)[0] == part})
+            for part in ("committed", "pending", "answer", "said")
+        }
+        pending = bool(int(meta["seq"]))
+        ledger = Ledger(
+            committed=parts["committed"],
+            at=int(meta["at"]),
+            seq=int(meta["seq"]),
+            mark=meta["mark"],
+            pending=parts["pending"] if pending else None,
+            answer=parts["answer"] if pending else None,
+        )
+        return Kept(ledger, int(meta["session"]), parts["said"] if int(meta["said"]) else None)
+
+    def save(self, run: str, kept: Kept) -> None:
+        """Replaces the file; when this returns it is on the disk.
+
+        Raises:
+            OSError: it could not be written; what was there before is untouched.
+        """
+        ledger = kept.ledger
+        bundles = {"committed": ledger.committed, "pending": ledger.pending, "answer": ledger.answer, "said": kept.said}
+        # copies: a client may keep the very tensor that it sends, and one file holds no tensor twice
+        tensors = {f"{part}.{n}": t for part, b in bundles.items() if b is not None for n, t in b.owned().items()}
+        meta = {
+            "format": _FORMAT,
+            "at": str(ledger.at),
+            "seq": str(ledger.seq if ledger.pending is not None else 0),
+            "mark": ledger.mark,
+            "session": str(kept.session),
+            "said": str(int(kept.said is not None)),
+        }
+        content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
+        write_atomic(self.path(run), content, sync=True)

@@ -1,0 +1,130 @@
+"""Clients on hosts of their own, all in this process: the letters are real, the network between them is a list.
+
+`Direct` is a post whose nodes are sites; a test can lose, double, delay or change what is on its way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedkin.config import Settings, settings_from
+from fedkin.course import Result
+from fedkin.data import SiteData
+from fedkin.hosts.enrol import Clock
+from fedkin.hosts.serve import serve
+from fedkin.hosts.site import Site
+from fedkin.hosts.wire import Letter, head_bytes, head_of
+from fedkin.runner import run_settings
+
+Touch = Callable[["Direct", str, Letter], Letter | str | None]
+"""``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""
+
+
+class Time:
+    """Seconds that pass only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now, self.sleep, 0.05)
+
+
+@dataclass
+class Direct:
+    """Nodes with sites behind them.
+
+    Attributes:
+        sites: by node.
+        keys: the key of each node.
+        off: nodes that are not connected.
+        touch: what happens to letters on their way.
+        log: every letter that was sent: client, kind, round.
+    """
+
+    sites: dict[int, Site]
+    keys: dict[int, str] = field(default_factory=dict)
+    off: set[int] = field(default_factory=set)
+    touch: Touch | None = None
+    time: Time = field(default_factory=Time)
+    log: list[tuple[str, str, int]] = field(default_factory=list)
+    _ready: dict[str, Letter | str] = field(default_factory=dict)
+    _tickets: int = 0
+
+    def nodes(self) -> Mapping[int, str]:
+        return {n: self.keys.get(n, f"key of {self.sites[n].client}") for n in self.sites if n not in self.off}
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        found = {}
+        for node, letter in letters.items():
+            self._tickets += 1
+            found[node] = ticket = str(self._tickets)
+            client = self.sites[node].client
+            self.log.append((client, str(letter.head["kind"]), int(letter.head["round"])))
+            answer = self.ask(client, letter) if self.touch is None else self.touch(self, client, letter)
+            if answer is not None:
+                self._ready[ticket] = answer
+        return found
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        return {t: self._ready.pop(t) for t in list(tickets) if t in self._ready}
+
+    def ask(self, client: str, letter: Letter) -> Letter:
+        """The site's answer, after both have been bytes."""
+        node = max(n for n, site in self.sites.items() if site.client == client and n not in self.off)
+        return through_bytes(self.sites[node].answer(through_bytes(letter)))
+
+
+def through_bytes(letter: Letter) -> Letter:
+    return Letter(head_of(head_bytes(letter)), bytes(letter.body))
+
+
+SMALL: dict[str, Any] = {
+    "data": {"data": "digits", "clients": 3, "partition": "dirichlet", "alpha": 0.5, "samples_per_client": 60},
+    "model": {"model": "mlp"},
+    "recipe": {"epochs": 1, "batch": 16, "lr": 0.05},
+    "run": {"rounds": 4, "eval_every": 2, "engine": "loop"},
+    "hosts": {"clients": 3, "deadline": 20.0, "patience": 60.0},
+}
+
+
+def settings(name: str, **tables: Mapping[str, Any]) -> Settings:
+    """Those of `SMALL` for a method, with changes by table."""
+    whole = {part: {**values, **tables.get(part, {})} for part, values in SMALL.items()}
+    return settings_from({"method": {"name": name, **tables.get("method", {})}, **whole})
+
+
+def sites(folder: Path, clients: int = 3) -> dict[int, Site]:
+    """Sites ``c0``, ``c1``, ... on nodes 100, 101, ... with one share of the digits each."""
+    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks") for i in range(clients)}
+
+
+def on_hosts(s: Settings, folder: Path, post: Direct, **more: Any) -> Result:
+    """The run over hosts."""
+    return serve(s, post, folder / "run", clock=post.time.clock(), **more)
+
+
+def simulated(s: Settings, **more: Any) -> Result:
+    """The same in the simulator."""
+    return run_settings(s, **more)
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / "run" / f"{name}.jsonl"
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def same_server(a: Result, b: Result) -> bool:
+    """Whether two servers ended with the same state, bit for bit."""
+    return a.server.state.keys() == b.server.state.keys() and all(
+        torch.equal(a.server.state[n], t) for n, t in b.server.state.items()
+    )

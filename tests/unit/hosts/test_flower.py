@@ -1,0 +1,137 @@
+"""Letters as Flower's messages: what goes in comes out, every method ends as in the simulator, nothing else leaks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+flwr = pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from fedkin.hosts.flower import FlowerPost, client_app, from_records, to_records  # noqa: E402
+from fedkin.hosts.serve import serve  # noqa: E402
+from fedkin.hosts.site import Site  # noqa: E402
+from fedkin.hosts.wire import Letter, LetterError  # noqa: E402
+from fedkin.methods import METHODS  # noqa: E402
+from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages can only be made inside a run."""
+    for name, value in (("_run_id", 1), ("_node_id", 1), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+def over_the_wire(message: Message) -> Message:
+    """The message from its serialised objects, as at the other end."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    contents = {key: thing.deflate() for key, thing in get_all_nested_objects(message).items()}
+    made = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(made, Message)
+    made.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return made
+
+
+class Nodes:
+    """A grid whose nodes are client apps in this process; messages go through their serialised form both ways."""
+
+    def __init__(self, sites: Mapping[int, Site]) -> None:
+        self._apps = {n: client_app(lambda letter, node, s=s: s.answer(letter)) for n, s in sites.items()}
+        self._sites, self._ready = sites, dict[str, Message]()
+
+    def get_nodes(self) -> list[Any]:
+        class Node:
+            def __init__(self, number: int) -> None:
+                self.node_id, self.public_key = number, str(number).encode()
+
+        return [Node(n) for n in self._sites]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        tickets = []
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_created_at"] = message.metadata.created_at + 1e-3 * number
+            there = over_the_wire(message)
+            node = there.metadata.dst_node_id
+            context = Context(1, node, {"client-id": self._sites[node].client}, RecordDict(), {})
+            answer = self._apps[node](there, context)
+            tickets.append(there.metadata.message_id)
+            self._ready[tickets[-1]] = over_the_wire(answer)
+        return tickets
+
+    def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+        return [self._ready.pop(t) for t in list(tickets) if t in self._ready]
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "oracle"])
+def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
+    """Every method over Flower's own message objects: server state and all lines, bit for bit."""
+    s = settings(name, run={"rounds": 2})
+    ours = serve(s, FlowerPost(Nodes(sites(tmp_path))), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
+    theirs = simulated(s)
+    assert same_server(ours, theirs)
+    assert ours.rounds == theirs.rounds
+    assert ours.clients == theirs.clients
+
+
+@pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 50_000])
+def test_a_letter_survives(body: bytes) -> None:
+    """Head and body are the same afterwards, also without a body and with one of several chunks."""
+    letter = Letter({"kind": "update", "seq": 2**62, "text": "ä"}, body)
+    again = from_records(to_records(letter))
+    assert (again.head, again.body) == (letter.head, letter.body)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict(),
+        RecordDict({"head": ConfigRecord({"json": 3})}),
+        RecordDict({"head": ConfigRecord({"json": "[]"})}),
+        RecordDict({"head": ConfigRecord({"json": "{}"}), "more": ConfigRecord({})}),
+        RecordDict({"head": ConfigRecord({"json": "{}"}), "body": ArrayRecord()}),
+    ],
+)
+def test_other_records_are_no_letter(records: RecordDict) -> None:
+    """Whatever a client sends instead is refused with an error of ours."""
+    with pytest.raises(LetterError):
+        from_records(records)
+
+
+def test_an_app_never_raises(tmp_path: Path) -> None:
+    """Flower sends the text of an exception to the server; so none leaves the app, and only a code is answered."""
+
+    def deliver(letter: Letter, node: Mapping[str, Any]) -> Letter:
+        raise RuntimeError("patient 4711")
+
+    app = client_app(deliver)
+    for records in (to_records(Letter({"kind": "update", "seq": 1})), RecordDict()):
+        answer = app(Message(records, 1, "train"), Context(1, 1, {"client-id": "c0"}, RecordDict(), {}))
+        head = from_records(answer.content).head
+        assert head["ok"] is False
+        assert head["code"] in ("failed", "unreadable")
+        assert "4711" not in str(head)
+
+
+def test_without_a_site_the_app_says_so() -> None:
+    """A SuperNode that was not started by `fedkin node` has no socket to hand a letter to."""
+    answer = client_app()(
+        Message(to_records(Letter({"kind": "update", "seq": 1})), 1, "train"),
+        Context(1, 1, {"client-id": "c0", "socket": "nowhere.sock"}, RecordDict(), {}),
+    )
+    assert from_records(answer.content).head["code"] == "no-node"
+
+
+def test_the_client_app_needs_no_torch() -> None:
+    """Flower starts a process for every message: importing torch there would cost seconds each time."""
+    code = "import sys, fedkin.hosts.flower; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0

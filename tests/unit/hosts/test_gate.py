@@ -1,0 +1,478 @@
+"""The gate: calls of the fleet pass byte for byte, everything else is refused, however it is dressed up."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from fedkin.core.errors import ConfigError
+from fedkin.hosts import keys
+
+pytest.importorskip("h11", reason="h11 comes with fedkin[flower]")
+pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
+
+from fedkin.hosts.gate import Gate, client_context, server_context
+from fedkin.hosts.relay import HEAD, Limits, Upstream
+
+LIMITS = Limits(
+    body=8 << 20, head_seconds=1.0, idle_seconds=2.0, body_seconds=10.0, stall_seconds=1.0, linger_seconds=0.02
+)
+CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: link\r\n"
+
+
+class Link(BaseHTTPRequestHandler):
+    """In the SuperLink's place: echoes what it gets, and remembers the requests that reached it."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[tuple[str, dict[str, str], int]]
+
+    def do_POST(self) -> None:
+        body = self._chunks() if self.headers.get("Transfer-Encoding") else self._exactly()
+        self.seen.append((self.path, {k.lower(): v for k, v in self.headers.items()}, len(body)))
+        if self.path.endswith("/echo"):
+            answer = body
+        else:
+            answer = json.dumps({"path": self.path, "sha": hashlib.sha256(body).hexdigest()}).encode()
+        self.send_response(418 if self.path.endswith("/odd") else 200)
+        self.send_header("X-Flwr", "kept")
+        if self.path.endswith("/chunked"):
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer))
+        elif not self.path.endswith("/hang-up"):
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    def _exactly(self) -> bytes:
+        size = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(size)
+        if len(body) < size:
+            raise ConnectionError("ended within its body")  # no request at all
+        return body
+
+    def _chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class QuietServer(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+
+    def handle_error(self, *args: object) -> None:
+        """Requests that the gate broke off end in errors here, as they should."""
+
+
+class Site:
+    """A gate with a SuperLink's stand-in behind it, both with TLS."""
+
+    def __init__(self, authority: keys.Authority, limits: Limits) -> None:
+        handler = type("Handler", (Link,), {"seen": []})
+        self.seen: list[tuple[str, dict[str, str], int]] = handler.seen  # type: ignore[attr-defined]
+        self.server = QuietServer(("127.0.0.1", 0), handler)
+        self.server.socket = server_context(authority.server, authority.server_key).wrap_socket(
+            self.server.socket, server_side=True
+        )
+        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        self.authority = authority
+        self.trust = client_context(authority.ca)
+        upstream = Upstream("127.0.0.1", self.server.server_address[1], self.trust)
+        serving = server_context(authority.server, authority.server_key)
+        self.gate = Gate("127.0.0.1", 0, serving, upstream, limits).start()
+
+    def close(self) -> None:
+        self.gate.stop()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def raw(self, trust: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.gate.port), timeout=5)
+        try:
+            return (trust or self.trust).wrap_socket(plain, server_hostname="127.0.0.1")
+        except OSError:
+            plain.close()
+            raise
+
+    def say(self, *pieces: bytes) -> tuple[int, bytes]:
+        """Status and all that follows of the answer to raw bytes; status 0 if the connection ends without one."""
+        with self.raw() as link:
+            for piece in pieces:
+                link.sendall(piece)
+            got = b""
+            while more := link.recv(1 << 16):
+                got += more
+        status = int(got.split(b" ", 2)[1]) if got else 0
+        return status, got
+
+    def post(self, path: str, body: object = b"", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
+        link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=10)
+        try:
+            link.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            answer = link.getresponse()
+            return answer.status, answer.read(), answer.headers
+        finally:
+            link.close()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> keys.Authority:
+    return keys.make_authority(tmp_path_factory.mktemp("keys"), ["127.0.0.1"])
+
+
+@pytest.fixture(scope="module")
+def module_site(authority: keys.Authority) -> Iterator[Site]:
+    site = Site(authority, LIMITS)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(module_site: Site) -> Site:
+    module_site.seen.clear()
+    module_site.gate.refused.clear()
+    return module_site
+
+
+def closing(head: bytes = b"", body: bytes = b"") -> bytes:
+    return CALL + b"Connection: close\r\n" + head + b"\r\n" + body
+
+
+def test_calls_of_the_fleet_pass(site: Site) -> None:
+    """Path, body, status and headers of request and answer come through as they were."""
+    status, answer, headers = site.post("/v1/fleet/push-object", b"\0\xff" * 1000, flwr_public_key="abc")
+    assert status == 200
+    assert json.loads(answer) == {
+        "path": "/v1/fleet/push-object",
+        "sha": hashlib.sha256(b"\0\xff" * 1000).hexdigest(),
+    }
+    assert headers["X-Flwr"] == "kept"
+    assert site.seen[0][1]["flwr-public-key"] == "abc"
+    assert site.post("/v1/fleet/odd")[0] == 418
+    assert site.post("/v1/fleet/chunked")[0] == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_large_bodies_come_through_both_ways(site: Site, chunked: bool) -> None:
+    """5 MB of Flower's, with a length or in chunks, arrive and come back equal to the last byte."""
+    body = bytes(range(256)) * (5 * 4096)
+    pieces = (body[i : i + 70_001] for i in range(0, len(body), 70_001))
+    status, answer, _ = site.post("/v1/fleet/echo", pieces if chunked else body)
+    assert status == 200
+    assert answer == body
+
+
+def test_a_body_is_streamed(site: Site) -> None:
+    """What a client has sent is on its way to the SuperLink before it has sent all."""
+    with site.raw() as link:
+        link.sendall(closing(b"Content-Length: 8\r\nExpect: 100-continue\r\n"))
+        assert b"100 Continue" in link.recv(1 << 12)
+        link.sendall(b"half")
+        time.sleep(0.05)
+        link.sendall(b"half")
+        assert b"200 OK" in link.recv(1 << 16)
+    assert site.seen[0][2] == 8
+    assert "expect" not in site.seen[0][1]
+
+
+def test_one_connection_serves_many_requests(site: Site) -> None:
+    """A node keeps its connection between calls, as a handshake for each would cost more than the call."""
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=5)
+    for n in range(3):
+        link.request("POST", "/v1/fleet/echo", b"x" * n)
+        first = link.sock
+        assert link.getresponse().read() == b"x" * n
+        assert link.sock is first
+    link.close()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/", "/v1/control/list-runs", "/v1/runtime/pull", "/v1/fleet", "/v1/fleet/", "/v1/fleetx/a", "/V1/FLEET/a",
+        "/v1/Fleet/a", "//v1/fleet/a", "/v1//fleet/a", "/v1/fleet//a", "/v1/fleet/a/", "/v1/fleet/../control/list-runs",
+        "/v1/fleet/..", "/v1/fleet/./a", "/v1/fleet/%2e%2e/control/list-runs", "/v1/fleet/%2E%2E%2Fcontrol",
+        "/v1/fleet/..%2fcontrol", "/v1%2ffleet/a", "/v1/fleet/a%00", "/v1/fleet/a;/../../control", "/v1/fleet/a?x=1",
+        "/v1/fleet/a#b", "/v1/fleet\\..\\control", "http://127.0.0.1/v1/fleet/a", "https://x/v1/control/a", "*",
+        "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
+    ],
+)  # fmt: skip
+def test_everything_else_is_forbidden(site: Site, target: str) -> None:
+    """403 for whatever is not plainly a call of the fleet; the SuperLink hears nothing of it."""
+    status, _ = site.say(CALL.replace(b"/v1/fleet/pull-messages", target.encode()) + b"\r\n")
+    assert status == 403
+    assert site.seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI"])
+def test_other_methods_are_forbidden(site: Site, method: str) -> None:
+    """Nodes only ever POST."""
+    assert site.say(CALL.replace(b"POST", method.encode()) + b"\r\n")[0] == 403
+    assert site.seen == []
+
+
+SECOND = b"POST /v1/control/start-run HTTP/1.1\r\nHost: link\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 6\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 99999999999999999999999999\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding:\x0bchunked\r\n",
+        b"X: a\r\n Transfer-Encoding: chunked\r\n",
+        b"X: a\r\n\tb\r\n",
+        b"X: a\nTransfer-Encoding: chunked\r\n",
+        b"X: a\rb\r\n",
+        b"X: a\0b\r\n",
+        b"X a\r\n",
+        b": a\r\n",
+        b"Host: other\r\n",
+    ],
+)
+def test_requests_that_could_be_read_in_two_ways_are_refused(site: Site, head: bytes) -> None:
+    """Two lengths, odd codings, folded lines, lone line ends: refused, the connection ends, nothing is passed on."""
+    status, got = site.say(CALL + head + b"\r\n" + b"0\r\n\r\n" + SECOND)
+    assert status in (400, 413, 501)
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in got.lower()
+    assert site.seen == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"POST /v1/fleet/a HTTP/1.1\nHost: link\n\n\r\n\r\n",
+        b"POST  /v1/fleet/a HTTP/1.1\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1 x\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+        b"\r\n\r\n" + CALL + b"\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(site: Site, start: bytes) -> None:
+    """A request line with other blanks, no host, or no HTTP at all."""
+    assert site.say(start)[0] == 400
+    assert site.seen == []
+
+
+def test_a_request_behind_another_is_judged_like_any(site: Site) -> None:
+    """Two requests in one write: whatever follows the first one's body never reaches the SuperLink."""
+    status, got = site.say(CALL + b"Content-Length: 2\r\n\r\nab" + SECOND)
+    assert status == 200
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert [path for path, _, _ in site.seen] == ["/v1/fleet/pull-messages"]
+    site.seen.clear()
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    site.say(CALL + chunked + SECOND)
+    assert [path for path, _, _ in site.seen] == ["/v1/fleet/pull-messages"]
+
+
+def test_headers_of_the_connection_stay_at_the_gate(site: Site) -> None:
+    """Hop-by-hop headers, those named in Connection, and claims about who is asking do not reach the SuperLink."""
+    head = b"X-Mine: 1\r\nX-Kept: 2\r\nKeep-Alive: 9\r\nTE: trailers\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
+    head += b"Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: http\r\nX-Real-IP: 1.2.3.4\r\n"
+    status, _ = site.say(
+        CALL + b"Connection: close, X-Mine, Content-Length\r\nContent-Length: 2\r\n" + head + b"\r\nab"
+    )
+    assert status == 200
+    got = site.seen[0][1]
+    assert not {"x-mine", "keep-alive", "te", "upgrade", "http2-settings", "forwarded", "x-real-ip"} & set(got)
+    assert "x-forwarded-proto" not in got
+    assert got["x-forwarded-for"] == "127.0.0.1"
+    assert got["x-kept"] == "2"
+    assert got["content-length"] == "2"
+    assert got["host"].startswith("127.0.0.1:")
+
+
+def test_a_trailer_adds_no_header(site: Site) -> None:
+    """Headers behind a chunked body are dropped."""
+    body = b"2\r\nab\r\n0\r\nX-Late: 1\r\n\r\n"
+    assert site.say(closing(b"Transfer-Encoding: chunked\r\n", body))[0] == 200
+    assert "x-late" not in site.seen[0][1]
+
+
+def test_bodies_over_the_limit_are_refused(site: Site) -> None:
+    """413: at once where the length is given, at the limit where it is not; nothing whole reaches the SuperLink."""
+    assert site.say(closing(b"Content-Length: %d\r\n" % (LIMITS.body + 1)))[0] == 413
+    piece = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
+    assert site.say(closing(b"Transfer-Encoding: chunked\r\n"), *[piece] * 8, b"1\r\nx\r\n")[0] == 413
+    assert site.seen == []
+    assert site.gate.refused["413"] == 2
+
+
+def test_a_head_over_the_limit_is_refused(site: Site) -> None:
+    """431 for a head longer than any of Flower's."""
+    assert site.say(CALL + b"X: " + b"a" * (HEAD + 1) + b"\r\n\r\n")[0] == 431
+    assert site.say(CALL + b"X: " + b"a" * (1 << 17))[0] == 431
+
+
+def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
+    """A head that does not end, a body that stalls and one that trickles get 408; an idle connection ends silently."""
+    short = replace(LIMITS, head_seconds=0.2, stall_seconds=0.2, idle_seconds=0.2, body_seconds=0.4)
+    site = Site(authority, short)
+    try:
+        assert site.say(b"POST /v1/fl")[0] == 408
+        assert site.say(CALL + b"Content-Length: 10\r\n\r\nabc")[0] == 408
+        with site.raw() as link:
+            link.sendall(CALL + b"Content-Length: 100\r\n\r\n")
+            for _ in range(6):
+                time.sleep(0.1)
+                link.send(b"x")
+            assert b" 408 " in link.recv(1 << 12)
+        assert site.say(b"") == (0, b"")
+        assert site.seen == []
+        assert site.gate.refused["408"] == 3
+    finally:
+        site.close()
+
+
+def test_a_client_that_leaves_within_its_body_harms_nobody(site: Site) -> None:
+    """The SuperLink gets no whole request, and the next client is served."""
+    with site.raw() as link:
+        link.sendall(CALL + b"Content-Length: 10\r\n\r\nabc")
+    assert site.post("/v1/fleet/echo", b"x")[1] == b"x"
+    assert [size for _, _, size in site.seen] == [1]
+
+
+def test_an_absent_superlink_is_a_bad_gateway(authority: keys.Authority) -> None:
+    """502 when nothing listens behind the gate, or when it hangs up: nodes try those again."""
+    site = Site(authority, LIMITS)
+    try:
+        assert site.say(closing().replace(b"pull-messages", b"hang-up"))[0] in (200, 502)
+        site.server.shutdown()
+        site.thread.join()
+        site.server.server_close()
+        assert site.post("/v1/fleet/echo", b"x")[0] == 502
+    finally:
+        site.gate.stop()
+
+
+def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority, tmp_path: Path) -> None:
+    """What listens on the inner port without the authority's certificate gets no request."""
+    other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
+    inner = Upstream("127.0.0.1", other.server.server_address[1], client_context(authority.ca))
+    gate = Gate("127.0.0.1", 0, server_context(other.authority.server, other.authority.server_key), inner, LIMITS)
+    other.gate.stop()
+    other.gate = gate.start()
+    try:
+        assert other.post("/v1/fleet/echo", b"x")[0] == 502
+        assert other.seen == []
+    finally:
+        other.close()
+
+
+def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
+    """Plain HTTP gets nothing, and a client with another authority's certificate does not speak to the gate."""
+    with socket.create_connection(("127.0.0.1", site.gate.port), timeout=5) as plain:
+        plain.sendall(closing())
+        try:
+            answer = plain.recv(1 << 12)
+        except ConnectionResetError:
+            answer = b""
+    assert b"HTTP" not in answer
+    with pytest.raises(ssl.SSLCertVerificationError):
+        site.raw(client_context(keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
+    old = ssl.create_default_context(cafile=str(site.authority.ca))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with site.raw(old) as link:
+        assert link.version() == "TLSv1.2"
+    assert site.gate.refused["TLS"] == 2
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    """Nodes do not speak to a gate whose certificate has run out."""
+    authority = keys.make_authority(tmp_path, ["127.0.0.1"], days=-0.5)
+    gate = Gate("127.0.0.1", 0, server_context(authority.server, authority.server_key), Upstream("127.0.0.1", 1, None))
+    gate.start()
+    try:
+        plain = socket.create_connection(("127.0.0.1", gate.port), timeout=5)
+        with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+            client_context(authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
+    finally:
+        gate.stop()
+
+
+def test_connections_are_limited(authority: keys.Authority) -> None:
+    """One connection more than an address may have is closed before its handshake; when one ends, another may come."""
+    site = Site(authority, replace(LIMITS, per_address=2))
+    try:
+        first, second = site.raw(), site.raw()
+        with pytest.raises(OSError):  # reset or end of file, as the machine likes
+            site.raw()
+        first.close()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                site.raw().close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        else:
+            pytest.fail("no connection was taken after one had ended")
+        second.close()
+    finally:
+        site.close()
+
+
+def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each: who, which status, the request as it was, why; with no way to write lines of one's own."""
+    with caplog.at_level(logging.WARNING):
+        site.say(CALL.replace(b"fleet/pull-messages", b"control/\x1b[2Jstart") + b"\r\n")
+        site.say(CALL.replace(b"fleet/pull-messages", b"control/start-run") + b"\r\n")
+    lines = [r.getMessage() for r in caplog.records]
+    assert lines[-1].startswith("127.0.0.1 403 'POST /v1/control/start-run HTTP/1.1': only POST /v1/fleet/")
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_taken_port_is_said(site: Site) -> None:
+    """Address and remedy are in the text, and the gate can be stopped though it never started."""
+    gate = Gate("127.0.0.1", site.gate.port, site.gate._context, site.gate._upstream)
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {site.gate.port} .*choose another"):
+        gate.start()
+    gate.stop()
+
+
+def test_a_gate_ends_with_open_connections(authority: keys.Authority) -> None:
+    """`stop` frees the port at once and twice is no harm, whoever is still connected."""
+    site = Site(authority, LIMITS)
+    link = site.raw()
+    started = time.monotonic()
+    site.close()
+    site.gate.stop()
+    assert time.monotonic() - started < 3
+    assert not site.gate.alive
+    link.close()
+    socket.create_server(("127.0.0.1", site.gate.port)).close()

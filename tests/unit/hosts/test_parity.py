@@ -1,0 +1,23 @@
+"""Every method over letters between hosts ends as in the simulator, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedkin.methods import METHODS
+from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites
+
+
+@pytest.mark.parametrize("name", [*METHODS, "ifca-cam", "fesem-cam"])
+def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
+    """State of the server, every line of every round and client, and what each client keeps."""
+    grouped = {"data": {"plant": "labels", "groups": 2}} if name == "oracle" else {}
+    s = settings(name, **grouped)
+    post = Direct(sites(tmp_path))
+    ours, theirs = on_hosts(s, tmp_path, post), simulated(s)
+    assert same_server(ours, theirs)
+    assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
+    assert ours.clients == theirs.clients
+    assert ours.final == {n: v for n, v in theirs.final.items() if n != "ari"}
