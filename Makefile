@@ -4,10 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint types layers check clean
+.PHONY: help demo test test-hosts lint types layers check clean
 
 help:  ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,9 @@ demo: $(STAMP)  ## seven methods on real data, under a minute
 
 test: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest
+
+test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes
+	$(BIN)/python -m pytest -m hosts
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .

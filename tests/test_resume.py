@@ -173,7 +173,7 @@ def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: 
     """A folder with nothing but its config is one to go on in."""
     settings = settings_of("da-pfl")
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["fedkin.runner"], "run_rounds", killed)
+        patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 

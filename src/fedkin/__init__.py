@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         to_all,
         to_each,
     )
+    from fedkin.course import Result
     from fedkin.data import (
         Classes,
         ClusterClasses,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         load,
     )
     from fedkin.methods import get_method
-    from fedkin.runner import Result, resume, run
+    from fedkin.runner import resume, run
 
 __all__ = [
     "Bundle",
@@ -119,11 +120,8 @@ _FROM = {
         "load",
     ),
     "fedkin.methods": ("get_method",),
-    "fedkin.runner": (
-        "Result",
-        "resume",
-        "run",
-    ),
+    "fedkin.course": ("Result",),
+    "fedkin.runner": ("resume", "run"),
 }
 
 

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from torch import nn
 
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, plain
-from fedkin.core import ConfigError, FedkinError, Recipe, RunFolderError
+from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
+from fedkin.course import Result
 from fedkin.engines import Report
 from fedkin.folder import taken
 from fedkin.methods import get_method, get_title
+from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run, write_atomic
-from fedkin.runner import Result, run
+from fedkin.runner import run
 
 ALWAYS = ("local", "fedavg")
 OnRound = Callable[[str, int, Report, dict[str, Any]], None]
@@ -49,8 +52,12 @@ class Plan:
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
-        for name in self.names:
-            self.settings(name, self.seeds[0])
+        made = [self.settings(name, self.seeds[0]).run for name in self.names]
+        if self.run.describe_epsilon is not None and all(run.describe_epsilon is None for run in made):
+            raise ConfigError(
+                "describe_epsilon protects what clients say of their classes at joining, but those of "
+                f"{', '.join(self.names)} say nothing; leave it out"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,7 +67,7 @@ class Plan:
     def settings(self, name: str, seed: int) -> Settings:
         """The settings of one run."""
         method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
-        how = dataclasses.replace(self.run, seed=seed)
+        how = _private(dataclasses.replace(self.run, seed=seed), method)
         return Settings(name, method, self.data, self.model, self.recipe, how)
 
     def toml(self) -> str:
@@ -71,6 +78,23 @@ class Plan:
         if self.own:
             table["method"] = {name: dict(own) for name, own in self.own.items()}
         return tomli_w.dumps(table)
+
+
+def _private(run: RunSettings, method: Method) -> RunSettings:
+    """The settings, without noise on what clients say at joining where they say nothing (the references, for example).
+
+    Raises:
+        ConfigError: the method tells more than the privacy options cover.
+    """
+    privacy = Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
+    if not privacy.asked:
+        return run
+    net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
+    if privacy.describe_epsilon is not None and not says_at_joining(method, net):
+        run = dataclasses.replace(run, describe_epsilon=None)
+        privacy = dataclasses.replace(privacy, describe_epsilon=None)
+    privacy.require(method, net)
+    return run
 
 
 def plan_from(table: Mapping[str, Any], where: str) -> Plan:

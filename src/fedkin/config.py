@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import tomllib
 import types
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
-from fedkin.data import PARTITIONS, Federation, Partition, federate, load, plant
+from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal
 from fedkin.methods import get_method
 
 _OF_PARTITIONS = (
@@ -78,6 +79,9 @@ class DataSettings:
     """csv: the column with the client; npz: the array with it."""
     binary: bool = False
     """csv: two classes, target > 0 and the rest."""
+    scaling: Literal["pooled", "client"] = "pooled"
+    """csv: standardise columns by all clients' values together, which only a simulation can see, or by each client's
+    own."""
     data_seed: int | None = None
     """Seed of the partition. Default: the run's seed."""
 
@@ -107,20 +111,25 @@ class DataSettings:
 
     def federation(self, seed: int) -> Federation:
         """Reads the data and shares them out."""
-        partition = self.partition_object()
-        dataset = load(self.data, target=self.target, client=self.client_column, binary=self.binary)
-        clients = 20 if self.clients is None and self.partition != "natural" else self.clients
-        federation = federate(
-            dataset,
-            partition,
-            clients=clients,
+        return deal(self.data, self.sharing(seed))
+
+    def sharing(self, seed: int) -> Sharing:
+        """All of it but the data themselves, for a run with this seed; a site reads its own data by it."""
+        return Sharing(
+            partition=self.partition_object(),
+            clients=self.clients,
             seed=seed if self.data_seed is None else self.data_seed,
             test=self.test,
             validation=self.validation,
             split=self.split,
             samples_per_client=self.samples_per_client,
+            target=self.target,
+            client_column=self.client_column,
+            binary=self.binary,
+            scaling=self.scaling,
+            planted=self.plant,
+            groups=self.groups or 4,
         )
-        return federation if self.plant is None else plant(federation, self.plant, self.groups or 4)
 
 
 @dataclass(frozen=True)
@@ -155,10 +164,54 @@ class RunSettings:
     """A round with fewer usable answers is abandoned: every model stays as it was."""
     over_selection: float = 1.0
     """Sample so many times the clients that a round needs, such as 1.3, and take those who answer first."""
+    aggregation: Literal["mean", "median", "trimmed", "krum", "norm"] = "mean"
+    """How the server merges uploads: by their mean, or by a rule that few false uploads cannot carry away."""
+    assumed_bad: float = 0.2
+    """Share of the uploads that may be false (aggregation trimmed and krum)."""
+    norm_factor: float = 1.0
+    """Longest difference to the middle that an upload may have, in median lengths (aggregation norm)."""
+    attack: Literal["none", "sign-flip", "scale", "random"] = "none"
+    """What attackers make of their updates, for research: turn them round, send 100 times them, or noise."""
+    attackers: float = 0.0
+    """Share of the clients that attack."""
+    describe_epsilon: float | None = None
+    """Noise on the class counts that clients tell at joining: small means much. Default: they tell exact counts."""
+    dp_noise: float | None = None
+    """Private training (DP-SGD): noise in units of dp_clip, such as 1.0. Default: plain training."""
+    dp_clip: float = 1.0
+    """Longest gradient that a single sample may have in private training."""
+    dp_delta: float = 1e-5
+    """Chance with which the epsilon of private training may fail to hold."""
     engine: Literal["workers", "loop"] = "workers"
     """How clients are trained: in processes side by side, or one after another."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """What only matters on real hosts; a simulation takes no notice of it."""
+
+    clients: int = 1
+    """Wait for so many clients before the first round."""
+    least: int = 1
+    """A later round waits while fewer clients than this are connected."""
+    patience: float = 3600.0
+    """Seconds to wait for enough clients; then a round goes on with those there are."""
+    deadline: float = 600.0
+    """Seconds that a client has for one message; it sits out the round if it needs longer."""
+    max_reply_mb: int = 256
+    """A client's answer of more megabytes is refused before it is unpacked."""
+    most_samples: int = 10_000_000
+    """A client that claims more training samples is refused: it would outweigh all others."""
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "least", "max_reply_mb", "most_samples"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"[hosts] {name} must be at least 1, got {getattr(self, name)}")
+        for name in ("patience", "deadline"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"[hosts] {name} must be a number of seconds above 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -171,11 +224,14 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     recipe: Recipe = field(default_factory=Recipe)
     run: RunSettings = field(default_factory=RunSettings)
+    hosts: HostSettings = field(default_factory=HostSettings)
 
     def table(self) -> dict[str, Any]:
         """As nested tables of plain values, complete, without settings that are not set."""
         method = {"name": self.name, **plain(self.method)}
-        parts = {"data": self.data, "model": self.model, "recipe": self.recipe, "run": self.run}
+        parts: dict[str, Any] = {"data": self.data, "model": self.model, "recipe": self.recipe, "run": self.run}
+        if self.hosts != HostSettings():
+            parts["hosts"] = self.hosts
         return {"method": method, **{name: plain(part) for name, part in parts.items()}}
 
     def toml(self) -> str:
@@ -190,7 +246,7 @@ class Settings:
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
     run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers")}
-    text = json.dumps(_whole({**table, "run": run}), sort_keys=True)
+    text = json.dumps(_whole({**{k: v for k, v in table.items() if k != "hosts"}, "run": run}), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -239,7 +295,7 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
     Raises:
         ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
     """
-    known = ("method", "data", "model", "recipe", "run")
+    known = ("method", "data", "model", "recipe", "run", "hosts")
     if "made_by" in table:
         raise ConfigError(
             f"{where} was made by a program with {table['made_by']}, which only that program has; run it there"
@@ -260,6 +316,7 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
         fill(ModelSettings(), table.get("model", {}), f"{where}: [model]"),
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
+        fill(HostSettings(), table.get("hosts", {}), f"{where}: [hosts]"),
     )
 
 

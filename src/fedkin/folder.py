@@ -136,7 +136,7 @@ class RunFolder:
             tensors |= {f"client.{i}.{name}": t for name, t in state.items()}
         whole = {name: _apart(t) for name, t in tensors.items()}
         meta = {"format": _FORMAT, "round": str(server.round), **marks}
-        write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": _checksum(whole, meta)}))
+        write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": checksum(whole, meta)}))
 
     def load(self, marks: Mapping[str, str]) -> tuple[Server, dict[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
@@ -152,8 +152,8 @@ class RunFolder:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         except (SafetensorError, OSError, ValueError) as e:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
-        checksum = meta.pop("checksum", None)
-        if meta.get("format") != _FORMAT or checksum != _checksum(tensors, meta):
+        found = meta.pop("checksum", None)
+        if meta.get("format") != _FORMAT or found != checksum(tensors, meta):
             raise RunFolderError(
                 f"{self.checkpoint} is damaged (its checksum does not fit its content); "
                 "start the run again in another folder"
@@ -165,6 +165,16 @@ class RunFolder:
                     "put it back as it was, or start in another folder"
                 )
         return _unpack(tensors, int(meta["round"]))
+
+    def clients(self) -> int:
+        """How many clients had joined when the checkpoint was written; 0 without one."""
+        if not self.checkpoint.exists():
+            return 0
+        try:
+            with safe_open(self.checkpoint, framework="pt") as file:
+                return int(file.get_slice("roster.ack").get_shape()[0])
+        except (SafetensorError, OSError, ValueError) as e:
+            raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
 
 
 def _unpack(tensors: Mapping[str, Tensor], round: int) -> tuple[Server, dict[int, Bundle]]:
@@ -188,7 +198,8 @@ def _apart(t: Tensor) -> Tensor:
     return t if own else t.clone(memory_format=torch.contiguous_format)
 
 
-def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> str:
+def checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> str:
+    """Eight hex digits that change when a tensor or a text does."""
     total = zlib.crc32(json.dumps(sorted(meta.items())).encode())
     for name in sorted(tensors):
         t = tensors[name]

@@ -11,9 +11,10 @@ from typing import Any
 from fedkin.config import plain
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
-from fedkin.engines import Plan
+from fedkin.engines import Attack, Plan
 from fedkin.methods import METHODS, TITLES
 from fedkin.models.start import Model
+from fedkin.privacy import Privacy
 
 
 def network_mark(net: Net) -> str:
@@ -51,9 +52,19 @@ def _told(value: Any) -> Any:
 
 
 def table_of(
-    method: Method, federation: Federation, model: Model, recipe: Recipe, plan: Plan, dropout: float, late: str | None
+    method: Method,
+    federation: Federation,
+    model: Model,
+    recipe: Recipe,
+    plan: Plan,
+    dropout: float,
+    late: str | None,
+    attack: Attack | None = None,
+    privacy: Privacy | None = None,
 ) -> dict[str, Any]:
     """What a run made by a program says of itself: enough to recognise it, not to make it again."""
+    attacked = {"attack": attack.kind, "attackers": attack.share} if attack and attack.share else {}
+    attacked |= privacy.table() if privacy else {}
     own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
     return {
         "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
@@ -61,5 +72,5 @@ def table_of(
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},
         "recipe": plain(recipe),
-        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {})},
+        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {}), **attacked},
     }

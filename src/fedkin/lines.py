@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from fedkin.data import Federation
 from fedkin.engines import Report
 from fedkin.evaluate import adjusted_rand, score, summarise
+
+
+class People(Protocol):
+    """Who takes part: a federation, or the clients that have come so far."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def groups(self) -> Tensor | None:
+        """True group of each client ``[K]``, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,7 @@ class Lines:
     relations: list[dict[str, Any]]
 
 
-def lines_of(report: Report, federation: Federation) -> Lines:
+def lines_of(report: Report, people: People) -> Lines:
     """What a round's report says, in plain values."""
     line: dict[str, Any] = {
         "round": report.round,
@@ -41,7 +51,7 @@ def lines_of(report: Report, federation: Federation) -> Lines:
         line |= summarise(scores)
         clients = [s.line(report.round) for s in scores]
         line |= _views(report, clients)
-    line |= _grouping(report, federation)
+    line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes
     return Lines([line], clients, _relations(report))
@@ -60,13 +70,13 @@ def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def _grouping(report: Report, federation: Federation) -> dict[str, Any]:
+def _grouping(report: Report, people: People) -> dict[str, Any]:
     if report.clusters is None:
         return {}
     known = report.clusters[report.clusters >= 0]
     out: dict[str, Any] = {"cluster_sizes": torch.bincount(known).tolist() if len(known) else []}
-    if federation.groups is not None and report.evaluation:
-        out["ari"] = adjusted_rand(report.clusters, federation.groups[: len(report.clusters)])
+    if people.groups is not None and report.evaluation:
+        out["ari"] = adjusted_rand(report.clusters, people.groups[: len(report.clusters)])
     return out
 
 

@@ -36,11 +36,25 @@ CHANGED = {  # every field at a value that is not its default
         target="y",
         client_column="who",
         binary=True,
+        scaling="client",
         data_seed=4,
     ),
     "model": ModelSettings("package.module:factory", "head.1"),
     "recipe": Recipe(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
-    "run": RunSettings(9, 0.5, 7, 2, "uniform", 0.25, "2@4,1@5", 2, 1.5, "loop", 3),
+    "run": RunSettings(
+        *(9, 0.5, 7, 2, "uniform", 0.25, "2@4,1@5", 2, 1.5),
+        aggregation="trimmed",
+        assumed_bad=0.3,
+        norm_factor=2.0,
+        attack="sign-flip",
+        attackers=0.25,
+        describe_epsilon=0.5,
+        dp_noise=1.5,
+        dp_clip=2.0,
+        dp_delta=1e-6,
+        engine="loop",
+        workers=3,
+    ),
 }
 
 

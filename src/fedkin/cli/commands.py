@@ -15,15 +15,17 @@ from fedkin.comparison import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
+from fedkin.course import Result
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
 from fedkin.folder import taken
 from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
+from fedkin.privacy import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, by_title, write_atomic
 from fedkin.report.page import write_comparison, write_page
-from fedkin.runner import Result, resume, run_settings
+from fedkin.runner import resume, run_settings
 
 
 def run_command(args: list[str]) -> int:
@@ -159,6 +161,9 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
     elif not show.quiet:
         screen.table(grid)
         screen.say("\n" + "\n".join(verdicts.values()))
+        for run in runs:
+            if "privacy" in run.summary:
+                screen.say(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
         if show.reach is not None:
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
@@ -175,6 +180,8 @@ def _finish(result: Result, show: Show) -> int:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
         screen.table(tables.final_table(run))
+        if "privacy" in run.summary:
+            screen.say(f"privacy of {sentence(run.summary['privacy'])}")
         if show.reach is not None:
             screen.say(_reached(run, show.reach))
         if show.per_client:

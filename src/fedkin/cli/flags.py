@@ -66,7 +66,8 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     base = _with_preset(base, args)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
-    settings = Settings(base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run)
+    recipe = _recipe(got.recipe, args)
+    settings = Settings(base.name, got.method, _found(got.data), got.model, recipe, got.run, base.hosts)
     return settings, got.show
 
 

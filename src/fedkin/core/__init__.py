@@ -14,6 +14,7 @@ from fedkin.core.errors import (
 )
 from fedkin.core.method import Method, Work, finish, first, ready, uniform_cohort
 from fedkin.core.net import Net
+from fedkin.core.robust import Rule
 from fedkin.core.samples import Batch, Data
 from fedkin.core.sides import Client, Roster, Round
 from fedkin.core.train import Recipe, Train, cross_entropy, stackable
@@ -37,6 +38,7 @@ __all__ = [
     "Recipe",
     "Roster",
     "Round",
+    "Rule",
     "RunFolderError",
     "Train",
     "Work",

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedkin.core.bundle import Bundle, Download
 from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.net import Net
+from fedkin.core.robust import Rule
 from fedkin.core.sides import Client, Round
 from fedkin.core.train import Train
 
@@ -43,8 +44,22 @@ class Method(ABC):
     """What the server learns about one client, beside its number of samples; a short phrase."""
     secure_aggregation: ClassVar[bool] = False
     """Whether all the server needs is one mean of the uploads, or one per fixed group, as secure aggregation gives."""
+    robust: ClassVar[bool] = False
+    """Whether every mean, group mean and mixture that the server makes of clients' uploads goes through ``r.mean``,
+    ``r.group_mean`` and ``r.mix``, so that a run's rule of aggregation (`fedkin.core.robust`) covers all of them."""
     groups_models: ClassVar[bool] = False
     """Whether the server makes clusters of uploads that are a ``model`` and nothing else."""
+
+    @property
+    def beside_training(self) -> str | None:
+        """What a client tells of its training data in a round beside vectors that it trained; "" if nothing. None: the
+        method does not say, and is taken to tell something.
+
+        Only where it is "" can private training (DP-SGD) promise anything. It also says that every loss is a mean over
+        the samples of a batch, and that requests depend on the training data through ``per_sample`` and trained
+        vectors alone. A method states it as a plain attribute.
+        """
+        return None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -170,6 +185,20 @@ class Method(ABC):
             raise ConfigError(
                 f"{type(self).__name__} cannot group models that clients trained alone; use another warm-up"
             )
+
+    def require_robust(self, rule: Rule) -> None:
+        """Raises `ConfigError` unless the rule is the mean, or this method and all that it wraps are `robust`."""
+        if rule.kind == "mean":
+            return
+        if not self.robust:
+            raise ConfigError(
+                f"aggregation = {rule.kind!r} cannot be used with {type(self).__name__}: its server does not merge "
+                "uploads by means and mixtures alone; use 'mean', or another method (one of your own says that it does "
+                "by robust = True)"
+            )
+        for value in vars(self).values():
+            if isinstance(value, Method):
+                value.require_robust(rule)
 
     def check(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,8 +11,9 @@ from torch import Tensor
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
 
 
-def _blocks(rows: Tensor) -> Iterator[slice]:
-    width = max(1, _BLOCK // max(1, rows.shape[0]))
+def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
+    """Spans of columns of ``rows [m, P]`` of which so many copies in float64 are small enough to be held."""
+    width = max(1, _BLOCK // max(1, copies * rows.shape[0]))
     for start in range(0, rows.shape[1], width):
         yield slice(start, min(start + width, rows.shape[1]))
 
@@ -20,7 +22,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type."""
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
-    for block in _blocks(rows):
+    for block in blocks(rows):
         out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
     return out
 
@@ -54,13 +56,13 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
 def gram(rows: Tensor) -> Tensor:
     """Inner products of all pairs of ``rows [m, P]``, float64 ``[m, m]``."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for block in _blocks(rows):
+    for block in blocks(rows):
         x = rows[:, block].double()
         out += x @ x.T
     return out
 
 
-def squared_distances(rows: Tensor, *, exact: bool = False) -> Tensor:
+def squared_distances(rows: Tensor, *, exact: bool = False, around: Literal["mean", "median"] = "mean") -> Tensor:
     """Squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
 
     The mean row is taken off first: on close models the Gram formula loses every digit without it.
@@ -68,15 +70,16 @@ def squared_distances(rows: Tensor, *, exact: bool = False) -> Tensor:
     Args:
         exact: sum squared differences instead, so that equal rows are at distance 0 and nothing else (m^2 P work in
             differences: for classifiers, not for whole models).
+        around: the row that is taken off; around the median, rows that lie far away cost the others no digits.
     """
     m = rows.shape[0]
     if exact:
         x = rows.double()
         return torch.stack([(x - x[i]).square().sum(1) for i in range(m)])
     gram = torch.zeros(m, m, dtype=torch.float64)
-    for block in _blocks(rows):
+    for block in blocks(rows):
         x = rows[:, block].double()
-        x -= x.mean(0)
+        x -= x.mean(0) if around == "mean" else x.median(0).values
         gram += x @ x.T
     norm = gram.diagonal()
     return (norm[:, None] + norm[None] - 2 * gram).clamp_(min=0).fill_diagonal_(0)

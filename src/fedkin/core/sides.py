@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedkin.core import rows as algebra
 from fedkin.core.bundle import Bundle
 from fedkin.core.net import Net
+from fedkin.core.robust import Rule
 from fedkin.core.samples import Data
 from fedkin.core.seeds import generator
 from fedkin.core.train import Recipe
@@ -34,6 +34,7 @@ class Client:
         state: what stays on it between rounds; assign a new bundle. Committed only when its upload was aggregated.
         group: the true group of its data where the federation knows it, else -1; for reference rows only.
         offset: logits ``[n, C]`` added to every model on the training data, or None (set by methods that wrap another).
+        told: class counts ``[C]`` that it tells instead of its own, or None (noise on what it says at joining).
     """
 
     id: int
@@ -47,6 +48,7 @@ class Client:
     round: int = 0
     group: int = -1
     offset: Tensor | None = None
+    told: Tensor | None = None
     _rng: torch.Generator | None = None
 
     @property
@@ -62,8 +64,8 @@ class Client:
         return self.net.w0
 
     def counts(self) -> Tensor:
-        """Training samples per class, int64 ``[C]``."""
-        return self.data.counts(self.net.classes)
+        """Training samples per class, int64 ``[C]``; while joining a run with `describe_epsilon`, with noise."""
+        return self.data.counts(self.net.classes) if self.told is None else self.told
 
     def logits(self, w: Tensor) -> Tensor:
         """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode, plus the offset if there is one."""
@@ -131,6 +133,7 @@ class Round:
         drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
         damped: group means keep the share of the old model that the absent clients hold (Fed-CAM Eq. 6).
+        rule: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
     """
 
@@ -145,6 +148,7 @@ class Round:
     step: str = ""
     uniform: bool = False
     damped: bool = False
+    rule: Rule = field(default_factory=Rule)
     stream: str = ""
 
     @property
@@ -175,18 +179,26 @@ class Round:
         """A generator for this step of this round and one client."""
         return generator(self.seed, "server", self.stream, self.step, self.index, client)
 
-    def mean(self, rows: Tensor) -> Tensor:
-        """Mean of ``rows [m, ...]`` over ``ids``, weighted by training samples (or the run's rule)."""
-        return algebra.weighted_mean(rows, self.weight)
+    def mean(self, rows: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Mean of ``rows [m, ...]`` over ``ids`` by the run's rule; by training samples, or else by ``weight [m]``."""
+        return self.rule.mean(rows, self.weight if weight is None else weight)
 
     def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-        """Mean of each group's rows ``[G, P]``; an empty group keeps its row of ``otherwise [G, P]``."""
-        mean = algebra.group_mean(rows, self.weight, group, otherwise)
+        """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``."""
+        mean = self.rule.group_mean(rows, self.weight, group, otherwise)
         if not self.damped:
             return mean
         share = torch.zeros(len(otherwise), dtype=torch.float64).index_add_(0, group, self.weight)
         share = (share / self.weight.sum())[:, None]
         return ((1 - share) * otherwise.double() + share * mean.double()).to(otherwise.dtype)
+
+    def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``, by the run's rule.
+
+        Raises:
+            MethodError: a weight is negative and the rule is not the mean.
+        """
+        return self.rule.mix(weights, rows)
 
     def among(self, ids: Tensor) -> Round:
         """The same round for some of its ``ids``, ascending, with their rows of ``drawn``."""

@@ -1,19 +1,25 @@
 """How methods are carried out: the round loop, transports and engines."""
 
+from fedkin.engines.attacks import Attack
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
-from fedkin.engines.rounds import Message, Plan, Report, Server, Transport, begin, rounds
+from fedkin.engines.noise import KeyedCounts
+from fedkin.engines.private import Private
+from fedkin.engines.rounds import Message, Plan, Report, Server, Transport, begin, hand_over, rounds
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
 from fedkin.engines.workers import Workers
 
 __all__ = [
     "Answer",
+    "Attack",
     "Engine",
     "Job",
+    "KeyedCounts",
     "Loop",
     "Message",
     "Plan",
+    "Private",
     "Report",
     "Server",
     "Session",
@@ -24,6 +30,7 @@ __all__ = [
     "begin",
     "chance_of_dropout",
     "drive",
+    "hand_over",
     "join_rounds",
     "lockstep",
     "rounds",

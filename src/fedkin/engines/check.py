@@ -23,6 +23,13 @@ def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey:
     return drive(work, lambda request: request.start.detach().clone())
 
 
+def described(method: Method, net: Net, recipe: Recipe) -> Bundle:
+    """What an honest client's words at joining look like, as in `probe`."""
+    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    client = Client(0, data, data, net, recipe, Bundle(), Bundle(), group=0)
+    return Bundle(size=torch.tensor(net.classes), **method.describe(client))
+
+
 def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
     """Why an upload cannot be used, or None if it can."""
     if set(upload) != set(schema):

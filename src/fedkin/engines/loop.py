@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Batch, Data, Net, Recipe, Train
+from fedkin.engines.private import PrivateSteps
 from fedkin.engines.tasks import Answer, Job, Task, perform
 
 
@@ -33,11 +34,16 @@ class LoopSession:
         pass
 
 
-def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator) -> Tensor:
+def sgd(
+    request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator, private: PrivateSteps | None = None
+) -> Tensor:
     """The vector ``[P]`` that a request for training gives on one client's data.
 
     Plain SGD with a new momentum buffer: ``d = clip(grad + linear) + decay + mu (w - center)``, ``v = momentum v + d``,
     ``w -= lr v``. Gradients are taken with respect to the flat vector at once, so that one addition is the whole step.
+
+    Args:
+        private: draws the batches and takes the loss's gradient instead; the other terms depend on no sample.
     """
     recipe = request.recipe(run)
     moving = net.training(request.only)
@@ -48,15 +54,16 @@ def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator)
     add_terms = _terms(request, recipe, net, w, part)
     velocity: Tensor | None = None
     lr = recipe.lr
-    for epoch_end, index in batches(len(data), recipe, rng, skip_single=net.batchnorm):
-        aux = request.aux
-        if request.per_sample:
-            aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
-        w.requires_grad_(True)
-        loss = request.loss(moving, w, Batch(take(data.x, index), data.y[index]), aux)
-        (grad,) = torch.autograd.grad(loss, w)
-        w.requires_grad_(False)
-        d = add_terms(grad[part].contiguous(), w[part])
+    if private is None:
+        drawn = batches(len(data), recipe, rng, skip_single=net.batchnorm)
+    else:
+        drawn = private.batches(len(data), recipe)
+    for epoch_end, index in drawn:
+        if private is None:
+            grad = _gradient(request, moving, w, data, index)[part].contiguous()
+        else:
+            grad = private.gradient(request, moving, w, data, index, part)
+        d = add_terms(grad, w[part])
         if recipe.momentum:
             velocity = d.clone() if velocity is None else velocity.mul_(recipe.momentum).add_(d)
             d = velocity
@@ -67,6 +74,18 @@ def sgd(request: Train, data: Data, net: Net, run: Recipe, rng: torch.Generator)
         if epoch_end:
             lr *= recipe.epoch_decay
     return w
+
+
+def _gradient(request: Train, net: Net, w: Tensor, data: Data, index: Tensor) -> Tensor:
+    """Of the loss at one batch, ``[P]``."""
+    aux = request.aux
+    if request.per_sample:
+        aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
+    w.requires_grad_(True)
+    loss = request.loss(net, w, Batch(take(data.x, index), data.y[index]), aux)
+    (grad,) = torch.autograd.grad(loss, w)
+    w.requires_grad_(False)
+    return grad
 
 
 class _terms:

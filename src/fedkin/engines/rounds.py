@@ -11,7 +11,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Net, Recipe, Roster, Round, stack, to_all
+from fedkin.core import (
+    Bundle,
+    ConfigError,
+    Download,
+    Method,
+    MethodError,
+    Net,
+    Recipe,
+    Roster,
+    Round,
+    Rule,
+    stack,
+    to_all,
+)
 from fedkin.engines.check import probe, refusal
 from fedkin.engines.tasks import Step
 
@@ -65,6 +78,7 @@ class Plan:
         min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
         over_selection: sample so many times the clients that a round needs and take those who answer first.
         seed: of all random draws.
+        rule: how means and mixtures of uploads are made.
     """
 
     rounds: int
@@ -75,6 +89,7 @@ class Plan:
     min_answers: int = 1
     over_selection: float = 1.0
     seed: int = 0
+    rule: Rule = field(default_factory=Rule)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -147,7 +162,12 @@ class Report:
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
-    """The server before the first round."""
+    """The server before the first round.
+
+    Raises:
+        ConfigError: the plan's rule does not cover what the method's server does.
+    """
+    method.require_robust(plan.rule)
     return Server(method.init(_round(net, plan, Server(Bundle()), 0, "init", [])))
 
 
@@ -226,6 +246,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         seed=plan.seed,
         step=step,
         uniform=plan.uniform,
+        rule=plan.rule,
     )
 
 
@@ -309,6 +330,17 @@ def _evaluated(method: Method, transport: Transport, server: Server, r: Round) -
         answers, _ = transport.exchange(_messages("evaluate", method.deliver(server.state, part), part, server))
         found.update(answers)
     return {i: found[i] for i in sorted(found)}
+
+
+def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:
+    """Lets every client that can be reached keep the model it predicts with; why the others have none."""
+    t, missing = server.round, dict[int, str]()
+    for ids in _round(net, plan, server, t, "evaluate", transport.available(t)).ids.split(_TOGETHER):
+        part = _round(net, plan, server, t, "evaluate", ids.tolist())
+        if len(ids):
+            _, why = transport.exchange(_messages("keep", method.deliver(server.state, part), part, server))
+            missing |= why
+    return missing
 
 
 def _clusters(method: Method, server: Server, r: Round, evaluation: dict[int, Bundle]) -> Tensor | None:

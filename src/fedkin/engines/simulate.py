@@ -8,6 +8,7 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.seeds import generator
+from fedkin.engines.attacks import Attack
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.rounds import Message
 from fedkin.engines.tasks import Session, Task
@@ -27,10 +28,13 @@ class Simulation:
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
         trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
+        attack: what attackers make of their uploads.
 
     Attributes:
         ledgers: each client's memory.
+        attackers: ids of the clients whose uploads are changed.
         training_s: seconds that clients spent in local training in the last round, added up.
+        spent: private training since `take_spent`: each client's steps at each sampling rate.
     """
 
     def __init__(
@@ -43,14 +47,18 @@ class Simulation:
         joins: list[int] | None = None,
         outgoing: Filter | None = None,
         trace: Mapping[int, Collection[int]] | None = None,
+        attack: Attack | None = None,
     ) -> None:
         self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
         self._dropout = chance_of_dropout(dropout)
         self._joins = [1] * clients if joins is None else joins
         if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
             raise ConfigError(f"joins must give the rounds of {clients} clients in ascending order, got {self._joins}")
+        self._attack = attack or Attack()
+        self.attackers = self._attack.clients(clients)
         self.ledgers = [Ledger() for _ in range(clients)]
         self.training_s = 0.0
+        self.spent: dict[int, dict[float, int]] = {}
 
     def available(self, round: int) -> list[int]:
         return [i for i, came in enumerate(self._joins) if came <= round]
@@ -84,11 +92,22 @@ class Simulation:
             self.training_s = 0.0
         for answer in self._session.map(tasks):
             reply = answer.reply
+            for rate, steps in answer.spent.items():
+                mine = self.spent.setdefault(answer.client, {})
+                mine[rate] = mine.get(rate, 0) + steps
             if messages[answer.client].step == "update":
                 self.training_s += answer.training_s
                 self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state, reply)
             answers[answer.client] = reply
+        for i in self.attackers:
+            if i in answers and messages[i].step == "update":
+                answers[i] = self._attack.falsified(i, messages[i].round, messages[i].body, answers[i])
         return answers, missing
+
+    def take_spent(self) -> dict[int, dict[float, int]]:
+        """What private training took since the last call, by client."""
+        spent, self.spent = {i: self.spent[i] for i in sorted(self.spent)}, {}
+        return spent
 
     def states(self, acks: torch.Tensor) -> dict[int, Bundle]:
         """Every client's state as the server believes it to be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -15,20 +15,46 @@ from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
+from fedkin.engines.noise import Hidden
+from fedkin.engines.private import Private, PrivateSteps
 
-Step = Literal["describe", "survey", "update", "evaluate"]
-Trainer = Callable[[Train, Data, Net, Recipe, torch.Generator], Tensor]
+Step = Literal["describe", "survey", "update", "evaluate", "keep"]
+Told = Callable[[int, Tensor], Tensor]
+"""``(client, its class counts) -> those it tells``. The same ones whenever it is asked: a second draw of noise would
+undo a part of what the first one hides."""
+
+
+class Trainer(Protocol):
+    """Local training; ``private``, if given, draws the batches and takes the gradients."""
+
+    def __call__(
+        self,
+        request: Train,
+        data: Data,
+        net: Net,
+        run: Recipe,
+        rng: torch.Generator,
+        private: PrivateSteps | None = ...,
+        /,
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that stays the same during a run: what an engine's processes are made with."""
+    """All that stays the same during a run: what an engine's processes are made with.
+
+    Attributes:
+        told: noise on the class counts that clients know of themselves when they join; then they know no more.
+        private: local training hides single samples.
+    """
 
     method: Method
     net: Net
     recipe: Recipe
     shards: Sequence[Shard]
     seed: int
+    told: Told | None = None
+    private: Private | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +70,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client's step gave: what leaves it, its proposed new state, and the seconds spent in local training."""
+    """What a client's step gave: what leaves it, its proposed new state, and the seconds spent in local training.
+
+    Attributes:
+        spent: private training: steps taken at each sampling rate.
+    """
 
     client: int
     reply: Bundle
     state: Bundle
     training_s: float = 0.0
+    spent: dict[float, int] = field(default_factory=dict)
 
 
 class Session(Protocol):
@@ -103,7 +134,7 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
         raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e
     finally:
         torch.random.set_rng_state(before)
-    return Answer(task.client, reply, client.state, trainer.seconds)
+    return Answer(task.client, reply, client.state, trainer.seconds, trainer.spent)
 
 
 def _aligned(bundle: Bundle) -> Bundle:
@@ -121,17 +152,26 @@ class _Counted:
 
     def __init__(self, job: Job, task: Task, client: Client, train: Trainer) -> None:
         self.job, self.task, self.client, self.train = job, task, client, train
-        self.count, self.seconds = 0, 0.0
+        self.count, self.seconds, self.spent = 0, 0.0, dict[float, int]()
 
     def __call__(self, request: Train) -> Tensor:
         number = self.count if request.batches is None else request.batches
-        stream = (self.task.step, self.task.round, self.task.client, number)
+        step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
+        stream = (step, self.task.round, self.task.client, number)
+        private = None
+        if self.job.private is not None:  # by its count, never the number: no noise may be used twice
+            private = self.job.private.steps(self.job.seed, *stream[:-1], self.count)
         self.count += 1
         # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
         torch.default_generator.manual_seed(key(self.job.seed, "noise", *stream))
         started = time.perf_counter()
         c = self.client
-        w = self.train(request, c.data, c.net, c.recipe, generator(self.job.seed, "batches", *stream))
+        rng = generator(self.job.seed, "batches", *stream)
+        if private is None:
+            w = self.train(request, c.data, c.net, c.recipe, rng)
+        else:
+            w = self.train(request, c.data, c.net, c.recipe, rng, private)
+            self.spent[private.rate] = self.spent.get(private.rate, 0) + private.taken
         self.seconds += time.perf_counter() - started
         return w
 
@@ -144,6 +184,9 @@ def _recipe_of(recipe: Recipe, round: int) -> Recipe:
 
 def _describe(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
     size = torch.tensor(len(shard.train))
+    if job.told is not None:
+        told, hidden = job.told(client.id, client.counts()), Hidden()
+        client = replace(client, data=hidden, validation=hidden, group=-1, told=told)
     return Bundle(size=size, **job.method.describe(client))
 
 
@@ -171,6 +214,11 @@ def _evaluate(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle
     return out
 
 
+def _keep(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+    """What the client predicts with, for itself to keep."""
+    return drive(job.method.personalize(client), train)
+
+
 def _confusion(job: Job, b: Bundle, data: Data) -> Tensor:
     c = job.net.classes
     if len(data) == 0:
@@ -184,4 +232,5 @@ _STEPS: dict[Step, Callable[[Job, Client, Shard, _Counted], Bundle]] = {
     "survey": _survey,
     "update": _update,
     "evaluate": _evaluate,
+    "keep": _keep,
 }

@@ -139,13 +139,13 @@ class WorkersSession:
     def _receive(self, w: _Worker) -> Answer:
         assert w.open is not None
         try:
-            failure, client, reply, state, seconds = w.pipe.recv()
+            failure, client, reply, state, seconds, spent = w.pipe.recv()
         except (EOFError, OSError):
             raise self._died(w) from None
         task = w.open.popleft()
         if failure is not None:
             raise _error(failure, task)
-        return Answer(client, w.answers.read(reply).owned(), w.answers.read(state).owned(), seconds)
+        return Answer(client, w.answers.read(reply).owned(), w.answers.read(state).owned(), seconds, spent)
 
     def _died(self, w: _Worker) -> EngineError:
         w.process.join(timeout=1)
@@ -189,7 +189,7 @@ def _error(failure: _Failure, task: Task) -> FedkinError:
     return ClientError(task.step, task.client, task.round, f"{name}: {text}")
 
 
-_Reply = tuple[_Failure | None, int, list[Entry], list[Entry], float]
+_Reply = tuple[_Failure | None, int, list[Entry], list[Entry], float, dict[float, int]]
 
 
 def _work(job: Job, message: tuple, tasks: Slab, answers: Slab, start: int, stop: int) -> _Reply:  # type: ignore[type-arg]
@@ -197,9 +197,9 @@ def _work(job: Job, message: tuple, tasks: Slab, answers: Slab, start: int, stop
     try:
         answer = perform(job, Task(step, client, round, tasks.read(received), tasks.read(state)), sgd)
     except ClientError as e:
-        return (e.step, e.client, e.round, str(e).split(": ", 1)[1]), client, [], [], 0.0
+        return (e.step, e.client, e.round, str(e).split(": ", 1)[1]), client, [], [], 0.0, {}
     except FedkinError as e:
-        return (type(e).__name__, str(e)), client, [], [], 0.0
+        return (type(e).__name__, str(e)), client, [], [], 0.0, {}
     reply, free = answers.write(answer.reply, start, stop)
     kept, _ = answers.write(answer.state, free, stop)
-    return None, client, reply, kept, answer.training_s
+    return None, client, reply, kept, answer.training_s, answer.spent

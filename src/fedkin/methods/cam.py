@@ -22,7 +22,8 @@ class CAM(Method):
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
     reveals = "a global and a cluster model of its own, and what the wrapped method shows"
-    secure_aggregation = False
+    beside_training = property(lambda m: m.inner.beside_training)
+    robust = True
     presets: ClassVar = {
         "paper": {"recipe": _TABLES},
         "fedbase-0.10.3-ifca": {"order": "cluster-first", "update": "mean", "choose_on": "cluster", "recipe": _TABLES},
@@ -103,10 +104,8 @@ class CAM(Method):
             inside, models = self._inside(r).but(ids=ids, damped=False), Bundle(model=s.own[ids])
             inner = self.inner.aggregate(s.inside("inner"), inside, models).under("inner")
             return Bundle(model=s.model, warm=s.warm, **inner)
-        if not up.inside("inner"):
-            return s.but(model=r.mean(up.model))
-        inner = self.inner.aggregate(s.inside("inner"), self._inside(r), up.inside("inner")).under("inner")
-        return s.but(model=r.mean(up.model), **inner)
+        s, mine = s.but(model=r.mean(up.model)), up.inside("inner")
+        return s.but(**self.inner.aggregate(s.inside("inner"), self._inside(r), mine).under("inner")) if mine else s
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         return self.inner.refuses(r, up.inside("inner")) if up.inside("inner") else None

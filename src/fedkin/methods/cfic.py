@@ -21,6 +21,8 @@ class CFIC(Method):
     paper = "Yang, Ma, Fan, Xie: Cluster Federated Learning with Intra-Cluster Correction, CMC 84(2), 2025"
     family = "one global model"
     reveals = "its dominant label and its model"
+    beside_training = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
+    robust = True
 
     memory: float = 0.9
     """How much of the correction h lasts into the next round (alpha in Eq. 5)."""

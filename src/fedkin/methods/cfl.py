@@ -23,6 +23,8 @@ class CFL(Method):
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
     family = "clusters"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = False
     groups_models = True
     presets: ClassVar = {

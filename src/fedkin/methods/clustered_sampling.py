@@ -21,6 +21,8 @@ class ClusteredSampling(Method):
     paper = "Fraboni, Vidal, Kameni, Lorenzi: Clustered Sampling, Low-Variance and Improved Representativity, ICML 2021"
     family = "one global model"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = False
 
     by: Literal["similarity", "size"] = "similarity"
@@ -76,7 +78,7 @@ class ClusteredSampling(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         # every slot counts the same: sizes have had their say in the draw
-        s_new = s.but(model=weighted_mean(up.model, self._times(r)))
+        s_new = s.but(model=r.mean(up.model, self._times(r)))
         if self.by == "size":
             return s_new
         moved = up.model[:, r.net.params] - s.model[r.net.params]

@@ -30,6 +30,7 @@ class CReFF(Method):
     paper = "Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and Long-Tailed Data, IJCAI 2022"
     family = "one global model"
     reveals = "its model, which classes it has and a gradient of the classifier for each"
+    beside_training = "which classes it has and a gradient of the classifier for each"
     secure_aggregation = True
     presets: ClassVar = {"code": {"recipe": {"epochs": 10, "lr": 0.1, "batch": 32}}}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import grow, mix, put, squared_distances
+from fedkin.core.rows import grow, put, squared_distances
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class DAPFL(Method):
     paper = "Yang, Feng, Guo, Wang, Ding, Fang, Liao: DA-PFL, Dynamic Affinity Aggregation, arXiv 2403.09284"
     family = "mixture"
     reveals = "its class counts and its model"
+    beside_training = ""
+    robust = True
     presets: ClassVar = {
         "paper": {},
         "code": {  # the settings of the authors' program, without its bug (all clients' models in one storage)
@@ -88,7 +90,7 @@ class DAPFL(Method):
         alpha = self.mixture(rows[:, r.net.params], s.affinity[r.ids][:, r.ids])
         learned = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         learned[:, r.ids] = alpha
-        return to_each(model=mix(alpha, rows), weights=learned)
+        return to_each(model=r.mix(alpha, rows), weights=learned)
 
     def mixture(self, rows: Tensor, c: Tensor) -> Tensor:
         """alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""

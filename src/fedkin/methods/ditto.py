@@ -15,6 +15,8 @@ class Ditto(Method):
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "own model"
     reveals = "its copy of the global model; the model of its own stays"
+    beside_training = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "code": {"coupled_steps": True, "recipe": {"steps": 2, "batch": 16, "lr": 0.05}},  # the Fashion-MNIST script

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import grow, mix, put, squared_distances
+from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.attention import attention, cosine_attention, largest_step
 from fedkin.functional.linkage import cosines
 
@@ -21,6 +21,8 @@ class FedAMP(Method):
     paper = "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning, AAAI 2021"
     family = "mixture"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = False
     presets: ClassVar = {
         "flgo": {"variant": "heur", "server_step": 1e4, "step_decay": 0.1, "decay_every": 30},
@@ -84,7 +86,7 @@ class FedAMP(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         xi, _, _ = self.mixture(s, r)
         pull = torch.tensor(self.lam / self._alpha(r), dtype=torch.float64)
-        return to_each(model=mix(xi, s.bank), weights=xi) | to_all(pull=pull)
+        return to_each(model=r.mix(xi, s.bank), weights=xi) | to_all(pull=pull)
 
     def _alpha(self, r: Round) -> float:
         given = 1.0 if self.server_step is None else self.server_step

@@ -14,6 +14,8 @@ class FedAvg(Method):
     paper = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning, AISTATS 2017"
     family = "one global model"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
 
     after_training: bool = False

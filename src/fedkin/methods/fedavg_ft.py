@@ -15,6 +15,8 @@ class FedAvgFT(Method):
     paper = "Cheng, Chadha, Duchi: Fine-tuning is Fine in Federated Learning, arXiv 2108.07313"
     family = "own model"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "head": {"part": "head", "tune_epochs": 10},  # as Collins et al. (ICML 2021) fine-tune FedAvg

@@ -18,6 +18,8 @@ class FedBABU(Method):
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     family = "own part"
     reveals = "its body"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "code": {"finetune_lr": 1e-3, "recipe": {"lr": 0.1, "momentum": 0.9, "batch": 50}},

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import grow, put, weighted_mean
+from fedkin.core.rows import grow, put
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class FedDyn(Method):
     paper = "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Dynamic Regularization (FedDyn), ICLR 2021"
     family = "one global model"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
@@ -91,7 +93,7 @@ class FedDyn(Method):
             return s.but(shown=mean)
         if self.eval_model == "all-mean":
             bank = put(s.bank, r.ids, up.model)
-            return s.but(bank=bank, shown=weighted_mean(bank, torch.ones(len(bank))))
+            return s.but(bank=bank, shown=r.mean(bank, torch.ones(len(bank))))
         return s
 
     def deliver(self, s: Bundle, r: Round) -> Download:

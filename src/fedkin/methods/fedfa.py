@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.rows import grow, weighted_mean
+from fedkin.core.rows import grow
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class FedFa(Method):
     paper = "Huang, Li, Wang, Du, Zhang: Fairness and Accuracy in Federated Learning, arXiv 2012.10069"
     family = "one global model"
     reveals = "its model, its training accuracy and how often it takes part"
+    beside_training = "its training accuracy"
+    robust = True
     presets: ClassVar = {
         "cfic-table": {"recipe": {"epochs": 5, "batch": 64, "lr": 0.01}},  # WwZzz/easyFL, with which CFIC compares
         "three-rounds": {"client_momentum": 0.5, "every": 3},  # another implementation's, on FedLab
@@ -66,7 +68,7 @@ class FedFa(Method):
         params = r.net.params
         count = s.count.clone()
         count[r.ids] += 1
-        mean = weighted_mean(up.model, information_weights(up.accuracy, count[r.ids], self.accuracy_share))
+        mean = r.mean(up.model, information_weights(up.accuracy, count[r.ids], self.accuracy_share))
         m = self.memory * s.m + (1 - self.memory) * (mean - s.model)[params]
         model = mean.clone()
         if r.index % self.every == 0:

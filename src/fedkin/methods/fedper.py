@@ -17,6 +17,8 @@ class FedPer(Method):
     paper = "Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, arXiv 1912.00818"
     family = "own part"
     reveals = "its body"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
 
     independent_heads: bool = False

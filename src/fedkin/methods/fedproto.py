@@ -20,6 +20,7 @@ class FedProto(Method):
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
     reveals = "which classes it has and its mean feature of each"
+    beside_training = "which classes it has and its mean feature of each"
     secure_aggregation = True
     presets: ClassVar = {
         "code": {"restrict_classes": True, "recipe": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch": 4}},

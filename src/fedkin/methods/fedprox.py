@@ -16,6 +16,8 @@ class FedProx(Method):
     paper = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020"
     family = "one global model"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
 
     mu: float = 0.01

@@ -25,6 +25,8 @@ class FedRep(Method):
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
     family = "own part"
     reveals = "its body"
+    beside_training = ""
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "code": {**_CODE, "head_epochs": 10, "body_epochs": 1},  # CIFAR-10, two classes per client

@@ -19,6 +19,8 @@ class FedRoD(Method):
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     family = "own part"
     reveals = "its model, and with it which classes it lacks"
+    beside_training = "its class counts, which are part of its loss"
+    robust = True
     secure_aggregation = True
 
     gamma: float = 1.0

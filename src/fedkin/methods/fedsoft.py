@@ -21,6 +21,8 @@ class FedSoft(Method):
     paper = "Ruan, Joe-Wong: FedSoft, Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022"
     family = "clusters"
     reveals = "its model, and the share of its samples that each cluster model fits best"
+    beside_training = "the share of its samples that each cluster model fits best"
+    robust = True
     secure_aggregation = False
     presets: ClassVar = {
         "code": {  # the authors' program on CIFAR-10 and its rotated images, 100 clients; it trains by Adam
@@ -124,7 +126,7 @@ class FedSoft(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         if not self.selection:
-            return s.but(centres=mix(self.importance(s, r).T, up.model))
+            return s.but(centres=r.mix(self.importance(s, r).T, up.model))
         client, centre = r.drawn.chosen.nonzero(as_tuple=True)
         of_centre = r.but(ids=r.ids[client], uniform=True)  # a plain mean of those drawn for it; nobody: unchanged
         return s.but(centres=of_centre.group_mean(up.model[client], centre, s.centres))

@@ -20,6 +20,8 @@ class FeSEM(Method):
     paper = "Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, World Wide Web 26, 2023"
     family = "clusters"
     reveals = "its model"
+    beside_training = ""
+    robust = True
     groups_models = True
 
     clusters: int = 3

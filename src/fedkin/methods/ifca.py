@@ -19,6 +19,8 @@ class IFCA(Method):
     paper = "Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
     family = "clusters"
     reveals = "its model and its cluster"
+    beside_training = "the cluster it chose by its training samples"
+    robust = True
 
     clusters: int = 3
     """Number of cluster models; all are sent to every participant."""

@@ -18,6 +18,8 @@ class Oracle(Method):
     paper = "a reference row without a paper; FedAvg is McMahan et al., AISTATS 2017"
     family = "clusters"
     reveals = "its model and its true group"
+    beside_training = "its true group"
+    robust = True
     secure_aggregation = True
     groups_models = True
 

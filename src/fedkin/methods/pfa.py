@@ -22,6 +22,8 @@ class PFA(Method):
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
     reveals = "how often some of the common model's channels are silent on its data, and its model"
+    beside_training = "how often channels are silent on its training samples"
+    robust = True
     secure_aggregation = True
     presets: ClassVar = {
         "code": {"recipe": {"epochs": 5, "batch": 32, "lr": 0.01, "momentum": 0.5}},

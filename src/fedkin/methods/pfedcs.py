@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import grow, mix, put
+from fedkin.core.rows import grow, put
 from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
 from fedkin.functional.losses import distillation, head_loss
 
@@ -21,6 +21,8 @@ class PFedCS(Method):
     paper = "Wu, Jia, Liu, Xiang, Xu, Dou: PFedCS, Enhancing Collaboration among Similar Classifiers, AAAI 2025"
     family = "own part"
     reveals = "its body and, in stage 1, its classifier"
+    beside_training = ""
+    robust = True
 
     beta: int | None = None
     """Rounds of stage 1, in which classifiers are shared; then only bodies are. Default: half of the rounds."""
@@ -96,7 +98,7 @@ class PFedCS(Method):
             p[i, pool] = self.mixture(s, r, int(r.ids[i]), pool)
         if not bool(given.any()):
             return to_all()
-        return to_each(given=given, weights=p, teacher=mix(p[:, pool], s.heads[pool]))
+        return to_each(given=given, weights=p, teacher=r.mix(p[:, pool], s.heads[pool]))
 
     def mixture(self, s: Bundle, r: Round, k: int, pool: Tensor) -> Tensor:
         """What each head of ``pool [a]`` weighs in the customised classifier of client k: float64 ``[a]``, sum 1."""

@@ -135,12 +135,26 @@ def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a neighbour first, then renamed over the old one."""
+def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Write a file whole or not at all: to a neighbour first, then renamed over the old one.
+
+    Args:
+        sync: come back only when it would also survive a loss of power.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        new.write_bytes(content)
+        with new.open("wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(new, path)
+        if sync:
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     finally:
         new.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ through the real round loop a few dozen times, and raises at the first rule that
 - ``pure steps``: no step writes into what it is given: downloads, data, old states, uploads, the roster.
 - ``failed answers``: a lost or refused upload leaves its client's state as it was and the others' round as it is; a
   message that comes twice does what it does once; a client that drops out is a lost answer.
+- ``robust``: a method that says so keeps ``runs`` under another rule of aggregation than the mean, and asks for it.
 - ``distribution``: one row for each receiver; weights of a mixture are not negative and sum to 1; relations are int64
   ``[K]`` or None.
 """
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedkin.core import ConfigError, Method
+from fedkin.core import ConfigError, Method, Rule
 from fedkin.core.errors import nearest
 from fedkin.engines import Engine, Workers
 from fedkin.testing.rules import RULES, Case
@@ -44,6 +45,7 @@ def check_method(
     engines: Sequence[Engine] | None = None,
     rules: Iterable[str] | None = None,
     seed: int = 1,
+    rule: Rule | None = None,
 ) -> None:
     """Checks that a method keeps the contract; takes a second or two.
 
@@ -53,12 +55,13 @@ def check_method(
             cannot fork.
         rules: names of `RULES`. Default: all.
         seed: of everything that is drawn at random.
+        rule: of aggregation, under which all is to hold. Default: the mean.
 
     Raises:
         RuleBroken: an `AssertionError` that names the rule and carries the values.
         MethodError: the method failed; a note on it names the rule that was being checked.
     """
-    case = Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed)
+    case = Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Rule())
     for name in RULES if rules is None else rules:
         if name not in RULES:
             raise ConfigError(f"unknown rule {name!r}{nearest(name, RULES)}")

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Data, Download, Method, Recipe, Round
+from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Round, Rule
+from fedkin.core.robust import Kind as RuleKind
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
@@ -38,6 +39,7 @@ class Case:
     method: Method
     engines: Sequence[Engine]
     seed: int
+    rule: Rule = field(default_factory=Rule)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of global generators, another for each run."""
     _kept: dict[Kind, Trial] = field(default_factory=dict)
@@ -48,7 +50,8 @@ class Case:
         return found
 
     def setting(self, kind: Kind, seed: int | None = None) -> Setting:
-        return Setting(kind, plan=Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed))
+        plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, rule=self.rule)
+        return Setting(kind, plan=plan)
 
     def play(
         self, setting: Setting, engine: Engine | None = None, *, touch: Touch | None = None, since: Moment | None = None
@@ -226,7 +229,7 @@ _ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sam
 
 
 def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
-    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed))
+    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, rule=case.rule))
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Data(shards[0].train.x, torch.ones_like(shards[0].train.y)))
     large = ToyShard(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
@@ -241,7 +244,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "one class each": replace(usual, shards=(shards[2], one_class, shards[2])),
         "one large client": replace(usual, shards=(large, *shards[1:3])),
         "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
-        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed)),
+        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, rule=case.rule)),
         "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
         "training by steps": replace(usual, recipe=by_steps),
     }
@@ -341,6 +344,34 @@ def declared(case: Case) -> None:
     check_declaration(case.method)
 
 
+# ---- robust -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Counted(Rule):
+    """The median, and how often it was asked for."""
+
+    kind: RuleKind = "median"
+    asked: list[int] = field(default_factory=list)
+
+    def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
+        self.asked.append(len(rows))
+        return super()._combined(weights, rows)
+
+
+def robust(case: Case) -> None:
+    rule = _Counted()
+    try:
+        case.method.require_robust(rule)
+    except ConfigError:
+        return
+    setting = case.setting("norm")
+    setting = replace(setting, plan=replace(setting.plan, rule=rule))
+    _healthy(case.play(setting), setting)
+    if not rule.asked:
+        raise RuleBroken("it says robust = True, yet its server never uses r.mean, r.group_mean or r.mix")
+
+
 # ---- distribution -------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +450,7 @@ RULES: dict[str, Callable[[Case], None]] = {
     "own memory": own_memory,
     "pure steps": pure_steps,
     "failed answers": failed_answers,
+    "robust": robust,
     "distribution": distribution,
 }
 """Name -> the check, in the order in which they are made."""

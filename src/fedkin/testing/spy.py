@@ -56,6 +56,7 @@ def unseen(step: str, r: Round, given: object) -> None:
 class Spy(Method):
     """Another method, with a guard around each of its steps and a look at what the server's steps give."""
 
+    robust = True  # as far as the one that is watched
     inner: Method
     """The method that is watched."""
     guard: Guard = unguarded

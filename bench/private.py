@@ -1,0 +1,119 @@
+"""What privacy costs in accuracy: private training, and noise on the class counts that clients tell at joining.
+
+    python bench/private.py [--seeds 2] [--part 0/1]
+    python bench/private.py --table
+
+Handwritten digits shared out by Dirichlet(0.5), the mlp, one local epoch of batches of 10 at a step size of 0.05, every
+client in every round. `training`: 30 rounds of FedAvg, FedPer and Ditto on 20 clients, FedAvg also on 5, by the noise
+of private training (clip 1, delta 1e-5). `joining`: 60 rounds of DA-PFL and CFIC on 20 clients, half of them in each
+round, by the epsilon of the counts. Lines go to `bench/results/private.jsonl`, one per run; runs that are there already
+are skipped. `--table` prints the tables of `docs/robust-and-private.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fedkin
+from fedkin.methods import CFIC, DAPFL, Ditto, FedAvg, FedPer
+
+LINES = Path(__file__).parents[1] / "bench" / "results" / "private.jsonl"
+TRAINING = {"FedAvg": FedAvg(), "FedPer": FedPer(), "Ditto": Ditto()}
+JOINING = {"DA-PFL": DAPFL(), "CFIC": CFIC()}
+NOISE = (None, 0.0, 0.5, 1.0, 2.0)
+EPSILON = (None, 1.0, 0.5, 0.1)
+
+
+def runs(seeds: int) -> Iterator[dict[str, Any]]:
+    """Every run, as its line without the figures."""
+    for seed in range(seeds):
+        for clients, names in ((20, ("FedAvg", "FedPer", "Ditto")), (5, ("FedAvg",))):
+            for name in names:
+                for noise in NOISE:
+                    yield {"kind": "training", "method": name, "clients": clients, "noise": noise, "seed": seed}
+    for seed in range(max(5, seeds)):
+        for name in JOINING:
+            for epsilon in EPSILON:
+                yield {"kind": "joining", "method": name, "clients": 20, "epsilon": epsilon, "seed": seed}
+
+
+def measured(line: dict[str, Any]) -> dict[str, Any]:
+    """The line with its figures: accuracy, mean over clients and the last ten rounds, and the largest epsilon."""
+    seed, training = line["seed"], line["kind"] == "training"
+    federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=line["clients"], seed=seed)
+    method = TRAINING[line["method"]] if training else JOINING[line["method"]]
+    how: dict[str, Any] = {"rounds": 30, "dp_noise": line["noise"]}
+    if not training:
+        how = {"rounds": 60, "participation": 0.5, "describe_epsilon": line["epsilon"]}
+    recipe = fedkin.Recipe(epochs=1, batch=10, lr=0.05)
+    result = fedkin.run(method, federation, "mlp", recipe, seed=seed, eval_every=30, **how)
+    spent = {"spent": result.summary["privacy"]["epsilon"]} if training and line["noise"] is not None else {}
+    return {**line, **spent, "accuracy": round(result.final["accuracy"], 4), "fedkin": fedkin.__version__}
+
+
+def done() -> list[dict[str, Any]]:
+    return [json.loads(text) for text in LINES.read_text().splitlines()] if LINES.exists() else []
+
+
+def cell(lines: list[dict[str, Any]]) -> str:
+    """Accuracy in percent, mean and standard deviation over seeds."""
+    values = [100 * line["accuracy"] for line in lines]
+    if not values:
+        return "–"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
+
+
+def table() -> None:
+    lines = done()
+    training = [line for line in lines if line["kind"] == "training"]
+    print("| noise | FedAvg | FedPer | Ditto | epsilon | FedAvg, 5 clients | epsilon |\n" + "| --- " * 7 + "|")
+    for noise in NOISE:
+        row = ["plain" if noise is None else f"{noise:g}"]
+        for clients, names in ((20, ("FedAvg", "FedPer", "Ditto")), (5, ("FedAvg",))):
+            here = [line for line in training if line["noise"] == noise and line["clients"] == clients]
+            row += [cell([line for line in here if line["method"] == name]) for name in names]
+            row.append(largest(here))
+        print("| " + " | ".join(row) + " |")
+    print("\n| epsilon of the counts | DA-PFL | CFIC |\n| --- | --- | --- |")
+    for epsilon in EPSILON:
+        here = [line for line in lines if line["kind"] == "joining" and line["epsilon"] == epsilon]
+        cells = [cell([line for line in here if line["method"] == name]) for name in JOINING]
+        print("| " + " | ".join(["exact" if epsilon is None else f"{epsilon:g}", *cells]) + " |")
+
+
+def largest(lines: list[dict[str, Any]]) -> str:
+    """The largest epsilons by method, where they differ (Ditto trains two models)."""
+    found: dict[str, float] = {}
+    for line in lines:
+        if line.get("spent") is not None:
+            found[line["method"]] = max(found.get(line["method"], 0.0), line["spent"])
+    return " / ".join(dict.fromkeys(f"{value:.3g}" for value in found.values())) or "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--part", default="0/1", help="which share of the runs, such as 0/2")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        return table()
+    part, parts = map(int, args.part.split("/"))
+    there = [{k: line.get(k) for k in ("kind", "method", "clients", "noise", "epsilon", "seed")} for line in done()]
+    for number, line in enumerate(runs(args.seeds)):
+        wanted = {k: line.get(k) for k in ("kind", "method", "clients", "noise", "epsilon", "seed")}
+        if number % parts == part and wanted not in there:
+            found = json.dumps(measured(line))
+            with LINES.open("a", encoding="utf-8") as file:
+                file.write(found + "\n")
+            print(found, flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Rules that stand in for the weighted mean of stacked models, so that a few false rows cannot carry it away.
+
+All work on ``rows [m, P]`` with non-negative ``weights [a, m]``, once for each row of weights, in float64 and in blocks
+of columns. A row that weighs nothing takes no part. Equal rows give that row; their order does not matter beyond
+rounding. Majorities are counted in weight, except by Krum, which counts rows.
+
+- ``median``: the weighted median of each coordinate, the mean of the two middle values where the weights below and
+  above are equal (Yin, Chen, Kannan, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018).
+- ``trimmed``: the weighted mean of each coordinate without the share ``share`` of the total weight at both ends (same
+  paper); a row on the border counts with what is left of its weight.
+- ``krum``: Multi-Krum (Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017): the
+  weighted mean of the m - f rows with the least sum of squared distances to their m - f - 2 nearest ones, and of those
+  equally good. f is ``floor(share m)``, or the most that m allows if that is less (m >= 2 f + 3): up to four rows it is
+  0 and Krum is the mean.
+- ``norm``: the weighted mean of rows whose differences to the coordinate median of all are shortened to at most
+  ``factor`` times the weighted median length of these differences. Sun, Kairouz, Suresh, McMahan (Can You Really
+  Backdoor Federated Learning?, 2019) bound the difference to the model that was sent; but clients with models of their
+  own start from many, and an update that is turned round has the right length.
+
+One row is itself under every rule. Two rows of equal weight have no majority and give their mean; of two others the
+heavier is the median, bounds the other, and weighs more after trimming.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from fedkin.core import rows as algebra
+from fedkin.core.errors import ConfigError, MethodError
+
+Kind: TypeAlias = Literal["mean", "median", "trimmed", "krum", "norm"]
+_TIE = 1e-9  # of the whole: sums of weights, and scores, that are as near as this are equal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How rows of several clients become one; see the module for what each kind does.
+
+    Attributes:
+        kind: which rule; ``mean`` is the weighted mean and nothing else.
+        share: of the rows (krum) or of the weight at either end (trimmed) that is taken to be false.
+        factor: of ``norm``, in median lengths.
+
+    Raises:
+        ConfigError: an unknown kind, a share outside [0, 0.5), a factor that is not above 0.
+    """
+
+    kind: Kind = "mean"
+    share: float = 0.2
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ConfigError(f"aggregation must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.kind!r}")
+        if not 0 <= self.share < 0.5:
+            raise ConfigError(f"assumed_bad must be at least 0 and below 0.5 (no rule stands half), got {self.share}")
+        if not 0 < self.factor < math.inf:
+            raise ConfigError(f"norm_factor must be above 0 and finite, got {self.factor}")
+
+    def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""
+        if self.kind == "mean":
+            return algebra.weighted_mean(rows, weights)
+        return self._combined(weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
+
+    def group_mean(self, rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
+        """The rule in each group ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
+
+        Args:
+            rows: ``[m, P]``.
+            weights: non-negative ``[m]``.
+            group: int64 ``[m]``, the group of every row.
+            otherwise: ``[G, P]``, what an empty group keeps.
+        """
+        if self.kind == "mean":
+            return algebra.group_mean(rows, weights, group, otherwise)
+        out = otherwise.clone()
+        for g in group.unique().tolist():
+            mine = group == g
+            if float(weights[mine].sum()) > 0:
+                out[g] = self.mean(rows[mine], weights[mine]).to(out.dtype)
+        return out
+
+    def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``.
+
+        The mean is ``weights @ rows``; for the others rows of weights are divided by their sums, and one without any
+        gives 0.
+
+        Raises:
+            MethodError: a weight is negative, for which only the mean is defined.
+        """
+        if self.kind == "mean":
+            return algebra.mix(weights, rows)
+        return self._combined(weights.double(), rows)
+
+    def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
+        if bool((weights < 0).any()):
+            raise MethodError(
+                f"the rule {self.kind!r} is not defined for negative weights, got {float(weights.min()):g}; "
+                "use aggregation = 'mean'"
+            )
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+        if self.kind == "krum":
+            return algebra.mix(_selected(weights, rows, self.share), rows)
+        if self.kind == "norm":
+            return _bounded(weights, rows, self.factor)
+        return _sorted(weights, rows, None if self.kind == "median" else self.share)
+
+
+def _sorted(weights: Tensor, rows: Tensor, cut: float | None) -> Tensor:
+    """The weighted median of every coordinate, or its mean without ``cut`` at both ends: ``[a, P]``; weights sum to 1.
+
+    One sort of each column serves all rows of weights.
+    """
+    out = rows.new_zeros((weights.shape[0], rows.shape[1]))
+    for block in algebra.blocks(rows, copies=8):
+        values, order = rows[:, block].double().sort(dim=0)
+        for i, w in enumerate(weights):
+            if bool((w > 0).any()):
+                got = _medians(values, w[order]) if cut is None else _trimmed(values, w[order], cut)
+                out[i, block] = got.to(rows.dtype)
+    return out
+
+
+def _medians(values: Tensor, w: Tensor) -> Tensor:
+    """Weighted medians ``[b]`` of ascending columns ``values [m, b]`` with weights ``w [m, b]`` (columns sum to 1)."""
+    below = w.cumsum(0)
+    # the rows at which the sum reaches half and passes it: another one only where it reaches half exactly
+    low, high = _count(below < 0.5 - _TIE), _count(below <= 0.5 + _TIE)
+    return ((values.gather(0, low) + values.gather(0, high)) / 2)[0]
+
+
+def _count(true: Tensor) -> Tensor:
+    """How many of each column are true, int64 ``[1, b]``."""
+    return true.to(torch.float32).sum(0, keepdim=True).long()  # several times as fast as a sum of truth values
+
+
+def _trimmed(values: Tensor, w: Tensor, cut: float) -> Tensor:
+    """Means ``[b]`` of ascending columns ``values [m, b]`` without ``cut`` of the weight 1 at both ends."""
+    above = w.cumsum(0)
+    kept = above.clamp(max=1 - cut) - (above - w).clamp(min=cut)
+    kept = torch.where(kept > _TIE * (1 - 2 * cut) * w, kept, 0.0)  # what rounding leaves of a row that is cut
+    base = values.gather(0, _count(above < 0.5 - _TIE))  # measured from the median, so that equal ones come out as such
+    return (base + (kept * (values - base)).sum(0, keepdim=True) / kept.sum(0, keepdim=True))[0]
+
+
+def _selected(weights: Tensor, rows: Tensor, share: float) -> Tensor:
+    """The weights ``[a, m]`` of the rows that Multi-Krum keeps, each row of weights summing to 1 again."""
+    d = algebra.squared_distances(rows, around="median")
+    out = weights.clone()
+    for i, w in enumerate(weights):
+        there = (w > 0).nonzero().flatten()
+        m = len(there)
+        f = min(math.floor(share * m + 1e-9), (m - 3) // 2)
+        if f <= 0:
+            continue
+        own = d[there][:, there].fill_diagonal_(math.inf)
+        score = own.sort(1).values[:, : m - f - 2].sum(1)
+        worst = float(score.sort().values[m - f - 1])
+        out[i, there[score > worst * (1 + _TIE)]] = 0
+    return out / out.sum(1, keepdim=True).clamp(min=1e-300)
+
+
+def _bounded(weights: Tensor, rows: Tensor, factor: float) -> Tensor:
+    """Means ``[a, P]`` of rows whose differences to the coordinate median are shortened; weights sum to 1."""
+    centre = _sorted(weights, rows, None)
+    squares = torch.zeros(weights.shape, dtype=torch.float64)
+    for block in algebra.blocks(rows):
+        x, c = rows[:, block].double(), centre[:, block].double()
+        middle = x.median(0).values  # taken off first, as for distances: huge rows cost the others no digits
+        x, c = x - middle, c - middle
+        squares += x.square().sum(1) + c.square().sum(1, keepdim=True) - 2 * c @ x.T
+    length = squares.clamp(min=0).sqrt()
+    lengths, order = length.sort(1)
+    total = weights.sum(1)
+    bound = torch.zeros(len(weights), dtype=torch.float64)
+    for i in total.nonzero().flatten().tolist():
+        bound[i] = factor * _medians(lengths[i][:, None], weights[i][order[i]][:, None])[0]
+    scale = torch.where(length > bound[:, None], bound[:, None] / length.clamp(min=1e-300), 1.0)
+    part = weights * scale
+    out = rows.new_empty(centre.shape)
+    rest = (total - part.sum(1))[:, None]  # what the shortened rows leave to the centre
+    for block in algebra.blocks(rows):
+        out[:, block] = (part @ rows[:, block].double() + rest * centre[:, block].double()).to(rows.dtype)
+    return out

@@ -1,0 +1,187 @@
+"""One run being played, over whatever transport: its rounds, its folder, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedkin.config import digest, read_toml
+from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
+from fedkin.engines import Plan, Report, Server, Transport, begin
+from fedkin.engines import rounds as run_rounds
+from fedkin.evaluate import best, final
+from fedkin.folder import RunFolder
+from fedkin.lines import People, lines_of
+from fedkin.privacy import Privacy, total, written
+from fedkin.version import __version__
+
+OnRound = Callable[[Report, dict[str, Any]], None]
+
+
+@dataclass
+class Result:
+    """What a run gave.
+
+    Attributes:
+        title: the method's display name.
+        seed: the run's seed.
+        rounds, clients, relations: the lines of the files of the same names.
+        final: mean over the last ten evaluated rounds; best: the round that validation chose.
+        summary: everything in short, as in ``summary.json``.
+        server: the server after the last round, with all models.
+        folder: where it was written, or None.
+    """
+
+    title: str
+    seed: int
+    rounds: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+    relations: list[dict[str, Any]]
+    final: dict[str, Any]
+    best: dict[str, Any] | None
+    summary: dict[str, Any]
+    server: Server
+    folder: Path | None = None
+
+
+class Reached(Transport, Protocol):
+    """A transport whose clients' private states can be stored with the server's, if they are to be had.
+
+    Attributes:
+        training_s: seconds that clients spent in local training in the last round, added up.
+    """
+
+    training_s: float
+
+    def states(self, acks: Tensor) -> dict[int, Bundle]:
+        """The clients' states that go with their uploads ``acks [K]``; none where clients keep their own."""
+
+    def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
+        """Puts clients back to stored states."""
+
+    def take_spent(self) -> dict[int, dict[float, int]]:
+        """What private training took since the last call, as far as clients tell it: steps at each sampling rate."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """All that stays the same while a run is played.
+
+    Attributes:
+        people: who takes part, as far as a report wants to know.
+        title: the method's display name.
+        table: the settings.
+        marks: fingerprints by which a checkpoint is recognised.
+        beside: what else the summary says.
+        privacy: what is promised to single samples.
+    """
+
+    method: Method
+    net: Net
+    recipe: Recipe
+    plan: Plan
+    people: People
+    title: str
+    table: dict[str, Any]
+    marks: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Privacy = field(default_factory=Privacy)
+
+
+def follow(p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None) -> Result:
+    """Plays the rounds that are left, writing each down, and sums up.
+
+    Raises:
+        RunFolderError: the checkpoint is damaged or of another run.
+        MethodError: the method broke its contract.
+    """
+    kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
+    server = begin(p.method, p.net, p.plan)
+    if folder is not None:
+        loaded = folder.load(p.marks)
+        if loaded is not None:
+            server, states = loaded
+            transport.restore(states, server.acks)
+        folder.cut(server.round)
+        kept = {name: folder.read(name) for name in kept}
+    for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
+        lines = lines_of(report, p.people)
+        if p.privacy.dp_noise is not None:
+            lines.rounds[0]["dp_steps"] = written(transport.take_spent())
+        for name, found in kept.items():
+            found += getattr(lines, name)
+        if folder is not None:
+            seconds = {**report.seconds, "training": transport.training_s}
+            timing = {"round": report.round, **{f"{name}_s": value for name, value in seconds.items()}}
+            folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
+                           "timing": [timing]})  # fmt: skip
+            folder.save(server, transport.states(server.acks), p.marks)
+        if on_round is not None:
+            on_round(report, lines.rounds[0])
+    return _result(p, kept, server, folder)
+
+
+def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
+    evaluated = [line for line in kept["rounds"] if line["evaluated"]]
+    last, chosen = final(evaluated), best(evaluated)
+    groups = p.people.groups
+    summary = {
+        "method": p.table["method"]["name"],
+        "title": p.title,
+        "seed": p.plan.seed,
+        "rounds": server.round,
+        "final": last,
+        "best": chosen,
+        "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
+        "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
+        "clients": {"count": len(p.people), "groups": None if groups is None else groups.tolist()},
+        "fedkin": __version__,
+        "config": p.table,
+        **p.beside,
+        **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
+    }
+    if folder is not None:
+        if "made_by" not in p.table:
+            summary["command"] = f"fedkin run {folder.path / 'config.toml'}"
+        folder.write("summary", summary)
+    return Result(
+        title=p.title,
+        seed=p.plan.seed,
+        rounds=kept["rounds"],
+        clients=kept["clients"],
+        relations=kept["relations"],
+        final=last,
+        best=chosen,
+        summary=summary,
+        server=server,
+        folder=None if folder is None else folder.path,
+    )
+
+
+def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
+    """The folder of this very run.
+
+    Raises:
+        RunFolderError: it is none, or one of another run.
+    """
+    folder = RunFolder.open(path)
+    if digest(read_toml(folder.path / "config.toml")) != digest(table):
+        raise RunFolderError(f"{folder.path} belongs to a run with another config; resume it as it was begun")
+    return folder
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread in this process: the same sums whatever the machine, and the cores are the workers'."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,197 @@
+"""Noise on what clients say of themselves, and where random numbers that protect somebody come from."""
+
+from __future__ import annotations
+
+import secrets
+from fractions import Fraction
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ConfigError, Data, Method, MethodError, Net, Recipe
+from fedkin.core.seeds import generator
+
+_LEAST = 1e-6  # smallest epsilon: noise of a million samples hides everything that a client could have
+
+
+class Source(Protocol):
+    """Random numbers."""
+
+    def below(self, n: int) -> int:
+        """A whole number in ``0 .. n - 1``, all equally likely, whatever the size of n."""
+
+    def uniform(self, n: int) -> Tensor:
+        """Float64 ``[n]`` in [0, 1)."""
+
+    def normal(self, n: int) -> Tensor:
+        """Float64 ``[n]``, standard normal."""
+
+
+class Keyed:
+    """Numbers that a generator gives: repeatable, so they protect nobody who can be attacked. For simulations."""
+
+    def __init__(self, rng: torch.Generator) -> None:
+        self._rng = rng
+
+    def below(self, n: int) -> int:
+        bits = n.bit_length()
+        words = -(-bits // 32)
+        while True:
+            draw = 0
+            for word in torch.randint(1 << 32, (words,), generator=self._rng).tolist():
+                draw = draw << 32 | int(word)
+            draw >>= 32 * words - bits
+            if draw < n:
+                return draw
+
+    def uniform(self, n: int) -> Tensor:
+        return torch.rand(n, generator=self._rng, dtype=torch.float64)
+
+    def normal(self, n: int) -> Tensor:
+        return torch.randn(n, generator=self._rng, dtype=torch.float64)
+
+
+class Secret:
+    """Numbers that nobody can know: from the operating system's generator, never from a run's seed. For real hosts."""
+
+    def below(self, n: int) -> int:
+        return secrets.randbelow(n)
+
+    def uniform(self, n: int) -> Tensor:
+        if n == 0:
+            return torch.zeros(0, dtype=torch.float64)
+        raw = torch.frombuffer(bytearray(secrets.token_bytes(8 * n)), dtype=torch.int64)
+        return ((raw >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+
+    def normal(self, n: int) -> Tensor:
+        """Half the sum of four, so that the pattern of representable numbers does not give one away.
+
+        Holohan, Braghin: Secure Random Sampling in Differential Privacy, ESORICS 2021.
+        """
+        length = (-2 * torch.log1p(-self.uniform(4 * n))).sqrt()  # Box and Muller
+        return (length * (2 * torch.pi * self.uniform(4 * n)).cos()).view(4, n).sum(0) / 2
+
+
+def discrete_laplace(n: int, scale: Fraction, source: Source) -> Tensor:
+    """Whole numbers ``[n]``, int64, with ``P(x)`` proportional to ``exp(-|x| / scale)``: exactly, without rounding.
+
+    Only whole random numbers and comparisons are used, so the tails are as they should be, too.
+    Canonne, Kamath, Steinke: The Discrete Gaussian for Differential Privacy, NeurIPS 2020, Algorithm 2.
+    """
+    return torch.tensor([_one(scale.numerator, scale.denominator, source) for _ in range(n)], dtype=torch.int64)
+
+
+def _one(t: int, s: int, source: Source) -> int:
+    """One draw at scale t/s."""
+    while True:
+        u = source.below(t)
+        if not _decays(u, t, source):
+            continue
+        v = 0
+        while _decays(1, 1, source):
+            v += 1
+        size = (u + t * v) // s
+        negative = source.below(2) == 1
+        if not (negative and size == 0):  # zero must not be twice as likely
+            return -size if negative else size
+
+
+def _decays(a: int, b: int, source: Source) -> bool:
+    """True with probability ``exp(-a/b)``, for a <= b (the same paper, Algorithm 1)."""
+    k = 1
+    while source.below(b * k) < a:
+        k += 1
+    return k % 2 == 1
+
+
+def checked_epsilon(value: float) -> Fraction:
+    """The number as it is written: 0.1 is one tenth.
+
+    Raises:
+        ConfigError: it is not a number of at least a millionth.
+    """
+    if not _LEAST <= value < float("inf"):
+        raise ConfigError(f"describe_epsilon must be a number of at least {_LEAST:g}, such as 1, got {value}")
+    return Fraction(repr(float(value)))
+
+
+def noisy_counts(counts: Tensor, epsilon: float, source: Source | None = None) -> Tensor:
+    """Class counts ``[C]`` with discrete Laplace noise of scale 1/epsilon; negative ones become 0.
+
+    One sample more or less changes one count by 1, so these are epsilon-differentially private for it, and so is
+    whatever is computed from them. A sample whose label is changed moves two counts: 2 epsilon.
+
+    Args:
+        source: of the noise. Default: the operating system's, which nobody can repeat.
+    """
+    noise = discrete_laplace(len(counts), 1 / checked_epsilon(epsilon), source or Secret())
+    return (counts + noise).clamp(min=0)
+
+
+class KeyedCounts:
+    """What each client of a simulation tells of its class counts: the same whenever it is asked.
+
+    Args:
+        epsilon: of `noisy_counts`.
+        seed: the run's.
+    """
+
+    def __init__(self, epsilon: float, seed: int) -> None:
+        self.epsilon, self.seed = epsilon, seed
+
+    def __call__(self, client: int, counts: Tensor) -> Tensor:
+        return noisy_counts(counts, self.epsilon, Keyed(generator(self.seed, "told", client)))
+
+
+class Hidden(Data):
+    """Data that cannot be read: what a client says at joining may be made of its noisy counts alone."""
+
+    def __init__(self) -> None:
+        """Nothing is in it."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        raise MethodError("describe reads the client's data; with describe_epsilon it may use c.counts() and no more")
+
+
+def says(method: Method, net: Net) -> list[str]:
+    """Names of what a client says at joining, beside its number of samples.
+
+    Raises:
+        MethodError: it does not follow from class counts.
+    """
+    found: list[Bundle] = []
+    for group in (0, 1):  # the only thing, beside data, in which two clients with equal counts differ
+        counts, hidden = torch.arange(net.classes), Hidden()
+        made_up = Client(0, hidden, hidden, net, Recipe(), Bundle(), Bundle(), group=group, told=counts)
+        found.append(method.describe(made_up))
+    for name, t in found[0].items():
+        if name not in found[1] or not torch.equal(t, found[1][name]):
+            raise MethodError(f"it says its {name} at joining, which does not follow from class counts")
+    return sorted(found[0])
+
+
+def says_at_joining(method: Method, net: Net) -> bool:
+    """Whether a client says anything at joining, beside its number of samples."""
+    try:
+        return bool(says(method, net))
+    except MethodError:
+        return True
+
+
+def require_counts(method: Method, net: Net) -> None:
+    """Makes sure that noise on class counts covers what clients say at joining.
+
+    Raises:
+        ConfigError: they say something else, or nothing at all.
+    """
+    name = type(method).__name__
+    try:
+        said = says(method, net)
+    except MethodError as e:
+        raise ConfigError(f"describe_epsilon cannot protect clients of {name}: {e}; leave it out") from e
+    if not said:
+        raise ConfigError(
+            f"clients of {name} say nothing of their classes at joining, so describe_epsilon has nothing to protect; "
+            "leave it out (fedkin list methods shows what the server learns)"
+        )

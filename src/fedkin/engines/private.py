@@ -1,0 +1,138 @@
+"""Local training that hides single samples (DP-SGD): what is different from plain SGD, and what it spent."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedkin.core import Batch, Bundle, ConfigError, Data, MethodError, ModelError, Net, Recipe, Train, cross_entropy
+from fedkin.core.seeds import generator
+from fedkin.engines.noise import Keyed, Secret, Source
+
+_NUMBERS = 1 << 23  # numbers of single samples' gradients that are held at a time: 32 MiB
+
+
+@dataclass(frozen=True)
+class Private:
+    """How clients train privately.
+
+    Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy, CCS 2016.
+
+    Attributes:
+        noise: standard deviation of the noise on a sum of gradients, in units of ``clip``.
+        clip: longest gradient that a single sample may have.
+        secret: batches and noise from the operating system's generator: on real hosts, where others know the seed.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    noise: float
+    clip: float = 1.0
+    secret: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < math.inf:
+            raise ConfigError(f"dp_noise must be a number of at least 0, such as 1.0, got {self.noise}")
+        if not 0 < self.clip < math.inf:
+            raise ConfigError(f"dp_clip must be a number above 0, such as 1.0, got {self.clip}")
+
+    def steps(self, seed: int, *stream: int | str) -> PrivateSteps:
+        """For one request. No two requests may share a stream: the difference of two noisy gradients would have no
+        noise."""
+        return PrivateSteps(self, Secret() if self.secret else Keyed(generator(seed, "private", *stream)))
+
+
+class PrivateSteps:
+    """The steps of one request.
+
+    Attributes:
+        rate: the chance with which each sample is in a step's batch.
+        taken: steps so far.
+    """
+
+    def __init__(self, private: Private, source: Source) -> None:
+        self._private, self._source = private, source
+        self._expected = 1.0
+        self.rate, self.taken = 0.0, 0
+
+    def batches(self, n: int, recipe: Recipe) -> Iterator[tuple[bool, Tensor]]:
+        """As many batches as plain SGD takes; each sample is in each of them by chance: ``(epoch's end, index)``.
+
+        Batches differ in size and may be empty: that is what makes the noise hide more than it does on fixed ones.
+        """
+        if n == 0:
+            return
+        self._expected = float(min(recipe.batch, n))
+        self.rate = self._expected / n
+        per_epoch = math.ceil(n / recipe.batch)
+        for step in range(recipe.steps_for(n)):
+            self.taken += 1
+            index = (self._source.uniform(n) < self.rate).nonzero().flatten()
+            yield (step + 1) % per_epoch == 0, index
+
+    def gradient(self, request: Train, net: Net, w: Tensor, data: Data, index: Tensor, part: slice) -> Tensor:
+        """The loss's gradient in ``w[part]``: single samples' clipped, added up, noise on it, over the expected batch.
+
+        Raises:
+            MethodError: the request wants the very batches of another, whose noise would not add up as accounted for.
+        """
+        if request.batches is not None:
+            raise MethodError("private training draws new batches for every request; leave batches= out")
+        total = torch.zeros(part.stop - part.start, dtype=torch.float64)
+        for rows in index.split(max(1, _NUMBERS // len(w))) if len(index) else ():
+            g = each(request, net, w, data, rows)[:, part]
+            norms = torch.linalg.vector_norm(g, dim=1, dtype=torch.float64)
+            fine = norms.isfinite()  # one infinite gradient would drown the sum, and show
+            total += (self._private.clip / norms[fine]).clamp(max=1) @ g[fine].double()
+        if self._private.noise > 0:
+            total += self._private.noise * self._private.clip * self._source.normal(len(total))
+        return (total / self._expected).to(w.dtype)
+
+
+def each(request: Train, net: Net, w: Tensor, data: Data, rows: Tensor) -> Tensor:
+    """The gradient of a request's loss at single samples ``rows [B]``: ``[B, P]``."""
+    extra = {name: t[rows] for name, t in request.per_sample.items()}
+
+    def one(w: Tensor, x: Tensor, y: Tensor, extra: dict[str, Tensor]) -> Tensor:
+        own = Bundle({name: t[None] for name, t in extra.items()})
+        return request.loss(net, w, Batch(x[None], y[None]), Bundle({**request.aux, **own}))
+
+    gradients = vmap(grad(one), in_dims=(None, 0, 0, 0), randomness="different")  # dropout draws for every sample
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # layers that it takes one by one: LSTM
+        found: Tensor = gradients(w, data.x[rows], data.y[rows], extra)
+    return found
+
+
+def require_single_gradients(net: Net) -> None:
+    """Makes sure that a network's loss at one sample depends on no other, and has a gradient of its own.
+
+    Raises:
+        ModelError: it has batch normalisation or other statistics of its inputs, or layers that torch.func cannot take.
+    """
+    if net.batchnorm:
+        raise ModelError(
+            "dp_noise needs a network without batch normalisation, which mixes the samples of a batch; take one with "
+            "GroupNorm instead (torch.nn.GroupNorm(groups, channels)) or without normalisation, such as mlp or "
+            "small-cnn"
+        )
+    if net.buffers.start < net.buffers.stop:
+        raise ModelError(
+            f"dp_noise needs a network without running statistics, which would leave a client without noise; it has "
+            f"{', '.join(net.names[-(len(net.names) - len(net.layers())) :])}"
+        )
+    x = net.layout(torch.zeros(2, *net.shape))
+    try:
+        each(Train(net.w0, loss=cross_entropy), net.training(), net.w0, Data(x, torch.zeros(2).long()), torch.arange(2))
+    except (RuntimeError, NotImplementedError) as e:
+        raise ModelError(
+            f"dp_noise needs the gradient of single samples, which torch.func.vmap cannot find for this network "
+            f"(GRU layers, for example): {str(e).splitlines()[0]}"
+        ) from e

@@ -1,0 +1,100 @@
+"""Rules of aggregation keep the contract, and a method says rightly whether they cover what its server does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Rule, Train, Work, to_all
+from fedkin.engines import Plan
+from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
+from fedkin.testing import RuleBroken, check_method
+from fedkin.testing.trial import Setting, play
+
+KINDS: tuple[Any, ...] = ("median", "trimmed", "krum", "norm")
+PLAIN: dict[str, Method] = {"fedavg": FedAvg(), "ifca": IFCA(clusters=2), "da-pfl": DAPFL(),
+                            "ifca-cam": CAM(inner=IFCA(clusters=2), warmup=1)}  # fmt: skip
+NOT_COVERED = {
+    "local": "nothing is merged",
+    "fedmgda": "updates are merged by weights that solve a problem of their own, which may be anywhere",
+    "creff": "gradients of the classifier are averaged class by class",
+    "fedproto": "prototypes are averaged class by class",
+    "fedgh": "the server trains on what is sent",
+    "fedfomo": "clients mix for themselves, by what each model is worth on their data",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_contract_holds_under_every_rule(name: str, kind: Any) -> None:
+    """Faults, resuming and odd federations included; rules work on the server, so one engine will do."""
+    check_method(PLAIN[name], engines=[], rule=Rule(kind, share=0.3))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
+    """Whoever is not listed above runs under a rule and asks for it; the others are refused before anything is done."""
+    method = get_method(name)
+    if name not in NOT_COVERED:
+        assert method.robust
+        check_method(method, engines=[], rules=["robust"])
+        return
+    with pytest.raises(ConfigError, match=rf"aggregation = 'krum' cannot be used with {type(method).__name__}: "):
+        play(method, Setting(plan=Plan(1, rule=Rule("krum"))))
+
+
+def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
+    """Fed-CAM around a method of one's own that does not say so is refused by that method's name."""
+
+    @dataclass(frozen=True)
+    class Own(Method):
+        def init(self, r: Round) -> Bundle:
+            return Bundle()
+
+        def distribute(self, s: Bundle, r: Round) -> Download:
+            return to_all()
+
+        def client_update(self, c: Client) -> Work:
+            yield Train(c.w0)
+            return Bundle()
+
+        def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+            return s
+
+        def relations(self, s: Bundle, r: Round) -> Tensor:
+            return torch.zeros(len(r.roster), dtype=torch.int64)
+
+    CAM(inner=IFCA()).require_robust(Rule("median"))
+    CAM(inner=Own()).require_robust(Rule())
+    with pytest.raises(ConfigError, match="cannot be used with Own: its server"):
+        CAM(inner=Own()).require_robust(Rule("median"))
+
+
+@dataclass(frozen=True)
+class Boast(Method):
+    """Says that rules cover it, and averages without them."""
+
+    robust = True
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=up.model.mean(0))
+
+
+def test_a_method_that_boasts_is_found() -> None:
+    """robust = True and a mean of its own: the contract says what is missing."""
+    with pytest.raises(RuleBroken, match=r"'robust': it says robust = True, yet its server never uses r\.mean"):
+        check_method(Boast(), engines=[], rules=["robust"])

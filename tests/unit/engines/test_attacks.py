@@ -1,0 +1,246 @@
+"""Attackers in the simulator: who they are, what they send, and that nothing else is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedkin
+from fedkin.core import Bundle, ConfigError, Rule, RunFolderError
+from fedkin.data import Dirichlet, federate, load
+from fedkin.engines import Attack, Job, Loop, Message, Plan, Simulation, begin, rounds
+from fedkin.evaluate import final_by_client
+from fedkin.methods import DAPFL, IFCA, FedAvg, FedProto, Local
+from fedkin.testing.toys import federation, network
+from toys import close
+
+
+def falsified(kind: Any, received: Bundle, upload: Bundle, *, client: int = 0, round: int = 1, seed: int = 0) -> Bundle:
+    return Attack(kind, 0.2, seed).falsified(client, round, received, upload)
+
+
+# ---- what is sent -------------------------------------------------------------------------------------------------
+def test_the_update_is_turned_round() -> None:
+    """From (1, 2) to (4, 0): sent is (1, 2) - (3, -2) = (-2, 4)."""
+    sent = falsified("sign-flip", Bundle(model=torch.tensor([1.0, 2])), Bundle(model=torch.tensor([4.0, 0])))
+    close(sent.model, [-2, 4])
+
+
+def test_the_update_is_sent_a_hundredfold() -> None:
+    """From (1, 2) to (4, 0): sent is (1, 2) + (300, -200)."""
+    sent = falsified("scale", Bundle(model=torch.tensor([1.0, 2])), Bundle(model=torch.tensor([4.0, 0])))
+    close(sent.model, [301, -198])
+
+
+def test_noise_is_as_long_as_the_update() -> None:
+    """Around what was sent, not around what was trained: its root mean square is the update's, 3."""
+    start = torch.full((40_000,), 7.0)
+    sent = falsified("random", Bundle(model=start), Bundle(model=start - 3))
+    noise = (sent.model - start).double()
+    close(noise.square().mean().sqrt(), 3, 0.05)
+    close(noise.mean(), 0, 0.05)
+
+
+def test_noise_is_drawn_anew_for_client_round_and_seed() -> None:
+    """And is the same when the same message is answered again."""
+    start, upload = Bundle(model=torch.zeros(9)), Bundle(model=torch.ones(9))
+    first = falsified("random", start, upload).model
+    assert torch.equal(first, falsified("random", start, upload).model)
+    for other in ({"client": 1}, {"round": 2}, {"seed": 1}):
+        assert not torch.equal(first, falsified("random", start, upload, **other).model)
+
+
+def test_the_start_is_found_among_the_models_of_all_clusters() -> None:
+    """IFCA sends a stack and gets back one model: measured is from the nearest, (10, 10), not from 0."""
+    received = Bundle(centres=torch.tensor([[0.0, 0], [10, 10]]), mask=torch.tensor([9, 9]))
+    close(falsified("sign-flip", received, Bundle(model=torch.tensor([9.0, 12]))).model, [11, 8])
+
+
+def test_a_tensor_of_another_shape_is_no_start() -> None:
+    """Same name, other shape: nothing to measure from but 0."""
+    received = Bundle(model=torch.ones(3), pull=torch.tensor(2.0))
+    close(falsified("scale", received, Bundle(model=torch.ones(2))).model, [100, 100])
+    close(falsified("sign-flip", received, Bundle(clamped=torch.tensor(3.0))).clamped, -3)
+    close(falsified("sign-flip", received, Bundle(pull=torch.tensor(3.0))).pull, 1)
+
+
+def test_whole_numbers_are_left_alone_and_nothing_is_written_into() -> None:
+    """The cluster a client says it chose stays; old tensors keep their values; names, shapes and types stay."""
+    received = Bundle(model=torch.ones(2))
+    upload = Bundle(model=torch.zeros(2, dtype=torch.float64), cluster=torch.tensor(1), empty=torch.zeros(0))
+    for kind in ("sign-flip", "scale", "random"):
+        sent = falsified(kind, received, upload)
+        assert int(sent.cluster) == 1
+        assert {n: (t.shape, t.dtype) for n, t in sent.items()} == {n: (t.shape, t.dtype) for n, t in upload.items()}
+        assert not bool(upload.model.any())
+        assert bool((received.model == 1).all())
+
+
+# ---- who attacks --------------------------------------------------------------------------------------------------
+def test_attackers_are_drawn_by_the_seed() -> None:
+    """As many as the share makes, rounded down, the same for every method of one seed."""
+    for total, share, count in ((20, 0.1, 2), (20, 0.3, 6), (10, 0.29, 2), (7, 0.5, 3)):
+        ids = Attack("scale", share, 4).clients(total)
+        assert len(set(ids)) == count
+        assert ids == sorted(ids)
+        assert set(ids) <= set(range(total))
+    assert Attack("scale", 0.3, 1).clients(20) != Attack("scale", 0.3, 2).clients(20)
+    assert Attack("scale", 0.3, 1).clients(20) == Attack("random", 0.3, 1).clients(20)
+    assert Attack().clients(20) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "flip", "share": 0.1}, "attack must be one of 'none', 'sign-flip', 'scale', 'random', got 'flip'"),
+        ({"kind": "scale", "share": 1.0}, r"attackers must be a share of the clients in \[0, 1\).* got 1.0"),
+        ({"kind": "scale", "share": -0.1}, "attackers must be a share .* got -0.1"),
+        ({"kind": "scale"}, "attack = 'scale' with attackers = 0: give both"),
+        ({"share": 0.2}, "attack = 'none' with attackers = 0.2: give both"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(fields: dict[str, Any], message: str) -> None:
+    """By the names that a file and a flag take."""
+    with pytest.raises(ConfigError, match=message):
+        Attack(**fields)
+
+
+def test_a_share_of_nobody_is_refused() -> None:
+    """A twentieth of ten clients would be an attack without attackers."""
+    with pytest.raises(ConfigError, match=r"attackers = 0.05 of 10 clients is nobody; one would be 1/10"):
+        Attack("scale", 0.05).clients(10)
+
+
+# ---- in the simulator ---------------------------------------------------------------------------------------------
+def simulation(method: Any = None, **more: Any) -> Simulation:
+    job = Job(method or FedAvg(), network("mlp"), fedkin.Recipe(epochs=1, batch=4, lr=0.1), federation(), seed=1)
+    return Simulation(Loop().start(job), 6, **more)
+
+
+def test_only_attackers_uploads_are_changed() -> None:
+    """Two of six clients: theirs are turned round, the others' are what they are without an attack."""
+    model = network("mlp").w0
+    messages = {i: Message("update", 1, 1, 0, Bundle(model=model)) for i in range(6)}
+    honest, _ = simulation().exchange(messages)
+    s = simulation(attack=Attack("sign-flip", 0.34, 3))
+    sent, _ = s.exchange(messages)
+    assert len(s.attackers) == 2
+    for i in range(6):
+        close(sent[i].model, 2 * model - honest[i].model if i in s.attackers else honest[i].model, 1e-6)
+    again, _ = s.exchange(messages)  # answered from memory: the same once more, not turned back
+    assert all(torch.equal(again[i].model, sent[i].model) for i in range(6))
+
+
+def test_attackers_predict_like_everybody() -> None:
+    """Evaluations are not falsified: figures of attackers are theirs."""
+    s, messages = simulation(attack=Attack("scale", 0.5)), {}
+    for i in range(6):
+        messages[i] = Message("evaluate", 1, 1, 0, Bundle(model=network("mlp").w0))
+    wanted, _ = simulation().exchange(messages)
+    got, _ = s.exchange(messages)
+    assert all(torch.equal(got[i].test, wanted[i].test) for i in range(6))
+
+
+def test_what_an_attacker_keeps_is_its_own_training() -> None:
+    """Its state is not falsified: with a method that sends nothing, an attack changes nothing at all."""
+    plan, net, recipe = Plan(2, seed=1), network("mlp"), fedkin.Recipe(epochs=1, batch=4, lr=0.1)
+    for method in (Local(), DAPFL()):
+        states = []
+        for attack in (None, Attack("scale", 0.5)):
+            s = simulation(method, attack=attack)
+            server = begin(method, net, plan)
+            next(rounds(method, net, recipe, s, plan, server))
+            states.append(s.states(server.acks))
+        for i in range(6):
+            assert torch.equal(states[0][i].model, states[1][i].model)
+
+
+def test_an_upload_beyond_the_bound_is_refused() -> None:
+    """The plan's bound comes first: what is refused reaches no rule."""
+    plan, net = Plan(1, bound=5.0, seed=1), network("mlp")
+    s = simulation(attack=Attack("scale", 0.34))
+    report = next(rounds(FedAvg(), net, fedkin.Recipe(epochs=3, batch=4, lr=0.3), s, plan, begin(FedAvg(), net, plan)))
+    assert set(report.refused) <= set(s.attackers)
+    assert report.refused
+    assert set(report.answered) | set(report.refused) == set(range(6))
+
+
+# ---- in a run -----------------------------------------------------------------------------------------------------
+def digits(method: Any, **more: Any) -> fedkin.Result:
+    data = federate(load("digits"), Dirichlet(alpha=0.5), clients=10, seed=0, samples_per_client=60)
+    return fedkin.run(method, data, "mlp", fedkin.Recipe(epochs=2, batch=10, lr=0.2), rounds=8, engine="loop",
+                      eval_every=8, **more)  # fmt: skip
+
+
+def honest(result: fedkin.Result) -> float:
+    false = result.summary.get("attack", {"clients": []})["clients"]
+    values = [v for i, v in final_by_client(result.clients).items() if i not in false]
+    return sum(values) / len(values)
+
+
+def test_the_mean_breaks_and_the_rules_hold() -> None:
+    """Three of ten clients send 100 times their update: chance under the mean, near the run without attackers else."""
+    clean = honest(digits(FedAvg()))
+    broken = digits(FedAvg(), attack="scale", attackers=0.3)
+    assert honest(broken) < 0.25 < 0.5 < clean
+    for rule in ("median", "trimmed", "krum", "norm"):
+        held = digits(FedAvg(), attack="scale", attackers=0.3, aggregation=rule, assumed_bad=0.3)
+        assert honest(held) > clean - 0.1, rule
+
+
+def test_the_summary_says_who_attacked() -> None:
+    """So that figures can be told of the others; without an attack there is nothing to say."""
+    result = digits(IFCA(clusters=2), attack="random", attackers=0.2)
+    assert result.summary["attack"] == {"kind": "random", "clients": Attack("random", 0.2, 0).clients(10)}
+    assert result.summary["config"]["run"]["attack"] == "random"
+    assert "attack" not in digits(FedAvg()).summary
+
+
+def test_every_client_honest_is_the_run_as_it_was() -> None:
+    """No attack and the mean: bit for bit the server of a run that does not name them."""
+    named = digits(DAPFL(), aggregation="mean", attack="none", attackers=0.0, assumed_bad=0.4, norm_factor=2.0)
+    assert torch.equal(named.server.state.bank, digits(DAPFL()).server.state.bank)
+
+
+def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """A rule for a method it does not cover, a share of nobody, a rule out of range: no folder is left behind."""
+    for method, how, message in (
+        (FedProto(), {"aggregation": "median"}, "aggregation = 'median' cannot be used with FedProto"),
+        (FedAvg(), {"attack": "scale", "attackers": 0.05}, "attackers = 0.05 of 10 clients is nobody"),
+        (FedAvg(), {"aggregation": "trimmed", "assumed_bad": 0.5}, "assumed_bad must be"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            digits(method, out=tmp_path / "run", **how)
+        assert not (tmp_path / "run").exists()
+
+
+def test_an_attacked_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    """Stopped after three rounds and resumed: attackers and noise are those of the run that was not stopped."""
+
+    def stop(report: Any, line: Any) -> None:
+        if report.round == 3:
+            raise KeyboardInterrupt
+
+    how = {"attack": "random", "attackers": 0.3, "aggregation": "krum", "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        digits(FedAvg(), on_round=stop, **how)
+    resumed = digits(FedAvg(), resume=True, **how)
+    whole = digits(FedAvg(), **{**how, "out": None})
+    assert torch.equal(resumed.server.state.model, whole.server.state.model)
+    assert resumed.clients == whole.clients
+    with pytest.raises(RunFolderError, match="belongs to a run with another config"):
+        digits(FedAvg(), resume=True, **{**how, "attackers": 0.2})
+
+
+def test_a_rule_reaches_the_plan() -> None:
+    """aggregation, assumed_bad and norm_factor are the rule's kind, share and factor: each changes the result."""
+    usual = digits(FedAvg(), aggregation="trimmed").server.state.model
+    other = digits(FedAvg(), aggregation="trimmed", assumed_bad=0.4).server.state.model
+    assert not torch.equal(usual, other)
+    usual = digits(FedAvg(), aggregation="norm").server.state.model
+    other = digits(FedAvg(), aggregation="norm", norm_factor=0.5).server.state.model
+    assert not torch.equal(usual, other)
+    assert Plan(1).rule == Rule()

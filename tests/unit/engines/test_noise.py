@@ -1,0 +1,220 @@
+"""Noise on what clients say: the right law, once for each client, and nothing said beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkin.core import (
+    Bundle,
+    Client,
+    ClientError,
+    ConfigError,
+    Download,
+    Method,
+    Recipe,
+    Round,
+    Train,
+    Work,
+    to_all,
+)
+from fedkin.core.seeds import generator
+from fedkin.engines import Engine, Job, KeyedCounts, Loop, Task, Workers
+from fedkin.engines.noise import (
+    Keyed,
+    Secret,
+    Source,
+    checked_epsilon,
+    discrete_laplace,
+    noisy_counts,
+    require_counts,
+    says,
+)
+from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
+from toys import federation, mlp
+
+COUNTS = torch.tensor([40, 0, 3])
+RECIPE = Recipe()
+
+
+# ---- the sampler ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scale", [Fraction(2), Fraction(1, 3), Fraction(10, 7)], ids=str)
+def test_the_law_of_discrete_laplace(scale: Fraction) -> None:
+    """P(x) = tanh(1/2s) exp(-|x|/s): shares of 0, 1, -1 and 2 within four standard deviations, and the mean is 0."""
+    n = 4000
+    x = discrete_laplace(n, scale, Keyed(generator(1)))
+    for value in (0, 1, -1, 2):
+        p = math.tanh(1 / (2 * scale)) * math.exp(-abs(value) / scale)
+        assert abs(int((x == value).sum()) - n * p) <= 4 * math.sqrt(n * p) + 2
+    decay = math.exp(-1 / scale)
+    variance = 2 * decay / (1 - decay) ** 2
+    assert abs(float(x.double().mean())) <= 4 * math.sqrt(variance / n)
+
+
+def test_far_tails_are_drawn() -> None:
+    """At a scale of a million draws are about that far from 0, and not multiples of anything."""
+    x = discrete_laplace(300, Fraction(10**6), Keyed(generator(2)))
+    assert 8e5 < float(x.abs().double().mean()) < 1.2e6
+    assert math.gcd(*x.tolist()) == 1
+
+
+@given(n=st.integers(1, 1 << 80), seed=st.integers(0, 9))
+def test_whole_numbers_stay_below(n: int, seed: int) -> None:
+    """Also where one word of random bits is not enough."""
+    assert 0 <= Keyed(generator(seed)).below(n) < n
+    assert 0 <= Secret().below(n) < n
+
+
+def test_whole_numbers_are_even() -> None:
+    """Of 3000 draws below 6 every number comes 500 times, give or take four standard deviations."""
+    source = Keyed(generator(3))
+    found = torch.bincount(torch.tensor([source.below(6) for _ in range(3000)]), minlength=6)
+    assert len(found) == 6
+    assert float((found - 500).abs().max()) <= 4 * math.sqrt(3000 * 5 / 36)
+
+
+@pytest.mark.parametrize("source", [Keyed(generator(4)), Secret()], ids=["keyed", "secret"])
+def test_uniform_and_normal(source: Source) -> None:
+    """Means and variances of 20,000 draws within 6 standard deviations (the secret ones come anew in every test)."""
+    n = 20_000
+    u, z = source.uniform(n), source.normal(n)
+    assert u.dtype == z.dtype == torch.float64
+    assert 0 <= float(u.min()) <= float(u.max()) < 1
+    assert abs(float(u.mean()) - 0.5) < 6 / math.sqrt(12 * n)
+    assert abs(float(z.mean())) < 6 / math.sqrt(n)
+    assert abs(float(z.var()) - 1) < 6 * math.sqrt(2 / n)
+    assert abs(float((z.abs() > 1.96).double().mean()) - 0.05) < 6 * math.sqrt(0.05 * 0.95 / n)
+    assert len(source.uniform(0)) == len(source.normal(0)) == 0
+
+
+def test_secret_numbers_do_not_come_again() -> None:
+    """No seed repeats them; those of a generator are repeated by its seed."""
+    assert not torch.equal(Secret().normal(4), Secret().normal(4))
+    assert torch.equal(Keyed(generator(5)).normal(4), Keyed(generator(5)).normal(4))
+
+
+# ---- counts --------------------------------------------------------------------------------------------------------
+def test_an_epsilon_is_what_is_written() -> None:
+    """0.1 is a tenth, not the nearest sum of powers of two; what is no epsilon is refused."""
+    assert checked_epsilon(0.1) == Fraction(1, 10)
+    assert checked_epsilon(1e-5) == Fraction(1, 100_000)
+    for bad in (0.0, -1.0, math.nan, math.inf, 1e-7):
+        with pytest.raises(ConfigError, match=r"describe_epsilon must be a number of at least 1e-06, such as 1, got"):
+            checked_epsilon(bad)
+
+
+def test_counts_stay_counts() -> None:
+    """Whole, never negative; next to no noise at a huge epsilon; much of it at a small one."""
+    noisy = noisy_counts(COUNTS, 0.05, Keyed(generator(6)))
+    assert noisy.dtype == torch.int64
+    assert int(noisy.min()) >= 0
+    assert not torch.equal(noisy, COUNTS)
+    assert torch.equal(noisy_counts(COUNTS, 1000.0), COUNTS)
+
+
+def test_a_client_says_the_same_whenever_it_is_asked() -> None:
+    """A second draw would undo a part of the first; another client or seed has other noise."""
+    told, counts = KeyedCounts(0.1, seed=0), torch.full((10,), 100)
+    assert torch.equal(told(3, counts), told(3, counts))
+    assert not torch.equal(told(3, counts), told(4, counts))
+    assert not torch.equal(told(3, counts), KeyedCounts(0.1, seed=1)(3, counts))
+
+
+# ---- joining -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Asks(Method):
+    """Says a part of its data at joining."""
+
+    what: str = "y"
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))
+
+    def describe(self, c: Client) -> Bundle:
+        return Bundle(first=getattr(c.data, self.what)[:1], counts=c.counts())
+
+
+def said(method: Method, engine: Engine, round: int = 1) -> dict[int, Bundle]:
+    """What every client says at joining with noise of epsilon 0.02."""
+    job = Job(method, mlp(), RECIPE, federation(), 7, told=KeyedCounts(0.02, 7))
+    session = engine.start(job)
+    try:
+        tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in range(5)]
+        return {a.client: a.reply for a in session.map(tasks)}
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("engine", [Loop(), Workers(2)], ids=["loop", "workers"])
+def test_clients_say_noisy_counts(engine: Engine) -> None:
+    """DA-PFL's clients say the noisy counts, in whatever round they come; the number of samples is exact."""
+    for round in (1, 5):
+        for i, b in said(DAPFL(), engine, round).items():
+            data = federation()[i].train
+            assert torch.equal(b.counts, KeyedCounts(0.02, 7)(i, data.counts(3)))
+            assert int(b.size) == len(data)
+
+
+def test_what_follows_from_counts_follows_from_the_noisy_ones() -> None:
+    """CFIC's label is that of the noisy counts: of five clients at epsilon 0.02 some say another than their own."""
+    noisy = {i: int(b.label) for i, b in said(CFIC(feature="dominant"), Loop()).items()}
+    assert noisy == {i: int(KeyedCounts(0.02, 7)(i, s.train.counts(3)).argmax()) for i, s in enumerate(federation())}
+    assert noisy != {i: int(s.train.counts(3).argmax()) for i, s in enumerate(federation())}
+
+
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_nothing_else_can_be_said(what: str) -> None:
+    """While joining a run with noise a client's data cannot be read at all."""
+    with pytest.raises(ClientError, match=r"describe of client 0 failed in round 1: describe reads the client's data"):
+        said(Asks(what=what), Loop())
+
+
+def test_training_sees_the_data_as_they_are() -> None:
+    """Counts are noisy at joining only."""
+    job = Job(DAPFL(), mlp(), RECIPE, federation(), 7, told=KeyedCounts(0.01, 7))
+    (answer,) = Loop().start(job).map([Task("evaluate", 1, 1, Bundle(), Bundle())])
+    assert torch.equal(answer.reply.counts, federation()[1].train.counts(3))
+
+
+# ---- who can be protected ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", METHODS)
+def test_who_says_counts(name: str) -> None:
+    """DA-PFL and CFIC say what follows from counts; Oracle its group; nobody else says anything at joining.
+
+    So the methods that send class counts or class means with their uploads (FedProto, FedGH, CReFF), or train by
+    counts (FedRoD), cannot be run under the option and seem protected.
+    """
+    method = METHODS[name]()
+    if name in ("da-pfl", "cfic"):
+        require_counts(method, mlp())
+        assert says(method, mlp()) == [{"da-pfl": "counts", "cfic": "label"}[name]]
+        return
+    why = "says its group at joining, which does not follow" if name == "oracle" else "say nothing of their classes"
+    with pytest.raises(ConfigError, match=why):
+        require_counts(method, mlp())
+
+
+def test_refusals_name_the_method() -> None:
+    """Also that of a wrapped one; CFIC's lazy clients say their label with a model, where no noise is."""
+    with pytest.raises(ConfigError, match=r"describe_epsilon cannot protect clients of CAM: it says its group"):
+        require_counts(CAM(inner=Oracle()), mlp())
+    with pytest.raises(ConfigError, match=r"clients of CFIC say nothing of their classes at joining"):
+        require_counts(CFIC(register="lazy"), mlp())
+    with pytest.raises(ConfigError, match=r"describe_epsilon cannot protect clients of Asks: describe reads"):
+        require_counts(Asks(), mlp())

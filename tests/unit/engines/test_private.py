@@ -1,0 +1,294 @@
+"""Private training: clipped sample by sample, on batches by chance, with the right noise, never used twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkin.core import (
+    Batch,
+    Bundle,
+    Client,
+    ClientError,
+    ConfigError,
+    Data,
+    ModelError,
+    Net,
+    Recipe,
+    Train,
+    cross_entropy,
+)
+from fedkin.core.method import Method, Work
+from fedkin.core.seeds import generator
+from fedkin.engines import Job, Loop, Private, Task, Workers
+from fedkin.engines.loop import sgd
+from fedkin.engines.noise import Keyed
+from fedkin.engines.private import PrivateSteps, each, require_single_gradients
+from fedkin.functional.losses import head_loss
+from fedkin.methods import Ditto, FedAvg, FedRep
+from fedkin.models import get_model
+from toys import blobs, close, federation, mlp, mlp_with_batchnorm, vector_net
+
+QUIET = Private(noise=0.0, clip=1e9)
+
+
+def steps(private: Private = QUIET, seed: int = 0) -> PrivateSteps:
+    return private.steps(seed, "test")
+
+
+def squares(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """1/2 (net(x) - 1)^2, the mean over the batch."""
+    return 0.5 * (net(w, batch.x)[:, 0] - 1).square().mean()
+
+
+# ---- the gradient --------------------------------------------------------------------------------------------------
+def test_without_noise_and_clipping_it_is_sgd() -> None:
+    """On whole batches (rate 1) with momentum, decay, both proximal terms, a linear term and a head loss."""
+    net, data = mlp(), blobs(12, [1.0, 1.0, 1.0], 0)
+    recipe = Recipe(steps=5, batch=12, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False)
+    center, linear = net.fresh("c"), 0.01 * net.fresh("l")
+    z = net.features_and_logits(net.w0, data.x)[0].detach()
+    requests = [
+        Train(net.w0),
+        Train(net.w0, center=center, mu=0.3),
+        Train(net.w0, center=center, mu=0.3, prox_after=True, only=net.body),
+        Train(net.w0, linear=linear, clip=0.5, only=net.head),
+        Train(net.w0).beside(torch.randn(12, 3, generator=generator(1))),
+        Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z)),
+    ]
+    for request in requests:
+        plain = sgd(request, data, net, recipe, generator(0))
+        private = sgd(request, data, net, recipe, generator(0), steps())
+        close(private, plain, 1e-6)
+        assert not torch.equal(private, request.start)
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "cam-lenet"])
+def test_networks_of_the_catalogue(name: str) -> None:
+    """Convolutions and pooling, in the memory layout that they are fastest in: rows are the gradients one by one."""
+    net = Net(lambda: get_model(name, (1, 16, 16), 3), (1, 16, 16), 3)
+    x = net.layout(torch.randn(4, 1, 16, 16, generator=generator(0)))
+    data = Data(x, torch.tensor([0, 1, 2, 0]))
+    rows = each(Train(net.w0), net.training(), net.w0, data, torch.arange(4))
+    for i in range(4):
+        w = net.w0.requires_grad_(True)
+        loss = cross_entropy(net.training(), w, Batch(x[i : i + 1], data.y[i : i + 1]), Bundle())
+        close(rows[i], torch.autograd.grad(loss, w)[0], 1e-6)
+
+
+def test_samples_are_clipped_one_by_one() -> None:
+    """Linear model at w = 0, loss 1/2 (<w, x> - 1)^2: gradients -x. x = (3, 4), (0, .5), clip 1: -(.6, .8) - (0, .5).
+
+    Divided by the expected batch of 2; clipping their mean (-1.5, -2.25) instead would give (-.55, -.83).
+    """
+    net, data = vector_net(0.0, 0.0), Data(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
+    w = sgd(Train(net.w0, loss=squares), data, net, Recipe(steps=1, batch=2, lr=1.0), generator(0),
+            steps(Private(0.0, clip=1.0)))  # fmt: skip
+    close(w, [0.3, 0.65], 1e-6)
+
+
+def test_only_the_moving_part_counts_for_the_clip() -> None:
+    """The same with the first number standing still: gradients 0 4 and 0 .5, clipped to 1 and .5."""
+    net, data = vector_net(0.0, 0.0), Data(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
+    part = slice(1, 2)
+    request = Train(net.w0, loss=squares, only=part)
+    g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
+    assert [i.tolist() for _, i in g.batches(2, Recipe(steps=1, batch=2))] == [[0, 1]]
+    close(g.gradient(request, net, net.w0, data, torch.arange(2), part), [-0.75], 1e-6)
+
+
+def test_an_infinite_gradient_does_not_drown_the_sum() -> None:
+    """A sample whose gradient is not finite takes no part: else the sum would show that it is there."""
+    net, data = vector_net(0.0), Data(torch.tensor([[math.inf], [0.5]]), torch.zeros(2).long())
+    g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
+    list(g.batches(2, Recipe(steps=1, batch=2)))
+    close(g.gradient(Train(net.w0, loss=squares), net, net.w0, data, torch.arange(2), slice(0, 1)), [-0.25], 1e-6)
+
+
+def test_many_samples_are_taken_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum does not depend on how many gradients fit into memory at a time."""
+    net, data = mlp(), blobs(30, [1.0, 1.0, 1.0], 0)
+    recipe = Recipe(steps=3, batch=30, lr=0.1)
+    whole = sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1)))
+    monkeypatch.setattr("fedkin.engines.private._NUMBERS", 7 * net.size)
+    close(sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1))), whole, 1e-6)
+
+
+# ---- batches and noise ---------------------------------------------------------------------------------------------
+def test_batches_by_chance() -> None:
+    """n = 50, batches of 10: each sample is in a batch with chance 1/5, whatever else is in it; 5 steps an epoch."""
+    g = steps()
+    drawn = list(g.batches(50, Recipe(epochs=200, batch=10)))
+    assert (len(drawn), g.taken, g.rate) == (1000, 1000, 0.2)
+    assert [end for end, _ in drawn[:10]] == [False, False, False, False, True] * 2
+    sizes = torch.tensor([len(index) for _, index in drawn], dtype=torch.float64)
+    assert abs(float(sizes.mean()) - 10) < 4 * math.sqrt(8 / 1000)
+    assert abs(float(sizes.var()) - 8) < 1.6  # binomial: 50 * .2 * .8
+    often = torch.bincount(torch.cat([index for _, index in drawn]), minlength=50)
+    assert float((often - 200).abs().max()) < 4.5 * math.sqrt(160)
+
+
+def test_small_clients_are_whole_batches() -> None:
+    """Fewer samples than a batch: all of them in every step, and the sum is divided by their number."""
+    g = steps()
+    assert [i.tolist() for _, i in g.batches(3, Recipe(steps=2, batch=10))] == [[0, 1, 2]] * 2
+    assert g.rate == 1.0
+    assert list(steps().batches(0, Recipe())) == []
+
+
+def test_the_noise_has_the_size_that_was_asked_for() -> None:
+    """noise 2, clip .5, batches of 4: standard deviation 2 * .5 / 4 = .25 in every step, also on an empty batch."""
+    net = vector_net(*[0.0] * 4000)
+    data = Data(torch.zeros(8, 4000), torch.zeros(8).long())
+    g = PrivateSteps(Private(2.0, 0.5), Keyed(generator(0)))
+    list(g.batches(8, Recipe(steps=1, batch=4)))
+    for index in (torch.arange(8), torch.arange(0)):
+        found = g.gradient(Train(net.w0, loss=squares), net, net.w0, data, index, slice(0, 4000))
+        assert abs(float(found.std()) - 0.25) < 4 * 0.25 / math.sqrt(2 * 4000)
+        assert abs(float(found.mean())) < 4 * 0.25 / math.sqrt(4000)
+
+
+# ---- through an engine ---------------------------------------------------------------------------------------------
+def answers(method: Method, private: Private, engine: Any = None, received: Bundle | None = None) -> list[Any]:
+    net = mlp()
+    job = Job(method, net, Recipe(epochs=2, batch=4, lr=0.1), federation(), 3, private=private)
+    session = (engine or Loop()).start(job)
+    try:
+        tasks = [Task("update", i, 1, received or Bundle(model=net.w0), Bundle()) for i in range(3)]
+        return sorted(session.map(tasks), key=lambda a: a.client)
+    finally:
+        session.close()
+
+
+def test_every_engine_counts_the_steps() -> None:
+    """Clients of 9, 23 and 14 samples in batches of 4, two epochs: 2 * 3, 2 * 6 and 2 * 4 steps; and equal vectors."""
+    loop, workers = answers(FedAvg(), Private(1.0)), answers(FedAvg(), Private(1.0), Workers(2))
+    assert [a.spent for a in loop] == [{4 / 9: 6}, {4 / 23: 12}, {4 / 14: 8}]
+    for a, b in zip(loop, workers, strict=True):
+        assert a.spent == b.spent
+        assert torch.equal(a.reply.model, b.reply.model)
+
+
+def test_all_trainings_of_a_round_are_counted() -> None:
+    """Ditto trains two models; FedRep 3 epochs on the head and then the body by the recipe's 2."""
+    assert [a.spent for a in answers(Ditto(), Private(1.0))] == [{4 / 9: 12}, {4 / 23: 24}, {4 / 14: 16}]
+    body = Bundle(body=mlp().w0[mlp().body])
+    assert [a.spent[4 / 9] for a in answers(FedRep(head_epochs=3), Private(1.0), received=body)[:1]] == [9 + 6]
+
+
+def test_runs_repeat_by_seed_and_secrets_do_not() -> None:
+    """In a simulation noise comes from the seed; on a host the seed is known to others, so it comes from elsewhere."""
+    first, again = answers(FedAvg(), Private(1.0)), answers(FedAvg(), Private(1.0))
+    assert torch.equal(first[0].reply.model, again[0].reply.model)
+    first, again = (answers(FedAvg(), Private(1.0, secret=True)) for _ in range(2))
+    assert not torch.equal(first[0].reply.model, again[0].reply.model)
+    assert not torch.equal(first[0].reply.model, answers(FedAvg(), Private(1.0))[0].reply.model)
+
+
+@dataclass(frozen=True)
+class Twice(Method):
+    """Trains from one start twice, on batches of its own or on the same."""
+
+    same: bool = False
+
+    def init(self, r: Any) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Any) -> Any:
+        raise NotImplementedError
+
+    def aggregate(self, s: Bundle, r: Any, up: Bundle) -> Bundle:
+        return s
+
+    def client_update(self, c: Client) -> Work:
+        a, b = yield (Train(c.received.model), Train(c.received.model, batches=0 if self.same else None))
+        return Bundle(a=a, b=b)
+
+
+def test_no_noise_is_used_twice() -> None:
+    """Two equal requests have noise of their own: from their difference nobody could take it off."""
+    for a in answers(Twice(), Private(1.0)):
+        assert not torch.allclose(a.reply.a, a.reply.b, atol=1e-2)
+
+
+def test_the_batches_of_another_request_are_refused() -> None:
+    """Two noisy gradients of one batch tell more about it than they are accounted for."""
+    with pytest.raises(ClientError, match=r"update of client 0 failed .*new batches for every request; leave batches="):
+        answers(Twice(same=True), Private(1.0))
+
+
+def test_plain_training_is_untouched() -> None:
+    """A job without the option draws the batches and takes the steps that it took before there was one."""
+    net, shards = mlp(), federation()
+    (answer,) = (
+        Loop()
+        .start(Job(FedAvg(), net, Recipe(batch=4), shards, 3))
+        .map([Task("update", 1, 2, Bundle(model=net.w0), Bundle())])
+    )
+    wanted = sgd(Train(net.w0), shards[1].train, net, Recipe(batch=4), generator(3, "batches", "update", 2, 1, 0))
+    assert torch.equal(answer.reply.model, wanted)
+    assert answer.spent == {}
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((-1.0,), r"dp_noise must be a number of at least 0, such as 1.0, got -1.0"),
+        ((math.inf,), r"dp_noise must be a number of at least 0"),
+        ((1.0, 0.0), r"dp_clip must be a number above 0, such as 1.0, got 0.0"),
+        ((1.0, math.nan), r"dp_clip must be a number above 0"),
+    ],
+)
+def test_numbers_out_of_range(values: tuple[float, ...], message: str) -> None:
+    """Each error names the setting, the range and the value."""
+    with pytest.raises(ConfigError, match=message):
+        Private(*values)
+
+
+def test_networks_that_mix_samples_are_refused() -> None:
+    """Batch normalisation with what to take instead, and any other running statistics."""
+    with pytest.raises(ModelError, match=r"without batch normalisation.*GroupNorm.*mlp or small-cnn"):
+        require_single_gradients(mlp_with_batchnorm())
+    moving = nn.Sequential(nn.Conv1d(1, 2, 1), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(),
+                           nn.Linear(8, 3))  # fmt: skip
+    with pytest.raises(ModelError, match=r"without running statistics.*1.running_mean, 1.running_var"):
+        require_single_gradients(Net(lambda: moving, (1, 4), 3))
+    grouped = nn.Sequential(nn.Conv1d(1, 2, 1), nn.GroupNorm(1, 2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(8, 3))
+    require_single_gradients(Net(lambda: grouped, (1, 4), 3))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a linear one."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.rnn, self.head = kind(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.rnn(x)[0][:, -1])
+        return out
+
+
+def test_networks_without_single_gradients_are_refused() -> None:
+    """Before anything is trained, with the reason: a GRU, which torch.func cannot take; an LSTM it can."""
+    require_single_gradients(Net(lambda: Recurrent(nn.LSTM), (5, 3), 2))
+    with pytest.raises(ModelError, match=r"gradient of single samples, which torch.func.vmap cannot find"):
+        require_single_gradients(Net(lambda: Recurrent(nn.GRU), (5, 3), 2))
+
+
+def test_dropout_differs_from_sample_to_sample() -> None:
+    """Two equal samples have two masks, as in a batch; equal runs have equal ones."""
+    net = Net(lambda: nn.Sequential(nn.Linear(4, 20), nn.Dropout(0.5), nn.Linear(20, 3)), (4,), 3)
+    data = Data(torch.ones(2, 4), torch.zeros(2).long())
+    torch.default_generator.manual_seed(0)
+    rows = each(Train(net.w0), net.training(), net.w0, data, torch.arange(2))
+    assert not torch.equal(rows[0], rows[1])
+    job = Job(FedAvg(), net, Recipe(batch=2), [replace(federation()[0], train=data)], 0, private=Private(1.0))
+    a, b = (list(Loop().start(job).map([Task("update", 0, 1, Bundle(model=net.w0), Bundle())])) for _ in range(2))
+    assert torch.equal(a[0].reply.model, b[0].reply.model)
