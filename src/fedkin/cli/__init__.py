@@ -1,4 +1,4 @@
-"""The front door: ``fedkin run | compare | resume | list | demo``."""
+"""The front door: ``fedkin run | compare | resume | list | demo``, and ``keys | link | status`` for real hosts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
+_OWN_HELP = ("compare", "keys", "link", "node", "status", "submit")  # commands that explain themselves
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -22,6 +23,14 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
                                  several methods and seeds side by side, Local and FedAvg always among them
   fedkin resume FOLDER           go on with an interrupted run or comparison
   fedkin list [methods|partitions|models|data]
+
+  fedkin keys authority|server|node FOLDER
+                                 certificates and keys for real hosts
+  fedkin link [FOLDER]           what nodes connect to, and who may
+  fedkin node --data PATH --client-id NAME [flags]
+                                 a client on its own host; its data stay there
+  fedkin submit FILE.toml        hands a run to the link: the same file as for fedkin run
+  fedkin status [FOLDER]         runs and nodes of a link
 
   fedkin run METHOD --help shows the flags, those of the method among them.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 130 interrupted (Ctrl-C)."""
@@ -52,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(args: list[str]) -> int:
     first, second = [*args, "", ""][:2]
     # `fedkin run --help` is asked here; `fedkin run METHOD --help` is that method's to answer
-    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first != "compare"):
+    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first not in _OWN_HELP):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":
@@ -62,7 +71,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -70,6 +79,11 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "resume": commands.resume_command,
         "list": commands.list_command,
         "demo": commands.demo_command,
+        "keys": hosts.keys_command,
+        "link": hosts.link_command,
+        "status": hosts.status_command,
+        "node": nodes.node_command,
+        "submit": nodes.submit_command,
     }
     if name not in known:
         from fedkin.core.errors import ConfigError, nearest

@@ -65,6 +65,11 @@ def pair() -> tuple[bytes, bytes]:
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), shown
 
 
+def until(certificate: bytes) -> datetime:
+    """When a certificate (PEM) runs out. Raises ValueError if it cannot be read."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
 def _started(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, span: timedelta
 ) -> x509.CertificateBuilder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 
@@ -32,7 +33,6 @@ class Fleet:
 
     Attributes:
         training_s: seconds that clients spent in local training in the last round, added up, by their own word.
-        events: what happened to clients, newest last: ``(round, client, text)``.
     """
 
     def __init__(self, post: Post, settings: Settings, members: Members, clock: Clock | None = None) -> None:
@@ -45,7 +45,6 @@ class Fleet:
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
         self._spent: dict[int, dict[float, int]] = {}
         self.training_s = 0.0
-        self.events: list[tuple[int, str, str]] = []
 
     # ---- before the first round -----------------------------------------------------------------------------------
     def gather(self) -> Card:
@@ -214,5 +213,7 @@ class Fleet:
         return self.members.listed[i].client
 
     def _say(self, round: int, name: str, text: str) -> None:
-        self.events.append((round, name, text))
         log.warning("round %d, %s: %s", round, name, text)
+        line = {"round": round, "client": name, "what": text}
+        with (self.members.path.parent / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

@@ -14,7 +14,7 @@ import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +151,31 @@ def certificate_fingerprint(path: Path) -> str:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).digest().hex(":").upper()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is not a certificate in PEM format ({error})") from error
+
+
+def check_server(folder: Path) -> datetime:
+    """When the certificate of the link's keys in a folder runs out.
+
+    Raises:
+        ConfigError: a file is missing, the certificate cannot be read or has run out.
+    """
+    for name in (CA, SERVER, SERVER_KEY):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder / name} is missing; make an authority first: fedkin keys authority {folder} --host HOST, "
+                "with the name or address by which nodes will reach this link"
+            )
+    certificate_fingerprint(folder / CA)
+    try:
+        until: datetime = _certificates().until((folder / SERVER).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{folder / SERVER} is not a certificate in PEM format ({error})") from error
+    if until < datetime.now(UTC):
+        raise ConfigError(
+            f"{folder / SERVER} ran out on {until:%Y-%m-%d}, no node would trust it; move it and {SERVER_KEY} away and "
+            f"make another: fedkin keys server {folder} --host HOST"
+        )
+    return until
 
 
 def _authority(folder: Path, until: datetime) -> Authority:

@@ -15,7 +15,7 @@ from typing import IO
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.hosts.control import Changes, Control
 from fedkin.hosts.gate import Gate, client_context, failed, server_context
-from fedkin.hosts.keys import CA, SERVER, SERVER_KEY, certificate_fingerprint, key_fingerprint
+from fedkin.hosts.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
 from fedkin.hosts.offline import check_version, environment, program, write_connection
 from fedkin.hosts.ports import answers, free_port, listening
 from fedkin.hosts.programs import Program, wait_until
@@ -248,7 +248,7 @@ def told(changes: Changes, settings: LinkSettings) -> list[str]:
 
 def flower_home(folder: Path) -> Path:
     """The folder of Flower's own files in a link's folder."""
-    return folder / "flower"
+    return folder / "flwr"
 
 
 def find_link(folder: Path) -> Control:
@@ -265,13 +265,7 @@ def find_link(folder: Path) -> Control:
 
 def _check_keys(settings: LinkSettings) -> None:
     folder = settings.key_folder
-    for name in (CA, SERVER, SERVER_KEY):
-        if not (folder / name).is_file():
-            raise ConfigError(
-                f"{folder / name} is missing; make an authority first: fedkin keys authority {folder} --host HOST, "
-                "with the name or address by which nodes will reach this link"
-            )
-    certificate_fingerprint(folder / CA)
+    check_server(folder)
     server_context(folder / SERVER, folder / SERVER_KEY)
     for path in settings.node_folder.glob("*.pub"):
         key_fingerprint(path)

@@ -16,13 +16,14 @@ from fedkin.core.errors import EngineError
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 
 # Runs in the new process before the program: Linux is asked to end it when its starter dies in whatever way, so that
-# no SuperLink is left behind that holds the port and the database
+# no SuperLink is left behind that holds the port and the database. What it writes, models among it, is for us alone
 _LAUNCH = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
+os.umask(0o077)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from fedkin.hosts.post import Post
 from fedkin.identity import network_mark
 from fedkin.methods import get_title
 from fedkin.models.start import factory
-from fedkin.report.folder import write_atomic
 from fedkin.runner import plan_of
 
 log = logging.getLogger("fedkin.hosts")
@@ -66,7 +64,6 @@ def serve(
     with one_thread():
         result = follow(course, fleet, here, on_round)
         _keep(course, fleet, plan, result, recipe)
-    _write_events(folder, fleet)
     return result
 
 
@@ -86,10 +83,3 @@ def _only_simulated(settings: Settings) -> None:
                 f"[run] {name} makes up in a simulation what happens by itself on real hosts; leave it out ({name} = "
                 f"{getattr(run, name)!r})"
             )
-
-
-def _write_events(folder: Path, fleet: Fleet) -> None:
-    lines = [json.dumps({"round": r, "client": c, "what": text}) + "\n" for r, c, text in fleet.events]
-    former = folder / "events.jsonl"
-    text = former.read_text(encoding="utf-8") if former.exists() else ""
-    write_atomic(former, (text + "".join(lines)).encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.config import Settings, settings_from
-from fedkin.core import ConfigError
+from fedkin.core import ConfigError, FedkinError
 from fedkin.course import Result
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
@@ -48,6 +48,12 @@ def run_submitted(post: Post, config: Mapping[str, Any], started: float) -> Resu
         accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
-    result = serve(settings, post, folder, on_round=on_round)
-    write_page(folder)
+    (folder / "failed.txt").unlink(missing_ok=True)
+    try:
+        result = serve(settings, post, folder, on_round=on_round)
+        write_page(folder)
+    except (FedkinError, OSError) as e:  # for whoever follows the folder: this process has no screen
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failed.txt").write_text(f"{e}\n", encoding="utf-8")
+        raise
     return result

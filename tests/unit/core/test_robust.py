@@ -29,7 +29,7 @@ def column(*values: float) -> Tensor:
 
 def of(rule: Rule, values: list[float], weights: list[float] | None = None) -> float:
     rows = column(*values)
-    return float(rule.mean(rows, torch.tensor(weights) if weights else torch.ones(len(values))))
+    return float(rule.mean(rows, torch.tensor(weights or [1.0] * len(values), dtype=torch.float64)))
 
 
 def round_(sizes: list[int], **more: Any) -> Round:
@@ -47,6 +47,7 @@ def round_(sizes: list[int], **more: Any) -> Round:
         ([1, 2, 3], [1, 1, 2], 2.5),  # up to 2: exactly half of 4
         ([1, 2, 3], [2, 0, 2], 2.0),  # who weighs nothing does not stand between
         ([1, 5, 3], [2, 0, 2], 2.0),
+        ([1, 2, 3, 4], [0.2, 0.2, 0.3, 0.1], 2.5),  # half of .8, though the sum of the shares is a bit above 1/2
         ([1, 2], [3, 1], 1.0),
         ([7], [5], 7.0),
     ],
@@ -119,6 +120,10 @@ def test_the_widest_cut_leaves_the_median() -> None:
         # f = 1, two neighbours: scores 5, 2, 5, 4 + 9, 96^2 + 98^2: the last is left out
         (0.2, [0, 1, 2, 4, 100], None, 7 / 4),
         (0.2, [0, 1, 2, 4, 100], [1, 1, 1, 5, 9], 23 / 8),  # weights count in the mean only
+        # scores 16 + 49, 9 + 16, 1 + 9, 1 + 16, 25 + 36: the first; by three neighbours it would be the last
+        (0.2, [0, 4, 7, 8, 13], None, 8.0),
+        # .29 times 100 is 28.999... in floating point: f = 29 leaves out all that are not 0
+        (0.29, [0] * 71 + [1000 * i for i in range(1, 30)], None, 0.0),
         # f = 2, three neighbours: 1+4+9, 1+1+4, 1+1+4, 1+1+4, 1+4+9; two that agree are far from the rest
         (0.3, [0, 1, 2, 3, 4, 100, 100], None, 2.0),
         # f would be 2, but m >= 2 f + 3 allows 1

@@ -1,0 +1,259 @@
+"""The commands around real hosts: ``fedkin keys | link | status``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+from tyro.conf import Positional, UseAppendAction
+
+from fedkin.cli import screen
+from fedkin.core.errors import ConfigError, EngineError, nearest
+from fedkin.hosts import fronts, keys
+from fedkin.hosts.control import SHUT_OUT
+from fedkin.hosts.offline import check_version
+from fedkin.report.tables import DASH, Grid
+
+Flags = TypeVar("Flags")
+
+
+@dataclass(frozen=True)
+class AuthorityFlags:
+    """A new authority, and a certificate for the link signed by it. ca.crt goes to every node; ca.key is only needed
+    for the next certificate and is best kept off the network."""
+
+    folder: Positional[Path]
+    """Gets ca.crt, ca.key, server.pem and server.key; `fedkin link FOLDER` looks into FOLDER/keys."""
+    host: UseAppendAction[tuple[str, ...]] = ()
+    """A name or an address by which nodes will reach the link; once for each."""
+    days: float = keys.SERVER_DAYS
+    """How long the link's certificate holds."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.days <= keys.AUTHORITY_DAYS:
+            raise ConfigError(f"days must be above 0, and {keys.AUTHORITY_DAYS:g} at most, got {self.days:g}")
+
+
+@dataclass(frozen=True)
+class ServerFlags(AuthorityFlags):
+    """A new certificate for the link from the authority in the folder: for other hosts, or before one runs out. Move
+    the old server.pem and server.key away first; nodes need nothing new."""
+
+
+@dataclass(frozen=True)
+class NodeKeyFlags:
+    """A node's pair of keys, made on the node: NAME stays there, NAME.pub goes to the operator of the link."""
+
+    folder: Positional[Path]
+    """Gets NAME and NAME.pub."""
+    name: Positional[str]
+    """The node's name, such as hospital-a."""
+
+
+@dataclass(frozen=True)
+class LinkFlags:
+    """The link that nodes connect to: Flower's SuperLink on this machine, and a gate in front of it that lets nodes in
+    by their keys and nobody else. Runs until Ctrl-C."""
+
+    folder: Positional[Path] = Path("fedkin-link")
+    """Its database, logs and Flower's own files."""
+    keys: Path | None = None
+    """Folder with ca.crt, server.pem and server.key, from `fedkin keys authority`. Default: FOLDER/keys."""
+    nodes: Path | None = None
+    """Folder with a NAME.pub for each node that may come in; new ones are taken while the link runs.
+    Default: FOLDER/nodes."""
+    host: str | None = None
+    """The address that the gate listens on. Default: all addresses of this machine."""
+    port: int = 8443
+    """The port that nodes reach; 0 takes a free one."""
+    inner_port: int = 8000
+    """The SuperLink's port, on this machine only; 0 takes a free one."""
+    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 64
+    """The largest request that passes, in MB. Flower sends large models in pieces of 5 MB."""
+    gate: bool = True
+    """Without it nginx or Caddy stands in front; shows a configuration for each."""
+    insecure_test: bool = False
+    """For tries on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
+    revoke: str | None = None
+    """Shut the node of this name out of the running link in FOLDER, for good, and end."""
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.max_body <= 2048:
+            raise ConfigError(f"max-body must be 8 to 2048 MB, got {self.max_body}: Flower's pieces have 5 MB")
+
+
+@dataclass(frozen=True)
+class StatusFlags:
+    """The runs and nodes of the link in a folder."""
+
+    folder: Positional[Path] = Path("fedkin-link")
+    """The link's folder."""
+
+
+def keys_command(args: list[str]) -> int:
+    """``fedkin keys authority|server|node FOLDER ...``."""
+    kinds: dict[str, Any] = {"authority": AuthorityFlags, "server": ServerFlags, "node": NodeKeyFlags}
+    if not args or args[0] in ("-h", "--help"):
+        lines = [f"  fedkin keys {kind} FOLDER{' NAME' if kind == 'node' else ' --host HOST'}\n" for kind in kinds]
+        notes = [" ".join((flags.__doc__ or "").split()) for flags in kinds.values()]
+        screen.write("\n".join(f"{line}      {note}" for line, note in zip(lines, notes, strict=True)))
+        return 0
+    if args[0] not in kinds:
+        raise ConfigError(
+            f"fedkin keys makes an authority, a server's certificate or a node's key, not {args[0]!r}"
+            f"{nearest(args[0], kinds)}"
+        )
+    flags = _parse(kinds[args[0]], args[1:], f"fedkin keys {args[0]}")
+    if isinstance(flags, NodeKeyFlags):
+        node = keys.make_node_key(flags.folder, flags.name)
+        screen.say(f"private key: {node.private} (stays on this node)")
+        screen.say(f"public key:  {node.public} (send it to the link's operator)")
+        screen.say(f"fingerprint: {node.fingerprint} (tell it to the operator on another way, to compare)")
+        return 0
+    make = keys.make_server if isinstance(flags, ServerFlags) else keys.make_authority
+    made = make(flags.folder, flags.host, days=flags.days)
+    screen.say(f"authority:   {made.ca} (send it to every node)")
+    screen.say(f"its key:     {made.ca_key} (secret; only needed for the next certificate)")
+    screen.say(f"certificate: {made.server}, until {made.until:%Y-%m-%d}")
+    screen.say(f"its key:     {made.server_key} (secret; stays with the link)")
+    screen.say(f"fingerprint: {made.fingerprint} (of the authority, SHA-256; for nodes to compare)")
+    return 0
+
+
+def link_command(args: list[str]) -> int:
+    """``fedkin link [FOLDER]``."""
+    flags = _parse(LinkFlags, args, "fedkin link")
+    check_version()
+    from fedkin.hosts import link as links  # after the check: the gate needs a package that comes with Flower
+    from fedkin.hosts.relay import Limits
+
+    if flags.revoke is not None:
+        fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
+        screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to come in again")
+        return 0
+    settings = links.LinkSettings(
+        flags.folder,
+        flags.keys,
+        flags.nodes,
+        flags.host,
+        flags.port,
+        flags.inner_port,
+        gate=flags.gate,
+        insecure_test=flags.insecure_test,
+        limits=Limits(body=flags.max_body << 20),
+    )
+    screen.say("starting the SuperLink ...")
+    link = links.start_link(settings)
+    try:
+        for line in _told(link, flags):
+            screen.say(line)
+        link.wait(screen.say)
+    finally:
+        link.stop()
+    return 0
+
+
+def status_command(args: list[str]) -> int:
+    """``fedkin status [FOLDER]``."""
+    flags = _parse(StatusFlags, args, "fedkin status")
+    check_version()
+    from fedkin.hosts.link import find_link
+
+    control = find_link(flags.folder)
+    try:
+        runs, nodes = control.runs(), control.nodes()
+    except EngineError as error:
+        raise EngineError(
+            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link {flags.folder}"
+        ) from error
+    screen.table(runs_table(runs))
+    screen.table(nodes_table(nodes))
+    return 0
+
+
+def runs_table(runs: Sequence[dict[str, Any]]) -> Grid:
+    """The runs of a link, the newest first."""
+    columns = ("run", "status", "started (UTC)", "seconds", "MB in", "MB out")
+    rows = []
+    for run in runs:
+        traffic = run.get("network-traffic", {})
+        sent = [_megabytes(traffic.get(f"{way}-bytes")) for way in ("inbound", "outbound")]
+        elapsed = run.get("elapsed")
+        seconds = f"{elapsed:.0f}" if isinstance(elapsed, int | float) else _shown(elapsed)
+        started = _time(run.get("running-at"))
+        rows.append((_shown(run.get("run-id")), _shown(run.get("status")), started, seconds, *sent))
+    note = "" if rows else "No run was submitted yet: fedkin submit FILE.toml"
+    return Grid("Runs", columns, tuple(rows), note=note, words=3)
+
+
+def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
+    """The nodes of a link by name; those that were shut out last."""
+    when = {"online": "online-at", "offline": "offline-at", SHUT_OUT: "deleted-at"}
+    rows = []
+    for node in sorted(nodes, key=lambda n: (n.get("status") == SHUT_OUT, str(n.get("name")))):
+        status = str(node.get("status"))
+        since = _time(node.get(when.get(status, "created-at")))
+        said = "shut out" if status == SHUT_OUT else status
+        rows.append((_shown(node.get("name")), said, since, _shown(node.get("node-id"))))
+    note = "" if rows else "No node is registered: put its NAME.pub into the link's folder nodes/"
+    return Grid("Nodes", ("node", "status", "since (UTC)", "number"), tuple(rows), note=note, words=4)
+
+
+def _told(link: Any, flags: LinkFlags) -> list[str]:
+    """What a link's operator needs to know once it is up."""
+    from fedkin.hosts.link import told
+
+    settings = link.settings
+    logs = f"logs:        {link.logs}"
+    stop = "stop:        Ctrl-C"
+    if settings.insecure_test:
+        warning = "FOR TESTS ON THIS MACHINE ONLY: no TLS, no keys, nothing is kept"
+        return [warning, f"nodes reach: {link.address} (plain HTTP)", logs, stop]
+    folder = settings.key_folder
+    lines = told(link.changes, settings)
+    if link.gate is not None:
+        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... passes)")
+    lines.append(f"operator:    {link.inner}, on this machine only: who can log in here can run code on every node")
+    lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
+    lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
+    lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are taken while this runs")
+    lines += [logs, stop]
+    if link.gate is None:
+        ca, server, key = [str((folder / name).resolve()) for name in (keys.CA, keys.SERVER, keys.SERVER_KEY)]
+        inner = int(link.inner.rpartition(":")[2])
+        host = flags.host or "link.example.org"
+        for front in (fronts.nginx, fronts.caddy):
+            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body).rstrip()]
+    return lines
+
+
+def _parse(flags: type[Flags], args: list[str], prog: str) -> Flags:
+    try:
+        return tyro.cli(
+            flags,
+            args=args,
+            prog=prog,
+            config=(tyro.conf.FlagCreatePairsOff,),
+            description=" ".join((flags.__doc__ or "").split()),
+            console_outputs="-h" in args or "--help" in args or sys.stderr is not None,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{prog}: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    return DASH if value in (None, "", "N/A") else str(value)
+
+
+def _time(value: Any) -> str:
+    """Flower's ``2026-11-21 12:39:08Z``, without the seconds."""
+    text = _shown(value)
+    return text[:16] if len(text) > 16 else text
+
+
+def _megabytes(value: Any) -> str:
+    return f"{value / 1e6:.1f}" if isinstance(value, int | float) else DASH

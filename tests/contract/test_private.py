@@ -1,0 +1,152 @@
+"""What a method says of its clients, `beside_training`, is what they do: the ground on which an epsilon is stated.
+
+Client programs are run on two data sets that differ in one sample, with the same trained vectors put in by hand. Where
+nothing but trained vectors may tell of the data, both must then do and answer the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedkin.core import Batch, Bundle, Data, Method, Net, Recipe, Train
+from fedkin.engines import Answer, Job, Plan, Task
+from fedkin.engines.noise import says
+from fedkin.engines.tasks import perform
+from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, PFedCS, get_method
+from fedkin.testing.toys import CLASSES, ToyShard, network
+from fedkin.testing.trial import Setting, play
+
+PRIVATE: dict[str, Method] = {
+    name: get_method(name)
+    for name in (
+        *("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling", "fedavg-ensemble"),
+        *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
+        "fesem-cam",
+    )
+} | {
+    "fedavg after training": FedAvg(after_training=True),
+    "fedper after training": FedPer(after_training=True),
+    "fedrep all": FedRep(first_head="average", final_head_epochs=2),
+    "pfedcs features of the start": PFedCS(teacher_features="round-start", beta=3),
+    "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first", persist=True),
+}
+TELL = ("fedfa", "creff", "fedrod", "per-fedavg", "fedfomo", "fedproto", "fedgh", "ifca", "pfa", "fedsoft", "ifca-cam")
+
+
+class Different(Exception):
+    """Two data sets led to something else than other trained vectors."""
+
+
+@dataclass
+class Both:
+    """An engine that carries out every task on the data and on those with one other sample, and compares."""
+
+    net: Net
+
+    def start(self, job: Job) -> Both:
+        self.jobs = (job, replace(job, shards=[_other(s) for s in job.shards]))
+        return self
+
+    def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            asked: tuple[list[Train], list[Train]] = ([], [])
+            answers = [perform(job, task, _by_hand(a)) for job, a in zip(self.jobs, asked, strict=True)]
+            for a, b in zip(*asked, strict=True):
+                _compare(a, b)
+                _is_a_mean(a, self.jobs[0].shards[task.client].train, self.net)
+            if task.step in ("update", "survey"):
+                _equal(answers[0].reply, answers[1].reply, "its answer")
+                _equal(answers[0].state, answers[1].state, "its state")
+            yield answers[0]
+
+    def close(self) -> None:
+        pass
+
+
+def _other(shard: Any) -> ToyShard:
+    """The same client with another first sample, of another class."""
+    x, y = shard.train.x.clone(), shard.train.y.clone()
+    x[0], y[0] = 3 - x[0], (y[0] + 1) % CLASSES
+    x_held, y_held = shard.validation.x.clone() + 1, (shard.validation.y + 1) % CLASSES
+    return ToyShard(Data(x, y), Data(x_held, y_held), shard.test, shard.group)
+
+
+def _by_hand(asked: list[Train]) -> Any:
+    """Puts in vectors that depend on no data, and remembers what was asked for."""
+
+    def train(request: Train, data: Data, of: Net, run: Recipe, rng: torch.Generator) -> Tensor:
+        asked.append(request)
+        return request.start + 0.1 * torch.randn(
+            len(request.start), generator=torch.Generator().manual_seed(len(asked))
+        )
+
+    return train
+
+
+def _is_a_mean(request: Train, data: Data, net: Net) -> None:
+    """A loss of a batch is the mean of its samples' losses."""
+
+    def loss(rows: Tensor) -> float:
+        aux = request.aux.but(**{name: t[rows] for name, t in request.per_sample.items()})
+        return float(
+            request.loss(net.training(), request.start.clone(), Batch(data.x[rows], data.y[rows]), aux).detach()
+        )
+
+    rows = torch.arange(min(5, len(data)))
+    if abs(loss(rows) - sum(loss(rows[i : i + 1]) for i in rows.tolist()) / len(rows)) > 1e-4:
+        raise Different("its loss")
+
+
+def _compare(a: Train, b: Train) -> None:
+    for f in fields(Train):
+        mine, other = getattr(a, f.name), getattr(b, f.name)
+        if f.name == "per_sample":  # rows belong to samples: that of another sample may be another
+            _equal(*(Bundle({n: t[1:] for n, t in rows.items()}) for rows in (mine, other)), "a row of another sample")
+        elif isinstance(mine, Bundle):
+            _equal(mine, other, f.name)
+        elif isinstance(mine, Tensor):
+            _equal(Bundle(t=mine), Bundle(t=other), f.name)
+        elif mine != other:
+            raise Different(f.name)
+
+
+def _equal(a: Bundle, b: Bundle, what: str) -> None:
+    if a.keys() != b.keys() or not all(torch.equal(t, b[name]) for name, t in a.items()):
+        raise Different(what)
+
+
+def watch(method: Method) -> None:
+    """Six rounds, with evaluations, a newcomer and a client that is not always there."""
+    setting = Setting(plan=Plan(rounds=6, participation=0.7, seed=1), joins=[1, 1, 1, 1, 1, 3])
+    play(method, setting, Both(network("mlp")))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_nothing_but_trained_vectors_tells_of_the_data(name: str) -> None:
+    """Uploads, states and requests are the same on both data sets, and losses are means over samples."""
+    method = PRIVATE[name]
+    assert method.beside_training == ""
+    watch(method)
+
+
+@pytest.mark.parametrize("name", TELL)
+def test_who_tells_more_is_seen(name: str) -> None:
+    """Nobody is refused for nothing: of every method that says so, something else depends on the data."""
+    method = get_method(name)
+    assert method.beside_training
+    with pytest.raises(Different):
+        watch(method)
+
+
+def test_a_label_with_the_first_model_is_seen() -> None:
+    """CFIC's lazy clients are told from eager ones, whose label is said at joining, where noise can cover it."""
+    assert CFIC(register="lazy").beside_training
+    with pytest.raises(Different, match="its answer"):
+        watch(CFIC(register="lazy"))
+    assert says(CFIC(), network("mlp")) == ["label"]

@@ -1,0 +1,308 @@
+"""A real SuperLink behind the gate on loopback: who gets in, what passes, what is looked up, and that it all ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedkin.core.errors import ConfigError, EngineError
+from fedkin.hosts import keys, offline
+from fedkin.hosts.programs import Program, descendants, last_lines
+
+pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
+
+from fedkin.hosts.gate import Gate, client_context, server_context
+from fedkin.hosts.link import Link, LinkSettings, start_link
+from fedkin.hosts.ports import free_port
+from fedkin.hosts.relay import Upstream
+
+pytestmark = pytest.mark.hosts
+
+LOOKUPS = Path(__file__).with_name("lookups.py")
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether it becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def place_for(folder: Path) -> Path:
+    """A link's folder with its authority, one node's key inside and one outside."""
+    keys.make_authority(folder / "keys", ["127.0.0.1"])
+    for name in ("inside", "outside"):
+        keys.make_node_key(folder / "private", name)
+    (folder / "nodes").mkdir()
+    shutil.copy(folder / "private" / "inside.pub", folder / "nodes")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return place_for(tmp_path_factory.mktemp("link"))
+
+
+@pytest.fixture(scope="module")
+def link(folder: Path) -> Iterator[Link]:
+    up = start_link(LinkSettings(folder, host="127.0.0.1", port=0, inner_port=0))
+    yield up
+    up.stop()
+
+
+@contextmanager
+def node(folder: Path, address: str, key: str, *flags: str) -> Iterator[Program]:
+    """A SuperNode; with the link's authority if no other trust is given."""
+    command = [offline.program("flower-supernode"), "--superlink", address, "--port", str(free_port())]
+    command += ["--auth-supernode-private-key", str(folder / "private" / key)]
+    command += flags or ("--root-certificates", str(folder / "keys" / "ca.crt"))
+    log = folder / f"node-{time.monotonic_ns()}.log"
+    program = Program("node", command, offline.environment(folder / "node-home"), log)
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def statuses(link: Link) -> dict[str, str]:
+    return {n["name"]: n["status"] for n in link.control.nodes()}
+
+
+def post(address: str, folder: Path, path: str) -> int:
+    host, _, port = address.rpartition(":")
+    context = client_context(folder / "keys" / "ca.crt")
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+    try:
+        connection.request("POST", path, b"", {"content-type": "application/x-protobuf"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_registered_node_comes_online_through_the_gate(link: Link, folder: Path) -> None:
+    """Certificate, key and path are all right: nothing is refused, and the node is listed under its name."""
+    assert link.changes.new == ("inside",)
+    link.gate.refused.clear()
+    with node(folder, link.address, "inside"):
+        assert until(lambda: statuses(link).get("inside") == "online")
+        assert not link.gate.refused
+    assert until(lambda: statuses(link).get("inside") == "offline")
+
+
+def test_an_unregistered_key_is_refused(link: Link, folder: Path) -> None:
+    """F14: a node with a key that the link was not told of ends with an error, and is not listed."""
+    with node(folder, link.address, "outside") as program:
+        assert until(lambda: not program.alive)
+        assert "failed to activate" in last_lines(program.log, 30).lower()
+    assert set(statuses(link)) == {"inside"}
+
+
+def test_another_authority_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+    """F14: a node that trusts another authority does not speak to this link."""
+    other = keys.make_authority(tmp_path, ["127.0.0.1"])
+    link.gate.refused.clear()
+    with node(folder, link.address, "inside", "--root-certificates", str(other.ca)):
+        assert until(lambda: link.gate.refused["TLS"] > 0)
+        assert statuses(link)["inside"] != "online"
+
+
+def test_plain_text_is_refused(link: Link, folder: Path) -> None:
+    """F14: a node without TLS gets nothing."""
+    link.gate.refused.clear()
+    command = [
+        offline.program("flower-supernode"),
+        "--superlink",
+        link.address,
+        "--port",
+        str(free_port()),
+        "--insecure",
+    ]
+    program = Program("node", command, offline.environment(folder / "node-home"), folder / "plain.log")
+    try:
+        assert until(lambda: link.gate.refused["TLS"] > 0)
+        assert statuses(link) == {"inside": statuses(link)["inside"]}
+    finally:
+        program.stop()
+
+
+def test_an_expired_certificate_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+    """F14: nodes do not speak to a gate whose certificate has run out, and a link does not start with one."""
+    old = keys.make_authority(tmp_path / "keys", ["127.0.0.1"], days=-0.5)
+    host, _, port = link.inner.rpartition(":")
+    inner = Upstream(host, int(port), client_context(folder / "keys" / "ca.crt"))
+    gate = Gate("127.0.0.1", 0, server_context(old.server, old.server_key), inner).start()
+    try:
+        with node(folder, f"127.0.0.1:{gate.port}", "inside", "--root-certificates", str(old.ca)):
+            assert until(lambda: gate.refused["TLS"] > 0)
+            assert statuses(link)["inside"] != "online"
+    finally:
+        gate.stop()
+    with pytest.raises(ConfigError, match=r"ran out on .* fedkin keys server"):
+        start_link(LinkSettings(tmp_path, host="127.0.0.1", port=0, inner_port=0))
+
+
+@pytest.mark.parametrize("call", ["list-runs", "list-nodes", "register-node", "start-run"])
+def test_the_operators_calls_do_not_pass_the_gate(link: Link, folder: Path, call: str) -> None:
+    """F14: 403 outside for what the SuperLink itself answers on this machine: without the gate it would be open."""
+    assert post(link.address, folder, f"/v1/control/{call}") == 403
+    assert post(link.inner, folder, f"/v1/control/{call}") not in (401, 403, 404)
+    assert post(link.address, folder, "/v1/fleet/../control/list-runs") == 403
+    assert post(link.address, folder, "/v1/fleet/%2e%2e/control/list-runs") == 403
+
+
+def test_flowers_command_from_outside_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+    """F14: with the address that nodes know and the authority's certificate nobody lists runs or registers a key."""
+    offline.write_connection(tmp_path / "flwr", link.address, folder / "keys" / "ca.crt")
+    from fedkin.hosts.control import Control
+
+    outside = Control(tmp_path, tmp_path / "flwr")
+    link.gate.refused.clear()
+    for words in (["list"], ["supernode", "list"], ["supernode", "register", str(folder / "private" / "outside.pub")]):
+        with pytest.raises(EngineError):
+            outside.ask(*words)
+    assert link.gate.refused["403"] >= 3
+    assert set(statuses(link)) == {"inside"}
+    assert link.control.runs() == []
+
+
+def test_new_keys_are_taken_while_it_runs_and_old_ones_shut_out(folder: Path, tmp_path: Path) -> None:
+    """A key put into the folder comes in; a link started again knows its keys; a revoked one stays out for good."""
+    place = place_for(tmp_path / "own")
+    settings = LinkSettings(place, host="127.0.0.1", port=0, inner_port=0)
+    up = start_link(settings)
+    try:
+        shutil.copy(place / "private" / "outside.pub", place / "nodes")
+        said: list[str] = []
+        up._look(said.append)
+        assert [line.split(" (")[0] for line in said] == ["registered outside"]
+        with node(place, up.address, "outside"):
+            assert until(lambda: statuses(up)["outside"] == "online")
+        (place / "nodes" / "outside.pub").unlink()
+        up._look(said.append)
+        assert "--revoke outside" in said[-1]
+        with pytest.raises(ConfigError, match=r"a link runs in .* already"):
+            start_link(settings)
+    finally:
+        up.stop()
+    up = start_link(settings)
+    try:
+        assert up.changes == type(up.changes)((), ("outside",), ())
+        up.control.revoke("outside")
+        with node(place, up.address, "outside") as program:
+            assert until(lambda: not program.alive)
+        shutil.copy(place / "private" / "outside.pub", place / "nodes")
+        assert up.control.register(place / "nodes").shut == ("outside",)
+    finally:
+        up.stop()
+
+
+def test_a_test_link_is_for_this_machine(tmp_path: Path) -> None:
+    """`--insecure-test`: plain HTTP on loopback, nothing but logs on disk, any node of this machine is let in."""
+    up = start_link(LinkSettings(tmp_path / "link", port=0, insecure_test=True))
+    try:
+        assert up.address.startswith("127.0.0.1:")
+        command = [
+            offline.program("flower-supernode"),
+            "--superlink",
+            up.address,
+            "--port",
+            str(free_port()),
+            "--insecure",
+        ]
+        program = Program("node", command, offline.environment(tmp_path / "home"), tmp_path / "node.log")
+        try:
+            assert until(lambda: [n["status"] for n in up.control.nodes()] == ["online"])
+        finally:
+            program.stop()
+        assert not list((tmp_path / "link").glob("*.db*"))
+    finally:
+        up.stop()
+
+
+@contextmanager
+def command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, str]]]:
+    """``fedkin link`` as a process that is up, and what it started; none of it is left behind."""
+    words = [sys.executable, "-m", "fedkin", "link", str(folder), "--host", "127.0.0.1", "--port", "0"]
+    log = (folder / "out.txt").open("w+")
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*words, "--inner-port", "0"], stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=env
+    )
+    family: dict[int, str] = {}
+    try:
+        assert until(lambda: "stop:" in (folder / "out.txt").read_text(), 60), (folder / "out.txt").read_text()
+        assert until(lambda: len(descendants(process.pid)) >= 2)  # SuperLink and SuperExec
+        family = descendants(process.pid)
+        yield process, family
+    finally:
+        for pid in [*descendants(process.pid), process.pid]:
+            if process.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        log.close()
+
+
+def gone(family: dict[int, str]) -> bool:
+    """Whether none of these processes runs; one that nobody waited for yet is no more than a line in a table."""
+    states = []
+    for pid in family:
+        try:
+            states.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            continue
+    return all(state in "ZX" for state in states)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_is_left_behind(tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    """However ``fedkin link`` ends, the SuperLink and what that started end with it."""
+    with command(place_for(tmp_path / "link")) as (process, family):
+        process.send_signal(signum)
+        assert process.wait(30) == code
+        assert until(lambda: gone(family), 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
+def test_a_dead_superlink_ends_the_link(tmp_path: Path) -> None:
+    """The gate does not stand before nothing: exit code 1, with what the SuperLink said last."""
+    with command(place_for(tmp_path / "link")) as (process, family):
+        os.kill(min(family), signal.SIGKILL)
+        assert process.wait(30) == 1
+        assert until(lambda: gone(family), 10)
+    said = (tmp_path / "link" / "out.txt").read_text()
+    assert "the SuperLink ended with exit code -9" in said
+    assert "superlink.log" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("unshare"), reason="needs Linux's network namespaces")
+@pytest.mark.parametrize("switches", [True, False])
+def test_nothing_outside_is_asked_for(tmp_path: Path, switches: bool) -> None:
+    """F17: a link, a node and a run look up no name at all; without the switches Flower does, so the recorder works."""
+    alone = ["unshare", "--net", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net", "--mount"]
+    if subprocess.run([*alone, "mount", "--bind", "/etc/hosts", "/etc/hosts"], capture_output=True).returncode:
+        pytest.skip("this machine does not let us have a network of our own")
+    words = [*alone, sys.executable, str(LOOKUPS), str(tmp_path), *([] if switches else ["without-switches"])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if switches:
+        assert answer == {"status": "finished:completed", "seen": {}}
+    else:
+        assert {"telemetry.flower.ai", "api.flower.ai"} <= set(answer["seen"])

@@ -1,0 +1,251 @@
+"""What a run promises single samples: the epsilon it states, where it states none, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedkin
+from fedkin.comparison import Plan, compare
+from fedkin.config import DataSettings, RunSettings, read_toml, settings_from
+from fedkin.core import Bundle, Client, ConfigError, Download, ModelError, Recipe, Round, Train, Work, to_all
+from fedkin.data import planted_groups
+from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
+from fedkin.privacy import Privacy, epsilon, sentence, total, written
+from folders import assert_same_run
+from toys import mlp, mlp_with_batchnorm
+
+opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
+HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
+PRIVATE = {
+    *("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling", "clustered-sampling-size"),
+    *("cfic", "fedavg-ensemble", "fedprox-ensemble", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp"),
+    *("heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
+}
+
+
+def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
+    """Four rounds on four clients of 30 samples (21 to train on), batches of 7."""
+    federation = planted_groups(clients=4, groups=2, samples=30)
+    return fedkin.run(method, federation, "linear", Recipe(batch=7, lr=0.1), **{**HOW, **more})
+
+
+@dataclass(frozen=True)
+class Own(fedkin.Method):
+    """Somebody's own: FedAvg, but it does not say what it tells beside models."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))
+
+
+# ---- the accountant ------------------------------------------------------------------------------------------------
+def test_epsilon_is_the_accountants() -> None:
+    """Noise 1, every 12th sample, 12 steps: 3.17 at delta 1e-5; 50 times as many: 16.2; as Opacus has it."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    for _ in range(12):
+        accountant.step(noise_multiplier=1.0, sample_rate=1 / 12)
+    found = epsilon({1 / 12: 12}, 1.0, 1e-5)
+    assert found == accountant.get_epsilon(1e-5)
+    assert found == pytest.approx(3.17, abs=0.005)
+    assert epsilon({1 / 12: 600}, 1.0, 1e-5) == pytest.approx(16.2, abs=0.005)
+
+
+def test_whole_batches_by_hand() -> None:
+    """At rate 1 the order a costs T a / 2 s^2; of all a the best is 1/2 + sqrt(...): T = 4, s = 4, delta = 1e-5.
+
+    min over a of a/8 + log((a-1)/a) - (log delta + log a)/(a-1), over the accountant's orders.
+    """
+    orders = [1 + x / 10 for x in range(1, 100)] + list(range(12, 64))
+    by_hand = min(a / 8 + math.log((a - 1) / a) - (math.log(1e-5) + math.log(a)) / (a - 1) for a in orders)
+    assert epsilon({1.0: 4}, 4.0, 1e-5) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_epsilon_of_different_rates_is_of_all_steps() -> None:
+    """Steps at several rates add up; none cost nothing; without noise there is no epsilon."""
+    both = epsilon({0.1: 5, 0.5: 5}, 1.0, 1e-5)
+    assert max(epsilon({0.1: 5}, 1.0, 1e-5), epsilon({0.5: 5}, 1.0, 1e-5)) < both
+    assert both < epsilon({0.5: 10}, 1.0, 1e-5)
+    assert epsilon({}, 1.0, 1e-5) == epsilon({0.1: 0}, 1.0, 1e-5) == 0
+    assert epsilon({0.1: 5}, 0.0, 1e-5) == math.inf
+
+
+def test_the_line_of_a_round_brings_its_steps_back() -> None:
+    """Through JSON, added up over rounds."""
+    spent = {3: {1 / 7: 4, 0.5: 1}, 0: {0.1: 2}}
+    lines = [json.loads(json.dumps({"dp_steps": written(s)})) for s in (spent, {3: {1 / 7: 6}}, {})]
+    assert total([*lines, {}]) == {0: {0.1: 2}, 3: {1 / 7: 10, 0.5: 1}}
+
+
+# ---- a run ---------------------------------------------------------------------------------------------------------
+def test_a_run_states_its_epsilon() -> None:
+    """Four rounds of three steps at rate 1/3 for everybody: the summary has the epsilon of 12 steps, and says so."""
+    result = play(FedAvg(), dp_noise=1.5, dp_delta=1e-4)
+    found = result.summary["privacy"]
+    wanted = epsilon({7 / 21: 12}, 1.5, 1e-4)
+    assert found == {"dp_noise": 1.5, "dp_clip": 1.0, "dp_delta": 1e-4, "epsilon": wanted, "client": 0, "steps": 12}
+    assert sentence(found) == f"training: epsilon up to {wanted:.3g} at delta 0.0001 (for one sample more or less)"
+    assert result.rounds[0]["dp_steps"] == {str(i): [[7 / 21, 3]] for i in range(4)}
+
+
+def test_everything_that_trains_is_counted() -> None:
+    """Ditto trains two models, so it spends what twice the rounds do; fine-tuning to predict is training, too."""
+    assert play(Ditto(), dp_noise=1.0).summary["privacy"]["steps"] == 24
+    tuned = play(fedkin.methods.FedAvgFT(tune_epochs=2), dp_noise=1.0).summary["privacy"]["steps"]
+    assert tuned == 12 + 4 * 6  # HOW evaluates in each of the last ten rounds
+
+
+def test_both_options_together() -> None:
+    """DA-PFL's clients say counts at joining: with noise on these training can be private, too; both are told."""
+    found = play(DAPFL(), describe_epsilon=0.5, dp_noise=1.0).summary["privacy"]
+    assert (found["describe_epsilon"], found["steps"]) == (0.5, 12)
+    text = sentence(found)
+    assert text.startswith("what clients say at joining: epsilon 0.5; training: epsilon up to ")
+    assert sentence({}) == ""
+    assert "no noise, so no epsilon" in sentence(play(FedAvg(), dp_noise=0.0).summary["privacy"])
+
+
+def test_without_options_nothing_changes() -> None:
+    """No line and no summary speaks of privacy, and noise on counts moves nothing but what follows from them."""
+    plain = play(DAPFL())
+    assert "privacy" not in plain.summary
+    assert "dp_steps" not in plain.rounds[0]
+    assert play(DAPFL(), describe_epsilon=1000.0).rounds == plain.rounds
+    assert play(DAPFL(), describe_epsilon=0.05).relations != plain.relations
+
+
+def test_equal_runs_have_equal_files_and_resume_counts_on(tmp_path: Path) -> None:
+    """Private runs repeat bit by bit, on any engine; one that was interrupted does not forget what it spent."""
+    method, how = CFIC(), {"describe_epsilon": 0.5, "dp_noise": 1.0, "participation": 0.5}
+    a = play(method, out=tmp_path / "a", **how)
+    play(method, out=tmp_path / "b", engine="workers", workers=2, **how)
+
+    def stop(report: Any, line: dict[str, Any]) -> None:
+        if report.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(method, out=tmp_path / "c", on_round=stop, **how)
+    c = play(method, out=tmp_path / "c", resume=True, **how)
+    assert c.summary["privacy"] == a.summary["privacy"]
+    for other in ("b", "c"):
+        assert_same_run(tmp_path / other, tmp_path / "a")
+
+
+def test_a_run_cannot_be_resumed_with_other_options(tmp_path: Path) -> None:
+    """Less noise in its second half would make the first half's promise untrue."""
+    play(FedAvg(), out=tmp_path / "a", dp_noise=1.0)
+    with pytest.raises(fedkin.FedkinError, match="belongs to a run with another config"):
+        play(FedAvg(), out=tmp_path / "a", resume=True, dp_noise=0.5)
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", METHODS)
+def test_who_can_be_private(name: str) -> None:
+    """The methods above can, DA-PFL and CFIC with noise on their counts; the others say what else they tell."""
+    method = METHODS[name]()
+    both = Privacy(describe_epsilon=1.0 if name in ("da-pfl", "cfic") else None, dp_noise=1.0)
+    if name in PRIVATE:
+        both.require(method, mlp())
+    else:
+        with pytest.raises(ConfigError, match=r"dp_noise makes the training of \w+ private, but its clients also tell"):
+            both.require(method, mlp())
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (DAPFL(), r"clients of DAPFL say their counts at joining.*give describe_epsilon, too"),
+        (CFIC(register="lazy"), r"clients also tell its label, with its first model"),
+        (Ditto(coupled_steps=True), r"two gradients of the same batches \(coupled_steps\)"),
+        (METHODS["ifca-cam"](), r"training of CAM private.*the cluster it chose by its training samples"),
+    ],
+    ids=["da-pfl", "lazy", "coupled", "cam"],
+)
+def test_refusals_say_why(method: fedkin.Method, message: str) -> None:
+    """Settings of a method and what it wraps have a say in it."""
+    with pytest.raises(ConfigError, match=message):
+        Privacy(dp_noise=1.0).require(method, mlp())
+
+
+def test_a_method_that_does_not_say_is_refused() -> None:
+    """Somebody's own method must state that it tells nothing else."""
+    with pytest.raises(ConfigError, match=r'Own does not say what its clients tell.*beside_training = ""'):
+        Privacy(dp_noise=1.0).require(Own(), mlp())
+
+
+def test_batch_normalisation_is_refused() -> None:
+    """With advice, before anything is trained."""
+    with pytest.raises(ModelError, match="GroupNorm"):
+        Privacy(dp_noise=1.0).require(FedAvg(), mlp_with_batchnorm())
+
+
+def test_opacus_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained, with the command that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'dp_noise needs Opacus.*pip install "fedkin\[dp\]"'):
+        Privacy(dp_noise=1.0).require(FedAvg(), mlp())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dp_noise": -1.0}, "dp_noise must be"),
+        ({"dp_noise": 1.0, "dp_clip": 0.0}, "dp_clip must be"),
+        ({"dp_noise": 1.0, "dp_delta": 0.0}, r"dp_delta must be between 0 and 1, such as 1e-5, got 0.0"),
+        ({"dp_clip": 2.0}, r"dp_clip and dp_delta belong to private training; give dp_noise, too"),
+        ({"describe_epsilon": 0.0}, "describe_epsilon must be"),
+    ],
+)
+def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
+    """Nothing is written and nothing trained."""
+    with pytest.raises(ConfigError, match=message):
+        play(DAPFL(), **options)
+
+
+# ---- a comparison --------------------------------------------------------------------------------------------------
+def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
+    """Local and FedAvg, always beside, say nothing at joining; DA-PFL's clients do."""
+    plan = Plan(("da-pfl",), run=RunSettings(rounds=1, describe_epsilon=0.5))
+    noise = {name: plan.settings(name, 0).run.describe_epsilon for name in plan.names}
+    assert noise == {"local": None, "fedavg": None, "da-pfl": 0.5}
+    with pytest.raises(ConfigError, match=r"those of local, fedavg, fedper say nothing; leave it out"):
+        Plan(("fedper",), run=RunSettings(describe_epsilon=0.5))
+
+
+@pytest.mark.parametrize("name", ["ifca", "da-pfl"])
+def test_a_comparison_refuses_before_its_first_run(name: str) -> None:
+    """Not after the methods before the one that cannot be private have been trained."""
+    with pytest.raises(ConfigError, match="dp_noise"):
+        Plan((name,), run=RunSettings(dp_noise=1.0))
+
+
+def test_a_private_comparison(tmp_path: Path) -> None:
+    """Every run has its epsilon, and the settings survive the file."""
+    plan = Plan(
+        ("fesem",),
+        data=DataSettings(data="synthetic", clients=3, partition="iid"),
+        recipe=Recipe(batch=20),
+        run=RunSettings(rounds=1, dp_noise=2.0, engine="loop"),
+    )
+    runs = compare(plan, tmp_path / "c")
+    assert all(run.summary["privacy"]["epsilon"] > 0 for run in runs)
+    table = read_toml(tmp_path / "c" / "fesem-seed0" / "config.toml")
+    assert settings_from(table).run == dataclasses.replace(plan.run, seed=0)
