@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-hosts lint types layers check clean
+.PHONY: help demo test test-hosts test-hosts-short lint types layers check clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -24,6 +24,9 @@ test: $(STAMP)  ## the tests
 
 test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes
 	$(BIN)/python -m pytest -m hosts
+
+test-hosts-short: $(STAMP)  ## one run of them: a link, three nodes, equal to the simulator
+	$(BIN)/python -m pytest -m "hosts and short"
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .

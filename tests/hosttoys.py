@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,17 @@ from typing import Any
 import torch
 
 from fedkin.config import Settings, settings_from
-from fedkin.course import Result
+from fedkin.core import Net
+from fedkin.course import Course, Result, follow
 from fedkin.data import SiteData
+from fedkin.engines import Job, Loop, Simulation
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.serve import serve
 from fedkin.hosts.site import Site
 from fedkin.hosts.wire import Letter, head_bytes, head_of
-from fedkin.runner import run_settings
+from fedkin.methods import get_title
+from fedkin.models.start import factory
+from fedkin.runner import laid_out, plan_of, run_settings
 
 Touch = Callable[["Direct", str, Letter], Letter | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""
@@ -116,6 +120,26 @@ def on_hosts(s: Settings, folder: Path, post: Direct, **more: Any) -> Result:
 def simulated(s: Settings, **more: Any) -> Result:
     """The same in the simulator."""
     return run_settings(s, **more)
+
+
+def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
+    """The simulator with the participation that the lines of another run's rounds tell of."""
+    federation = s.data.federation(s.run.seed)
+    make = factory(s.model.model, federation.shape, federation.classes)
+    net = Net(make, federation.shape, federation.classes, seed=s.run.seed)
+    session = Loop().start(Job(s.method, net, s.recipe, [laid_out(net, c) for c in federation.clients], s.run.seed))
+    by_round = {line["round"]: line for line in lines}
+    came = {i: round for round, line in by_round.items() for i in line["joined"]}
+    simulation = Simulation(
+        session,
+        len(came),
+        seed=s.run.seed,
+        joins=[came[i] for i in sorted(came)],
+        trace={round: line["answered"] for round, line in by_round.items()},
+        absent={round: line["absent"] for round, line in by_round.items()},
+    )
+    course = Course(s.method, net, s.recipe, plan_of(s.run), federation, get_title(s.name), s.table())
+    return follow(course, simulation, None, None)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
