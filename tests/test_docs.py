@@ -134,6 +134,22 @@ def test_what_leaves_a_client_is_what_the_code_sends() -> None:
     assert callable(runpy.run_path(str(ROOT / "docs" / "generate.py"))["main"])
 
 
+def test_who_can_be_private_is_what_the_code_says() -> None:
+    """The table of `robust-and-private.md`; `python docs/generate.py` makes it anew."""
+    text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    assert made["renewed"](text, made["private"]({name: make() for name, make in METHODS.items()}, TITLES)) == text
+
+
+def test_what_privacy_costs_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The tables of `robust-and-private.md` are those that `bench/private.py` makes of its lines."""
+    text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
+    runpy.run_path(str(ROOT / "bench" / "private.py"))["table"]()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(rows) == 7 + 7 + 6
+    assert all(f"\n{row}\n" in text for row in rows)
+
+
 def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     """All python of the page in one script: three methods that keep the contract, learn, and differ."""
     text = (ROOT / "docs" / "write-a-method.md").read_text(encoding="utf-8")

@@ -67,6 +67,8 @@ class Plan:
     def settings(self, name: str, seed: int) -> Settings:
         """The settings of one run."""
         method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
+        if self.run.secure_aggregation:
+            method.require_secure()
         how = _private(dataclasses.replace(self.run, seed=seed), method)
         return Settings(name, method, self.data, self.model, self.recipe, how)
 

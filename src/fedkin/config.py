@@ -170,6 +170,8 @@ class RunSettings:
     """Share of the uploads that may be false (aggregation trimmed and krum)."""
     norm_factor: float = 1.0
     """Longest difference to the middle that an upload may have, in median lengths (aggregation norm)."""
+    secure_aggregation: bool = False
+    """The server learns sums of uploads and no single one (methods that need no more, 3 clients or more)."""
     attack: Literal["none", "sign-flip", "scale", "random"] = "none"
     """What attackers make of their updates, for research: turn them round, send 100 times them, or noise."""
     attackers: float = 0.0
@@ -199,7 +201,8 @@ class HostSettings:
     patience: float = 3600.0
     """Seconds to wait for enough clients; then a round goes on with those there are."""
     deadline: float = 600.0
-    """Seconds that a client has for one message; it sits out the round if it needs longer."""
+    """Seconds that a client has for one message, up to 10 of them for its way; it sits out the round if it needs
+    longer."""
     max_reply_mb: int = 256
     """A client's answer of more megabytes is refused before it is unpacked."""
     most_samples: int = 10_000_000

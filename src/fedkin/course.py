@@ -18,7 +18,7 @@ from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
 from fedkin.folder import RunFolder
 from fedkin.lines import People, lines_of
-from fedkin.privacy import Privacy, total, written
+from fedkin.privacy import Privacy, Spent, add, total, written
 from fedkin.version import __version__
 
 OnRound = Callable[[Report, dict[str, Any]], None]
@@ -65,8 +65,12 @@ class Reached(Transport, Protocol):
     def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
         """Puts clients back to stored states."""
 
-    def take_spent(self) -> dict[int, dict[float, int]]:
-        """What private training took since the last call, as far as clients tell it: steps at each sampling rate."""
+    def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
+        """What private training took since the last call, as far as clients tell it: steps at each sampling rate.
+
+        Args:
+            counted: what former calls gave, added up, those of a former life of this run included.
+        """
 
 
 @dataclass(frozen=True)
@@ -110,10 +114,14 @@ def follow(p: Course, transport: Reached, folder: RunFolder | None, on_round: On
             transport.restore(states, server.acks)
         folder.cut(server.round)
         kept = {name: folder.read(name) for name in kept}
+    counted = total(kept["rounds"])
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
         lines = lines_of(report, p.people)
         if p.privacy.dp_noise is not None:
-            lines.rounds[0]["dp_steps"] = written(transport.take_spent())
+            spent = transport.take_spent(counted)
+            lines.rounds[0]["dp_steps"] = written(spent)
+            for i, steps in spent.items():
+                add(counted.setdefault(i, {}), steps)
         for name, found in kept.items():
             found += getattr(lines, name)
         if folder is not None:
@@ -130,7 +138,7 @@ def follow(p: Course, transport: Reached, folder: RunFolder | None, on_round: On
 def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
     evaluated = [line for line in kept["rounds"] if line["evaluated"]]
     last, chosen = final(evaluated), best(evaluated)
-    groups = p.people.groups
+    groups, names = p.people.groups, p.people.client_names
     summary = {
         "method": p.table["method"]["name"],
         "title": p.title,
@@ -140,7 +148,11 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "best": chosen,
         "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
         "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
-        "clients": {"count": len(p.people), "groups": None if groups is None else groups.tolist()},
+        "clients": {
+            "count": len(p.people),
+            "groups": None if groups is None else groups.tolist(),
+            **({} if names is None else {"names": list(names)}),
+        },
         "fedkin": __version__,
         "config": p.table,
         **p.beside,

@@ -21,6 +21,10 @@ class People(Protocol):
     def groups(self) -> Tensor | None:
         """True group of each client ``[K]``, where they are known."""
 
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """What the clients are called, where they have names."""
+
 
 @dataclass(frozen=True)
 class Lines:
@@ -38,6 +42,7 @@ def lines_of(report: Report, people: People) -> Lines:
         "cohort": report.cohort,
         "answered": report.answered,
         "joined": report.joined,
+        "absent": report.absent,
         "refused": {str(i): reason for i, reason in report.refused.items()},
         "missing": {str(i): reason for i, reason in sorted(report.missing.items())},
         "abandoned": report.abandoned,

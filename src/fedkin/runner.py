@@ -50,6 +50,7 @@ def run(
     aggregation: Literal["mean", "median", "trimmed", "krum", "norm"] = "mean",
     assumed_bad: float = 0.2,
     norm_factor: float = 1.0,
+    secure_aggregation: bool = False,
     attack: Literal["none", "sign-flip", "scale", "random"] = "none",
     attackers: float = 0.0,
     describe_epsilon: float | None = None,
@@ -85,6 +86,8 @@ def run(
         aggregation: how uploads are merged: see `fedkin.core.robust`.
         assumed_bad: share of the uploads that may be false (trimmed, krum).
         norm_factor: longest difference to the middle that an upload may have, in median lengths (norm).
+        secure_aggregation: uploads are added up as on real hosts, where the server learns sums and no single upload:
+            see `fedkin.engines.secure`.
         attack: what attackers make of their updates: see `fedkin.engines.attacks`.
         attackers: share of the clients that attack; ``summary["attack"]["clients"]`` says which.
         describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.engines.noise`.
@@ -98,7 +101,7 @@ def run(
 
     Raises:
         ConfigError: a setting is out of range, or the method does not merge uploads as the aggregation would have it,
-            or tells more than the privacy options cover.
+            or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
         RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run.
         ClientError: client code failed.
@@ -116,9 +119,10 @@ def run(
             aggregation=aggregation,
             assumed_bad=assumed_bad,
             norm_factor=norm_factor,
+            secure_aggregation=secure_aggregation,
         )
     )
-    method.require_robust(plan.rule)
+    plan.require(method, len(federation))
     false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
     net = Net(
         factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
@@ -183,7 +187,13 @@ def plan_of(run: RunSettings) -> Plan:
         over_selection=run.over_selection,
         seed=run.seed,
         rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
+        secure=run.secure_aggregation,
     )
+
+
+def privacy_of(run: RunSettings) -> Privacy:
+    """What a run promises single samples, from its settings."""
+    return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
 
 
 def _engine(engine: str | Engine, workers: int) -> Engine:

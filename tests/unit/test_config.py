@@ -46,6 +46,7 @@ CHANGED = {  # every field at a value that is not its default
         aggregation="trimmed",
         assumed_bad=0.3,
         norm_factor=2.0,
+        secure_aggregation=True,
         attack="sign-flip",
         attackers=0.25,
         describe_epsilon=0.5,

@@ -17,7 +17,7 @@ from fedkin.config import DataSettings, RunSettings, read_toml, settings_from
 from fedkin.core import Bundle, Client, ConfigError, Download, ModelError, Recipe, Round, Train, Work, to_all
 from fedkin.data import planted_groups
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
-from fedkin.privacy import Privacy, epsilon, sentence, total, written
+from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
 from folders import assert_same_run
 from toys import mlp, mlp_with_batchnorm
 
@@ -85,6 +85,17 @@ def test_epsilon_of_different_rates_is_of_all_steps() -> None:
     assert both < epsilon({0.5: 10}, 1.0, 1e-5)
     assert epsilon({}, 1.0, 1e-5) == epsilon({0.1: 0}, 1.0, 1e-5) == 0
     assert epsilon({0.1: 5}, 0.0, 1e-5) == math.inf
+
+
+def test_epsilon_of_different_noises_is_the_accountants() -> None:
+    """Steps with several noises compose as one history."""
+    from opacus.accountants import RDPAccountant
+
+    history = [(1.0, 0.1, 20), (2.0, 0.1, 30), (0.7, 0.25, 4)]
+    accountant = RDPAccountant()
+    accountant.history = history
+    assert composed([*history, (0.0, 0.5, 0)], 1e-6) == accountant.get_epsilon(1e-6)
+    assert composed([*history, (0.0, 0.5, 1)], 1e-6) == math.inf
 
 
 def test_the_line_of_a_round_brings_its_steps_back() -> None:

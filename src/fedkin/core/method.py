@@ -42,8 +42,6 @@ class Method(ABC):
     """What clients get out of it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
     """What the server learns about one client, beside its number of samples; a short phrase."""
-    secure_aggregation: ClassVar[bool] = False
-    """Whether all the server needs is one mean of the uploads, or one per fixed group, as secure aggregation gives."""
     robust: ClassVar[bool] = False
     """Whether every mean, group mean and mixture that the server makes of clients' uploads goes through ``r.mean``,
     ``r.group_mean`` and ``r.mix``, so that a run's rule of aggregation (`fedkin.core.robust`) covers all of them."""
@@ -60,6 +58,15 @@ class Method(ABC):
         vectors alone. A method states it as a plain attribute.
         """
         return None
+
+    @property
+    def secure_aggregation(self) -> bool:
+        """Whether all the server needs is one mean of the uploads, or one per fixed group, as secure aggregation gives.
+
+        Then ``aggregate`` may be given, for every upload, the mean of all those of its pool (see `pools`), and ends
+        with the same state. Uploads are floating-point numbers. A method states it as a plain attribute.
+        """
+        return False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -119,6 +126,15 @@ class Method(ABC):
     @abstractmethod
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """The next state from the stacked uploads; row i of ``up`` came from ``r.ids[i]``. Not called without any."""
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        """For secure aggregation: whose uploads are averaged with one another and with no others, and by what weights.
+
+        Returns:
+            ``group`` int64 ``[m]``, below 0 for a client whose upload would not be used; ``weight`` ``[m]``. By default
+            one group, weighing as ``r.mean`` does.
+        """
+        return Bundle(group=torch.zeros_like(r.ids), weight=r.weight)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Why one client's upload cannot be used although names, shapes and types are right; None if it can.
@@ -199,6 +215,15 @@ class Method(ABC):
         for value in vars(self).values():
             if isinstance(value, Method):
                 value.require_robust(rule)
+
+    def require_secure(self) -> None:
+        """Raises `ConfigError` unless means of uploads are all that this method's server needs."""
+        if not self.secure_aggregation:
+            raise ConfigError(
+                f"secure_aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
+                "single uploads, not only their mean; leave it out, or take another method "
+                "(docs/robust-and-private.md has a list; one of your own says that it can by secure_aggregation = True)"
+            )
 
     def check(
         self,

@@ -7,7 +7,7 @@ shard = site.shard(merged, number, how)  # stays here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -91,17 +91,25 @@ class SiteData:
         share: number of the share, from 0.
         texts: columns of a csv file that are told as texts although they hold numbers here, since another site has
             texts in them: their different values are then on the card.
+        dealer: reads and deals out what shares are shares of; one that remembers serves many shares in one process.
 
     Raises:
         ConfigError: a negative share, or texts with a share.
     """
 
-    def __init__(self, data: str | Path, *, share: int | None = None, texts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data: str | Path,
+        *,
+        share: int | None = None,
+        texts: Sequence[str] = (),
+        dealer: Callable[[str | Path, Sharing], Federation] = deal,
+    ) -> None:
         if share is not None and share < 0:
             raise ConfigError(f"share must be at least 0, got {share}")
         if share is not None and texts:
             raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
-        self.data, self.share, self.texts = str(data), share, tuple(texts)
+        self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[Sharing, Card] | None = None
         self._shard: tuple[tuple[Card, int, Sharing], Shard] | None = None
         self._dealt: tuple[Sharing, Card, Shard] | None = None
@@ -214,7 +222,7 @@ class SiteData:
         """The card of the whole data set, and this share of it."""
         assert self.share is not None  # the callers have looked
         if self._dealt is None or self._dealt[0] != how:
-            federation = deal(self.data, how)
+            federation = self._deal(self.data, how)
             if self.share >= len(federation):
                 raise ConfigError(
                     f"no share {self.share}: {federation.name} has {len(federation)} clients, "

@@ -4,8 +4,9 @@ from fedkin.engines.attacks import Attack
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
 from fedkin.engines.noise import KeyedCounts
+from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
-from fedkin.engines.rounds import Message, Plan, Report, Server, Transport, begin, hand_over, rounds
+from fedkin.engines.rounds import Message, Report, Server, Transport, begin, hand_over, rounds
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
 from fedkin.engines.workers import Workers

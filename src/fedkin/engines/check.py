@@ -7,6 +7,8 @@ import torch
 from fedkin.core import Bundle, Client, Data, Method, Net, Recipe
 from fedkin.engines.drive import drive
 
+_COUNTS, _CLUSTERS = 10**12, 10**6  # nobody has more
+
 
 def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey: bool = False) -> Bundle:
     """What an honest client's answer looks like: its program itself, run on made-up data without training.
@@ -42,4 +44,32 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
             largest = float(t.abs().max())  # NaN wins every max
             if not largest <= bound:
                 return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
+    return None
+
+
+def scored(method: Method, net: Net, recipe: Recipe, received: Bundle) -> set[str]:
+    """Names of what an honest client's evaluation holds, as in `probe`."""
+    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    client = Client(0, data, data, net, recipe, received, Bundle())
+    model = drive(method.personalize(client), lambda request: request.start.detach().clone())
+    views = ["", *(f"{name}." for name in method.views(client))]
+    parts = {view + part for view in views for part in ("test", "validation")}
+    return {"counts", *parts, *({"cluster"} & set(model))}
+
+
+def false_score(answer: Bundle, names: set[str], classes: int) -> str | None:
+    """Why an evaluation cannot be used, or None if it can.
+
+    Args:
+        answer: class counts ``[C]``, confusion matrices ``[C, C]`` and a cluster ``[]``, all int64.
+        names: what it should hold, see `scored`.
+    """
+    if set(answer) != names:
+        return f"sent {sorted(answer)}, expected {sorted(names)}"
+    for name, t in answer.items():
+        shape = {"counts": [classes], "cluster": []}.get(name, [classes, classes])
+        if t.dtype != torch.int64 or list(t.shape) != shape:
+            return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
+        if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):
+            return f"{name} holds numbers below 0 or too large"
     return None

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedkin.core import (
     Bundle,
-    ConfigError,
     Download,
     Method,
     MethodError,
@@ -21,11 +20,12 @@ from fedkin.core import (
     Recipe,
     Roster,
     Round,
-    Rule,
     stack,
     to_all,
 )
-from fedkin.engines.check import probe, refusal
+from fedkin.engines.check import false_score, probe, refusal, scored
+from fedkin.engines.plan import Plan
+from fedkin.engines.secure import Pool, pooled, summed
 from fedkin.engines.tasks import Step
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
@@ -41,6 +41,7 @@ class Message:
         seq: this message's number; the same number again asks for the same answer again.
         ack: the number of this client's last upload that was aggregated.
         body: what ``distribute`` gave for it.
+        pool: with secure aggregation, whose uploads the answer is added up with: it is `secure.fixed` numbers then.
     """
 
     step: Step
@@ -48,6 +49,7 @@ class Message:
     seq: int
     ack: int
     body: Bundle
+    pool: Pool | None = None
 
 
 class Transport(Protocol):
@@ -63,55 +65,6 @@ class Transport(Protocol):
         self, messages: Mapping[int, Message], enough: int | None = None
     ) -> tuple[dict[int, Bundle], dict[int, str]]:
         """Answers of those who answered, and why the others did not; ``enough`` answers need no others waited for."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the loop does beside the method.
-
-    Attributes:
-        rounds: how many.
-        participation: share of the joined clients that a round samples.
-        eval_every: evaluate every so many rounds, and in each of the last ten.
-        uniform: means weigh every client the same instead of by training samples.
-        bound: an upload with a number larger than this is refused.
-        min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
-        over_selection: sample so many times the clients that a round needs and take those who answer first.
-        seed: of all random draws.
-        rule: how means and mixtures of uploads are made.
-    """
-
-    rounds: int
-    participation: float = 1.0
-    eval_every: int = 1
-    uniform: bool = False
-    bound: float = 1e8
-    min_answers: int = 1
-    over_selection: float = 1.0
-    seed: int = 0
-    rule: Rule = field(default_factory=Rule)
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
-        if not 0 < self.participation <= 1:
-            raise ConfigError(f"participation must be in (0, 1], got {self.participation}")
-        if self.eval_every < 1:
-            raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
-        if not self.bound > 0:
-            raise ConfigError(f"bound must be above 0, got {self.bound}")
-        if self.min_answers < 1:
-            raise ConfigError(f"min_answers must be at least 1, got {self.min_answers}")
-        if not 1 <= self.over_selection < math.inf:
-            raise ConfigError(f"over_selection must be at least 1, such as 1.3, got {self.over_selection}")
-
-    def cohort(self, clients: int) -> int:
-        """How many answers a round is meant to have, with so many clients joined."""
-        return max(1, math.floor(self.participation * clients + 1e-9))
-
-    def evaluates(self, round: int) -> bool:
-        """Whether clients are evaluated after this round."""
-        return round % self.eval_every == 0 or round > self.rounds - 10
 
 
 @dataclass
@@ -138,6 +91,7 @@ class Report:
         abandoned: fewer answers than the plan wants, so the state is that of the round before.
         bytes_down, bytes_up: bytes of what was sent for training, joining included.
         joined: ids of newcomers.
+        absent: ids of those who have joined and could not be reached, so that no cohort was drawn from them.
         weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
         clusters: ``[K]``, the cluster of every client; or None.
         notes: what the method says of its state.
@@ -150,6 +104,7 @@ class Report:
     answered: list[int]
     abandoned: bool
     joined: list[int]
+    absent: list[int]
     refused: dict[int, str]
     missing: dict[int, str]
     bytes_down: int
@@ -165,9 +120,9 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
     """The server before the first round.
 
     Raises:
-        ConfigError: the plan's rule does not cover what the method's server does.
+        ConfigError: the plan asks for what the method's server cannot do.
     """
-    method.require_robust(plan.rule)
+    plan.require(method)
     return Server(method.init(_round(net, plan, Server(Bundle()), 0, "init", [])))
 
 
@@ -189,18 +144,16 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     here = transport.available(t)
     heard = _heard(method, recipe, transport, plan, server, _round(net, plan, server, t, "survey", here))
     r = _sampled(method, server.state, _round(net, plan, server, t, "sample", here))
+    cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
+    if plan.secure and cohort:
+        r, pools, out = pooled(method, server.state, r)
     download = method.distribute(server.state, r) if len(r.ids) else to_all()
-    messages = _messages("update", download, r, server)
+    messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
     enough = None if plan.over_selection == 1 else plan.cohort(len(server.sizes))
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
-    refused: dict[int, str] = {}
-    if replies:
-        schema = probe(method, net, recipe, messages[min(replies)].body)
-        why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
-        refused = {i: reason for i, reason in why.items() if reason}
-    good = {i: replies[i] for i in sorted(replies) if i not in refused}
+    good, refused = _checked(method, recipe, plan, r, messages, replies)
     abandoned = len(good) < plan.min_answers
     if not abandoned:
         ids = torch.tensor(list(good))
@@ -210,16 +163,17 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    evaluation = _evaluated(method, transport, server, everyone) if plan.evaluates(t) else {}
+    evaluation, false = _evaluated(method, recipe, transport, server, everyone) if plan.evaluates(t) else ({}, {})
     ended = time.perf_counter()
     return Report(
         round=t,
-        cohort=r.ids.tolist(),
+        cohort=cohort,
         answered=list(good),
         abandoned=abandoned,
         joined=joined,
-        refused=heard.refused | refused,
-        missing=heard.missing | missing,
+        absent=sorted(set(range(len(server.sizes))) - set(here)),
+        refused=false | heard.refused | refused,
+        missing=heard.missing | out | missing,
         bytes_down=sum(m.body.nbytes for m in messages.values()) + heard.bytes_down,
         bytes_up=sum(b.nbytes for b in replies.values()) + said + heard.bytes_up,
         weights=download.weights,
@@ -233,6 +187,21 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
             "evaluation": ended - merged,
         },
     )
+
+
+def _checked(
+    method: Method, recipe: Recipe, plan: Plan, r: Round, messages: Mapping[int, Message], replies: Mapping[int, Bundle]
+) -> tuple[dict[int, Bundle], dict[int, str]]:
+    """Uploads that can be used, with secure aggregation the means of their pools instead; and why others cannot."""
+    if not replies:
+        return {}, {}
+    schema = probe(method, r.net, recipe, messages[min(replies)].body)
+    if plan.secure:
+        pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
+        return summed(pools, replies, schema, plan.bound)
+    why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
+    refused = {i: reason for i, reason in why.items() if reason}
+    return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
 
 
 def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[int]) -> Round:
@@ -314,22 +283,36 @@ def _sampled(method: Method, s: Bundle, r: Round) -> Round:
     return r.but(step="distribute", ids=cohort, drawn=beside)
 
 
-def _messages(step: Step, download: Download, r: Round, server: Server) -> dict[int, Message]:
+def _messages(
+    step: Step, download: Download, r: Round, server: Server, pools: Mapping[int, Pool] | None = None
+) -> dict[int, Message]:
     for name, rows in download.rows.items():
         if len(rows) != len(r.ids):
             raise MethodError(f"{name!r} has {len(rows)} rows for {len(r.ids)} clients; row i is for r.ids[i]")
-    acks = server.acks.tolist()
-    return {k: Message(step, r.index, r.index, acks[k], download.row(i)) for i, k in enumerate(r.ids.tolist())}
+    acks, pool = server.acks.tolist(), pools or {}
+    return {
+        k: Message(step, r.index, r.index, acks[k], download.row(i), pool.get(k)) for i, k in enumerate(r.ids.tolist())
+    }
 
 
-def _evaluated(method: Method, transport: Transport, server: Server, r: Round) -> dict[int, Bundle]:
-    """Every client that has joined, in batches, with the models as they are after the round."""
-    found: dict[int, Bundle] = {}
+def _evaluated(
+    method: Method, recipe: Recipe, transport: Transport, server: Server, r: Round
+) -> tuple[dict[int, Bundle], dict[int, str]]:
+    """Every client that has joined, in batches, with the models as they are after the round; whose answers are not
+    used, and why."""
+    found, false = dict[int, Bundle](), dict[int, str]()
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
-        answers, _ = transport.exchange(_messages("evaluate", method.deliver(server.state, part), part, server))
-        found.update(answers)
-    return {i: found[i] for i in sorted(found)}
+        messages = _messages("evaluate", method.deliver(server.state, part), part, server)
+        answers, _ = transport.exchange(messages)
+        if answers:
+            names = scored(method, r.net, recipe, messages[min(answers)].body)
+        for i, b in answers.items():
+            if why := false_score(b, names, r.net.classes):
+                false[i] = f"evaluation: {why}"
+            else:
+                found[i] = b
+    return {i: found[i] for i in sorted(found)}, false
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:

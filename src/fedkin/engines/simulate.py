@@ -11,6 +11,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines.attacks import Attack
 from fedkin.engines.ledger import Ledger
 from fedkin.engines.rounds import Message
+from fedkin.engines.secure import OUT_OF_RANGE, OutOfRange, fixed
 from fedkin.engines.tasks import Session, Task
 
 Filter = Callable[[int, Bundle], Bundle]
@@ -28,6 +29,7 @@ class Simulation:
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
         trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
+        absent: who cannot be reached in which round; nobody by default.
         attack: what attackers make of their uploads.
 
     Attributes:
@@ -47,9 +49,11 @@ class Simulation:
         joins: list[int] | None = None,
         outgoing: Filter | None = None,
         trace: Mapping[int, Collection[int]] | None = None,
+        absent: Mapping[int, Collection[int]] | None = None,
         attack: Attack | None = None,
     ) -> None:
         self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
+        self._away = absent or {}
         self._dropout = chance_of_dropout(dropout)
         self._joins = [1] * clients if joins is None else joins
         if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
@@ -61,7 +65,8 @@ class Simulation:
         self.spent: dict[int, dict[float, int]] = {}
 
     def available(self, round: int) -> list[int]:
-        return [i for i, came in enumerate(self._joins) if came <= round]
+        away = self._away.get(round, ())
+        return [i for i, came in enumerate(self._joins) if came <= round and i not in away]
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         new = [i for i in self.available(round) if i >= known]
@@ -102,10 +107,17 @@ class Simulation:
         for i in self.attackers:
             if i in answers and messages[i].step == "update":
                 answers[i] = self._attack.falsified(i, messages[i].round, messages[i].body, answers[i])
+        for i, m in messages.items():
+            if i in answers and m.pool is not None:
+                try:
+                    answers[i] = fixed(answers[i], m.pool)
+                except OutOfRange:
+                    del answers[i]
+                    missing[i] = OUT_OF_RANGE
         return answers, missing
 
-    def take_spent(self) -> dict[int, dict[float, int]]:
-        """What private training took since the last call, by client."""
+    def take_spent(self, counted: Mapping[int, Mapping[float, int]]) -> dict[int, dict[float, int]]:
+        """What private training took since the last call, by client; nobody can have ``counted`` it before."""
         spent, self.spent = {i: self.spent[i] for i in sorted(self.spent)}, {}
         return spent
 

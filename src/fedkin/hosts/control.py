@@ -95,6 +95,19 @@ class Control:
         """Every run that was submitted, as Flower lists it."""
         return [run for run in self.ask("list")["runs"] if isinstance(run, dict)]
 
+    def last_words(self, run: str, count: int = 8) -> str:
+        """The end of what a run's program on the server said, indented."""
+        command = [program("flwr"), "log", run, CONNECTION, "--show"]
+        env = {**environment(self.home), "NO_COLOR": "1"}
+        try:
+            done = subprocess.run(
+                command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "  (no answer)"
+        said = [line for line in done.stdout.splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in said[-count:]) or "  (nothing)"
+
     def register(self, keys: Path) -> Changes:
         """Registers every ``*.pub`` of a folder that is not known yet; again and again is no harm.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedkin.core import Bundle, ConfigError, DataError, Net
 from fedkin.data import Card
 from fedkin.engines.check import described, refusal
 from fedkin.hosts.letters import Clerk, no
-from fedkin.hosts.members import Member
+from fedkin.hosts.members import KEY, Member
 from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.store import checked_name
 from fedkin.hosts.versions import unlike, versions
@@ -20,6 +20,7 @@ from fedkin.hosts.wire import Letter
 log = logging.getLogger("fedkin.hosts")
 _HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
+_RARELY = 1.0  # seconds between two looks at most: 20 looks a second take a tenth of a core of the link's machine
 _COUNTS = 1e12  # no client's words hold larger numbers
 
 Say = Callable[[int, str, str], None]
@@ -33,6 +34,7 @@ class Newcomer:
     node: int
     key: str
     card: Card
+    public: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Clock:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     poll: float = 0.05
+
+    def pause(self, since: float, end: float) -> None:
+        """Until the next look for answers: rarely in a long wait, of which it may take 2 %, and often near its end."""
+        now = self.now()
+        self.sleep(max(self.poll, min(_RARELY, (now - since) / 50, (end - now) / 2)))
 
 
 class Enrolment:
@@ -115,7 +122,7 @@ class Enrolment:
             if not bad:
                 break
         for i, name in enumerate(sorted(self.new), start=known):
-            members.listed.append(Member(name, self.new[name].key))
+            members.listed.append(Member(name, self.new[name].key, self.new[name].public))
             self._say(round, name, f"joins as client {i}")
         if self.new:
             members.save()
@@ -183,6 +190,8 @@ class Enrolment:
             for ticket, got in self._post.collect(list(open)).items():
                 name = open.pop(ticket)
                 found = self._checked(self._clerk.read(got, "describe", name), schema)
+                if isinstance(found, Bundle) and self._clerk.settings.run.secure_aggregation:
+                    found = self._with_key(name, got, found)
                 if isinstance(found, Bundle):
                     said[number[name]] = found
                     del bad[name]
@@ -191,6 +200,14 @@ class Enrolment:
             if open:
                 self._clock.sleep(self._clock.poll)
         return {i: said[i] for i in sorted(said)}, bad
+
+    def _with_key(self, name: str, got: Letter | str, found: Bundle) -> Bundle | str:
+        """A newcomer's words, if its public key for masks came with them."""
+        public = got.head.get("public") if isinstance(got, Letter) else None
+        if not (isinstance(public, str) and KEY.fullmatch(public)):
+            return "it does not say its public key, which secure aggregation needs"
+        self.new[name] = replace(self.new[name], public=public)
+        return found
 
     def _checked(self, found: Bundle | object, schema: Bundle) -> Bundle | str:
         if not isinstance(found, Bundle):

@@ -13,13 +13,17 @@ from fedkin.core import Bundle, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.engines import Message
 from fedkin.hosts.enrol import Clock, Enrolment
-from fedkin.hosts.letters import Clerk, OtherUpload
+from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES, Post
+from fedkin.hosts.spending import Spending
+from fedkin.hosts.suspects import Suspects
 from fedkin.hosts.wire import Letter
+from fedkin.privacy import Spent
 
 log = logging.getLogger("fedkin.hosts")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
+_WAY = 10.0  # seconds that a letter and its answer may be on their way: a node asks for letters every 3 seconds
 _REMINDER = 30.0  # seconds between two lines in the log on who is being waited for
 
 
@@ -41,9 +45,9 @@ class Fleet:
         self._clerk = Clerk(settings, members)
         self._roll = Enrolment(post, self._clerk, self._say, self._clock)
         self._net: Net | None = None
-        self._suspects: set[str] = set()  # did not answer in time: asked, but not waited for
+        self._suspects = Suspects()
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
-        self._spent: dict[int, dict[float, int]] = {}
+        self._spending = Spending() if settings.run.dp_noise is not None else None
         self.training_s = 0.0
 
     # ---- before the first round -----------------------------------------------------------------------------------
@@ -91,28 +95,28 @@ class Fleet:
             self.training_s = 0.0
         answers: dict[int, Bundle] = {}
         missing: dict[int, str] = {}
-        end, open = self._clock.now() + self._hosts.deadline, dict[str, int]()
+        since, open = self._clock.now(), dict[str, int]()
+        end = since + self._hosts.deadline
         self._send(messages, list(messages), open, missing, end)
         told = self._clock.now()
-        while open and self._clock.now() < end and self._awaited(open, answers, enough):
+        for_all = any(m.pool is not None for m in messages.values())  # a sum needs those, too, who were late before
+        while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
             again = self._collected(messages, open, answers, missing)
             self._send(messages, again, open, missing, end)
             if open:
                 told = self._remind(open, told)
-                self._clock.sleep(self._clock.poll)
-        for i in open.values():
+                self._clock.pause(since, end)
+        for ticket, i in open.items():
             late = enough is not None and len(answers) >= enough
             missing[i] = "came too late" if late else CODES["expired"]
-            if not late:
-                self._suspects.add(self._name(i))
+            (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
         for i, why in missing.items():
             self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
         return {i: answers[i] for i in sorted(answers)}, missing
 
-    def take_spent(self) -> dict[int, dict[float, int]]:
-        """What private training took, as far as clients have told it since the last call."""
-        spent, self._spent = self._spent, {}
-        return spent
+    def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
+        """What private training took beyond what is ``counted``, as far as clients have told it."""
+        return {} if self._spending is None else self._spending.beyond(counted)
 
     def states(self, acks: Tensor) -> dict[int, Bundle]:
         """None: every client keeps its own, on its own disk."""
@@ -137,8 +141,9 @@ class Fleet:
                 missing[i] = CODES["gone"] if node is None else CODES["expired"]
                 continue
             m = messages[i]
+            work = seconds - min(_WAY, seconds / 4)
             letters[node] = self._clerk.write(
-                m.step, m.round, seconds, client=i, seq=m.seq, ack=self._ack(i, m), body=m.body
+                m.step, m.round, work, client=i, seq=m.seq, ack=self._ack(i, m), body=m.body, pool=m.pool
             )
             number[node] = i
         tickets = self._post.post(letters, seconds) if letters else {}
@@ -157,12 +162,17 @@ class Fleet:
     ) -> list[int]:
         """Sorts what has come; gives those that must be asked again, from the upload that they know."""
         again: list[int] = []
-        for ticket, got in self._post.collect(list(open)).items():
+        for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
+            if ticket not in open:
+                self._suspects.late(ticket, got)
+                continue
             i = open.pop(ticket)
             m, name = messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
-            self._suspects.discard(name)
-            if isinstance(found, Bundle):
+            self._suspects.heard(name, got)
+            if isinstance(found, Bundle) and (why := self._unaccounted(i, m, got)):
+                missing[i] = why
+            elif isinstance(found, Bundle):
                 answers[i] = found
                 self._count_seconds(m, got)
             elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
@@ -172,6 +182,9 @@ class Fleet:
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
                 again.append(i)
+            elif isinstance(found, OtherKey):
+                self.members.goes_public(i, found.public)
+                missing[i] = CODES["other-key"]
             else:
                 missing[i] = found if isinstance(found, str) else CODES["late"]
         return again
@@ -191,6 +204,12 @@ class Fleet:
         seconds = got.head.get("training_s", 0.0) if isinstance(got, Letter) else 0.0
         if m.step == "update" and isinstance(seconds, int | float) and 0 <= seconds < 1e9:
             self.training_s += seconds
+
+    def _unaccounted(self, i: int, m: Message, got: Letter | str) -> str | None:
+        """Why an answer cannot be used, as it does not tell what private training spent; None if it does."""
+        if self._spending is None or m.step not in ("update", "evaluate"):
+            return None
+        return self._spending.hear(i, got)
 
     def _remind(self, open: Mapping[str, int], told: float) -> float:
         if self._clock.now() - told < _REMINDER:

@@ -10,6 +10,7 @@ the site that lives beside the SuperNode, through a socket on the same machine.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -22,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkin.hosts.wire import BODY_LIMIT, FORMAT, Letter, LetterError, head_bytes, head_of, receive, send
 
+log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
 _KINDS = {"update": "train", "evaluate": "evaluate"}  # all else is a query
 _REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
@@ -74,13 +76,18 @@ def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
             answer = receive(to, seconds=seconds)
     except TimeoutError:
         return _no(letter, node, "deadline")
-    except (OSError, ValueError, LetterError):
+    except (OSError, ValueError, LetterError) as e:
+        log.error("the site at %s cannot be asked: %s: %s", place, type(e).__name__, e)
         return _no(letter, node, "no-node")
     return _no(letter, node, "died") if answer is None else answer
 
 
-def client_app(deliver: Deliver = to_site) -> ClientApp:
-    """The app that Flower runs on a client: every message is a letter to its site."""
+def client_app(deliver: Deliver | None = None) -> ClientApp:
+    """The app that Flower runs on a client: every message is a letter to its site.
+
+    Args:
+        deliver: how it gets there; None: through the site's socket, or by a call on a node that Flower simulates.
+    """
     app = ClientApp()
 
     def pass_on(message: Message, context: Context) -> Message:
@@ -91,8 +98,9 @@ def client_app(deliver: Deliver = to_site) -> ClientApp:
             letter = Letter({})
             return Message(to_records(_no(letter, node, "unreadable")), reply_to=message)
         try:
-            answer = deliver(letter, node)
+            answer = (deliver or _way(context))(letter, node)
         except Exception:  # a text of an exception may hold data: none leaves this host
+            log.exception("the letter could not be handed on")
             answer = _no(letter, node, "failed")
         return Message(to_records(answer), reply_to=message)
 
@@ -102,6 +110,14 @@ def client_app(deliver: Deliver = to_site) -> ClientApp:
     return app
 
 
+def _way(context: Context) -> Deliver:
+    if "socket" in context.node_config or "partition-id" not in context.node_config:
+        return to_site
+    from fedkin.hosts.actor import answer  # here: the process beside a site needs no torch
+
+    return lambda letter, node: answer(letter, node, context.run_config.get("fedkin", ""))
+
+
 def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
     said = {name: letter.head.get(name) for name in ("kind", "run", "session", "seq")}
     return Letter({"format": FORMAT, "client": str(node.get("client-id", "")), **said, "ok": False, "code": code})
@@ -109,14 +125,20 @@ def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
 
 # ---- the server's side ---------------------------------------------------------------------------------------------
 class FlowerPost:
-    """The post over Flower's grid."""
+    """The post over Flower's grid.
 
-    def __init__(self, grid: Grid, limit: int = BODY_LIMIT) -> None:
-        self._grid, self._limit = grid, limit
+    Args:
+        grid: Flower's.
+        limit: bytes of an answer at most.
+        keys: whether nodes' keys are their own; for nodes that it simulates Flower makes some up, anew in every run.
+    """
+
+    def __init__(self, grid: Grid, limit: int = BODY_LIMIT, keys: bool = True) -> None:
+        self._grid, self._limit, self._with_keys = grid, limit, keys
 
     def nodes(self) -> Mapping[int, str]:
         return {
-            node.node_id: sha256(node.public_key).hexdigest() if node.public_key else ""
+            node.node_id: sha256(node.public_key).hexdigest() if node.public_key and self._with_keys else ""
             for node in self._grid.get_nodes()
         }
 
@@ -148,8 +170,10 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedkin.hosts.submitted import run_submitted  # here: the client's process needs none of it
+        from fedkin.hosts.submitted import run_submitted, virtual  # here: the client's process needs none of it
 
-        run_submitted(FlowerPost(grid), context.run_config, started=time.time())
+        config = context.run_config
+        post = FlowerPost(grid, keys=virtual(config.get("fedkin", "")) is None)
+        run_submitted(post, config, started=time.time())
 
     return app

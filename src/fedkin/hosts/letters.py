@@ -10,7 +10,8 @@ from typing import Any
 
 from fedkin.config import Settings
 from fedkin.core import Bundle
-from fedkin.hosts.members import Members
+from fedkin.engines.secure import Pool
+from fedkin.hosts.members import KEY, Members
 from fedkin.hosts.post import CODES
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import FORMAT, Letter, LetterError
@@ -25,6 +26,17 @@ class OtherUpload:
     """
 
     have: int
+
+
+@dataclass(frozen=True)
+class OtherKey:
+    """A client has another key for masks than the server thinks.
+
+    Attributes:
+        public: the public one.
+    """
+
+    public: str
 
 
 @dataclass
@@ -51,6 +63,7 @@ class Clerk:
         seq: int = 0,
         ack: int = 0,
         body: Bundle | None = None,
+        pool: Pool | None = None,
     ) -> Letter:
         """A letter that is to be answered within so many seconds."""
         head: dict[str, Any] = {
@@ -67,6 +80,9 @@ class Clerk:
         }
         if self.members.card is not None:
             head |= {"card": self.members.card.to_json(), "network": self.network}
+        if pool is not None:
+            members = [[i, self.members.listed[i].public] for i in pool.members]
+            head["pool"] = {"members": members, "weight": pool.weight, "total": pool.total}
         return letter(head, body)
 
     def stamped(self, got: Letter, kind: str, name: str | None, seq: int = 0) -> str | None:
@@ -79,8 +95,9 @@ class Clerk:
                 return f"its answer is to another letter ({what} is {str(got.head.get(what))[:40]!r}, not {value!r})"
         return None
 
-    def read(self, got: Letter | str, kind: str, name: str, seq: int = 0) -> Bundle | OtherUpload | str:
-        """The tensors of an answer; or that the client is at another upload; or why it cannot be used."""
+    def read(self, got: Letter | str, kind: str, name: str, seq: int = 0) -> Bundle | OtherUpload | OtherKey | str:
+        """The tensors of an answer; or that the client is at another upload, or has another key; or why it cannot be
+        used."""
         if isinstance(got, str):
             return CODES.get(got, CODES["flower"])
         if why := self.stamped(got, kind, name, seq):
@@ -89,6 +106,9 @@ class Clerk:
             have = got.head.get("have")
             if got.head.get("code") == "out-of-step" and type(have) is int and have >= 0:
                 return OtherUpload(have)
+            public = got.head.get("public")
+            if got.head.get("code") == "other-key" and isinstance(public, str) and KEY.fullmatch(public):
+                return OtherKey(public)
             return no(got)
         try:
             return bundle(got, self.settings.hosts.max_reply_mb << 20)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from fedkin.core import RunFolderError
 from fedkin.data import Card
 from fedkin.report.folder import write_atomic
 
+KEY = re.compile("[0-9a-f]{64}")
+"""A public key for masks, as it is written down and sent."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -23,10 +27,12 @@ class Member:
     Attributes:
         client: what it is called.
         key: fingerprint of the key that its node must show; "" where nodes have none.
+        public: its public key for the masks of secure aggregation; "" in a run without.
     """
 
     client: str
     key: str
+    public: str = ""
 
 
 @dataclass
@@ -50,6 +56,11 @@ class Members:
     def __len__(self) -> int:
         return len(self.listed)
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Their names, in the order of their numbers."""
+        return tuple(m.client for m in self.listed)
+
     @classmethod
     def load(cls, folder: Path) -> Members:
         """Those of a run folder, or none yet.
@@ -63,7 +74,7 @@ class Members:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             card = None if found["card"] is None else Card.from_json(found["card"])
-            listed = [Member(str(m["client"]), str(m["key"])) for m in found["clients"]]
+            listed = [Member(str(m["client"]), str(m["key"]), str(m.get("public", ""))) for m in found["clients"]]
             return cls(path, str(found["run"]), card, listed)
         except (ValueError, KeyError, TypeError) as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or begin the run in another folder") from e
@@ -74,8 +85,15 @@ class Members:
 
     def to_json(self) -> dict[str, Any]:
         card = None if self.card is None else self.card.to_json()
-        clients = [{"client": m.client, "key": m.key} for m in self.listed]
+        clients = [
+            {"client": m.client, "key": m.key, **({"public": m.public} if m.public else {})} for m in self.listed
+        ]
         return {"run": self.run, "card": card, "clients": clients}
+
+    def goes_public(self, number: int, key: str) -> None:
+        """Writes down another public key of a member."""
+        self.listed[number] = replace(self.listed[number], public=key)
+        self.save()
 
     def number_of(self) -> Mapping[str, int]:
         return {m.client: i for i, m in enumerate(self.listed)}

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
+from fedkin.hosts.account import Limits
 from fedkin.hosts.offline import check_version, environment, program
+from fedkin.hosts.ports import free_port
+from fedkin.hosts.programs import Program, last_lines
 from fedkin.hosts.store import checked_name
 from fedkin.hosts.worker import Counter, Duty, Watch
 
 _LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
+_AGAIN = 5.0  # seconds between two tries
+_PATIENCE = 120.0  # seconds of tries that fail: a link takes a node for connected up to 60 s after it was killed
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,20 @@ class Node:
     """This node's private key, as made by fedkin keys node."""
     share: int | None = None
     """For trying out: take this share of a data set that is dealt out by the run's settings."""
-    texts: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     """Columns of a table that are to be read as texts although they hold numbers here."""
+    max_describe_epsilon: float | None = None
+    """Take part only in runs that tell class counts with this epsilon or less, or none; they see no exact ones."""
+    min_dp_noise: float | None = None
+    """Take part only in runs with private training and at least this noise (dp_noise)."""
+    max_epsilon: float | None = None
+    """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
     insecure_test: bool = False
     """No certificates and no keys: for trying out on one machine."""
 
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
+        Limits(self.max_describe_epsilon, self.min_dp_noise, self.max_epsilon)
         if self.data not in SOURCES and not Path(self.data).exists():
             raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
         if self.insecure_test == (self.ca is not None or self.key is not None):
@@ -59,31 +72,59 @@ class Node:
                 raise ConfigError(f"no file {path}")
 
 
-def run_node(node: Node, say: Callable[[str], None]) -> int:
-    """Runs until the SuperNode ends or the user stops it; the SuperNode's exit code.
+def run_node(node: Node, say: Say) -> None:
+    """Runs until the user stops it; a SuperNode that ends is started again.
 
     Raises:
         ConfigError: Flower is missing or of another version.
+        EngineError: the SuperNode does not stay up; its last words are in the text.
     """
     check_version()
     supernode = program("flower-supernode")
     data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
     folder = node.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    watch = Watch(Duty(node.client_id, data, str(folder / "clients"), node.share, node.texts))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    watch = Watch(_duty(node, data, folder / "clients"))
     with contextlib.ExitStack() as ends:
         ends.callback(watch.close)
         watch.start()
         place = _socket_place(folder, node.client_id, ends)
         ends.callback(Counter(place, watch).close)
-        process = subprocess.Popen(_command(supernode, node, place), env=environment(folder / "flwr"))
-        ends.callback(_ended, process)
-        say(f"{node.client_id} is at work for {node.link}; its state is in {folder}. Stop it with Ctrl-C.")
-        return process.wait()
+        say(f"{node.client_id} is at work for {node.link}; its state and logs are in {folder}. Stop it with Ctrl-C.")
+        _keep_up(lambda: _command(supernode, node, place), folder, say)
+
+
+def _duty(node: Node, data: str, folder: Path) -> Duty:
+    limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon)
+    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits)
+
+
+def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:
+    """Starts the SuperNode again whenever it ends; raises `EngineError` if it keeps ending at once."""
+    failing = time.monotonic()
+    while True:
+        supernode = Program("the SuperNode", command(), environment(folder / "flwr"), folder / "supernode.log")
+        begun = time.monotonic()
+        try:
+            while supernode.alive:
+                time.sleep(0.2)
+                supernode.trim()
+        finally:
+            supernode.stop()
+        now = time.monotonic()
+        if now - begun > _PATIENCE:
+            failing = now
+        if now - failing > _PATIENCE:
+            raise supernode.ended()
+        say(
+            f"the SuperNode ended; again in {_AGAIN:g} s. A link takes a node for connected up to a minute after it "
+            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{last_lines(supernode.log)}"
+        )
+        time.sleep(_AGAIN)
 
 
 def _command(supernode: str, node: Node, place: Path) -> list[str]:
-    command = [supernode, "--superlink", node.link, "--host", "127.0.0.1", "--port", str(_free_port())]
+    command = [supernode, "--superlink", node.link, "--host", "127.0.0.1", "--port", str(free_port())]
     if node.insecure_test:
         command.append("--insecure")
     else:
@@ -97,18 +138,3 @@ def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path
     if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
         return place
     return Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-"))) / "s.sock"
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from fedkin.engines.secure import OUT_OF_RANGE
 from fedkin.hosts.wire import Letter
 
 CODES: Mapping[str, str] = {
@@ -14,9 +15,13 @@ CODES: Mapping[str, str] = {
     "disk": "its disk could not be written or read; its own log says why",
     "failed": "its program failed; its own log says why",
     "settings": "it cannot use the run's settings; its own log says why",
+    "budget": "its data's owner allows no more of them to be told (--max-epsilon); its own log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",
     "late": "the letter came too late",
+    "range": OUT_OF_RANGE,
+    "masked": "it has masked an upload of this round for others, and does not do so twice",
+    "other-key": "its key for masks is a new one (its memory was lost or put back); from the next round on it is used",
     "no-node": "no fedkin node runs beside its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",

@@ -19,7 +19,7 @@ from fedkin.hosts.post import Post
 from fedkin.identity import network_mark
 from fedkin.methods import get_title
 from fedkin.models.start import factory
-from fedkin.runner import plan_of
+from fedkin.runner import plan_of, privacy_of
 
 log = logging.getLogger("fedkin.hosts")
 
@@ -42,6 +42,10 @@ def serve(
         RunFolderError: the folder holds something else, or is damaged.
     """
     _only_simulated(settings)
+    privacy = privacy_of(settings.run)
+    privacy.require_method(settings.method)
+    plan, recipe = plan_of(settings.run), settings.recipe
+    plan.require(settings.method, settings.hosts.clients)
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
@@ -56,11 +60,12 @@ def serve(
         head=settings.model.head,
         seed=settings.run.seed,
     )
-    plan, recipe = plan_of(settings.run), settings.recipe
-    settings.method.require_robust(plan.rule)
+    privacy.require(settings.method, net)
     fleet.open(net, network_mark(net))
     marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
-    course = Course(settings.method, net, recipe, plan, members, get_title(settings.name), table, marks)
+    course = Course(
+        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, privacy=privacy
+    )
     with one_thread():
         result = follow(course, fleet, here, on_round)
         _keep(course, fleet, plan, result, recipe)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,19 @@ from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import sgd
+from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
+from fedkin.hosts.account import Account, Limits, OverBudget
 from fedkin.hosts.store import Kept, Store
+from fedkin.hosts.table import Table, Unmasked
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
+from fedkin.privacy import Privacy, Spent
 from fedkin.report.folder import write_atomic
-from fedkin.runner import laid_out
+from fedkin.runner import laid_out, privacy_of
 
 log = logging.getLogger("fedkin.site")
 
@@ -39,12 +44,15 @@ class Site:
         client: what it is called in the federation.
         data: its data.
         folder: where it keeps what is its own, below a folder of its name.
+        limits: what the owner of the data allows.
     """
 
-    def __init__(self, client: str, data: SiteData, folder: Path) -> None:
-        self.client, self.data, self.folder = client, data, folder
+    def __init__(self, client: str, data: SiteData, folder: Path, limits: Limits | None = None) -> None:
+        self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
         self.store = Store(folder, client)
+        self.account = Account(folder, client, self.limits.max_epsilon)
         self._job: tuple[str, Job] | None = None
+        self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
 
     def answer(self, of: Letter) -> Letter:
         """The answer to a letter; never raises for what a letter, the data or the disk may hold."""
@@ -56,6 +64,16 @@ class Site:
         except OutOfStep as e:
             log.warning("%s", e)
             return self._no(head, "out-of-step", have=e.at)
+        except Unmasked as e:
+            log.warning("round %s: %s", head.get("round"), e)
+            return self._no(head, e.code, **e.more)
+        except OutOfRange as e:
+            log.error("%s", e)
+            return self._no(head, "range")
+        except OverBudget as e:
+            self._over.add((str(head.get("run")), str(head.get("kind"))))
+            log.error("%s", e)
+            return self._no(head, "budget")
         except KeyError:
             log.exception("a letter that cannot be read")
             return self._no(head, "unreadable")
@@ -92,6 +110,8 @@ class Site:
     def _hello(self, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
         settings = settings_from(of.head["settings"], "the run's settings")
+        self.limits.check(settings.run)
+        privacy_of(settings.run).require_method(settings.method)
         card = self.data.card(settings.data.sharing(settings.run.seed))
         return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
 
@@ -100,9 +120,14 @@ class Site:
         kept = self._kept(of.head)
         job = self._job_of(of.head)
         if kept.said is None:
+            privacy = self._privacy(of.head)
+            if privacy.describe_epsilon is not None:
+                own = job.shards[of.head["client"]].train.counts(job.net.classes)
+                counts = self.account.tell(of.head["run"], own, privacy.describe_epsilon, privacy.dp_delta)
+                job = replace(job, told=lambda *_: counts)
             kept.said = self._perform(job, of, Bundle()).reply
             self.store.save(of.head["run"], kept)
-        return self._yes(of.head, kept.said)
+        return self._yes(of.head, kept.said, **self._public(of.head, kept))
 
     def _survey(self, of: Letter) -> Letter:
         kept = self._kept(of.head)
@@ -110,25 +135,35 @@ class Site:
 
     def _update(self, of: Letter) -> Letter:
         head, kept = of.head, self._kept(of.head)
+        key = self._public(head, kept)
         new, ledger = head["session"] > kept.session, kept.ledger
         if not new and ledger.late(head["seq"]):
             return self._no(head, "late", have=ledger.at)
         # numbers that no part of the content depends on are left out: a server that started anew sends the same
-        told = mark(Letter({n: head[n] for n in ("run", "round", "client", "ack", "tensors")}, of.body))
+        parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
+        told = mark(Letter({n: head[n] for n in parts}, of.body))
         former = ledger.begin(head["seq"], head["ack"], told)
         if former is not None:
             log.info("round %s was answered before; the same answer again", head["round"])
-            return self._yes(head, former)
-        answer = self._perform(self._job_of(head), of, ledger.committed)
-        ledger.propose(head["seq"], answer.state, answer.reply, told)
+            return self._yes(head, former, **self._spent(head, {}))
+        job = self._job_of(head)
+        table = Table.read(head) if key else None
+        if table is not None:
+            table.require(head["client"], key["public"], len(job.shards[head["client"]].train), kept.masked)
+        answer = self._perform(job, of, ledger.committed)
+        spent = self._spent(head, answer.spent)
+        reply = answer.reply if table is None else _masked(answer.reply, table, head["client"], kept)
+        ledger.propose(head["seq"], answer.state, reply, told)
         kept.session = max(kept.session, head["session"])
         self.store.save(head["run"], kept)
-        return self._yes(head, answer.reply, training_s=round(answer.training_s, 3))
+        return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
     def _evaluate(self, of: Letter) -> Letter:
-        kept = self._kept(of.head)
-        state = kept.ledger.state(of.head["ack"])
-        return self._yes(of.head, self._perform(self._job_of(of.head), of, state).reply)
+        head, kept = of.head, self._kept(of.head)
+        answer, reply = self._perform(self._job_of(head), of, kept.ledger.state(head["ack"])), Bundle()
+        if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
+            reply = Bundle(counts=self.account.told(head["run"], len(answer.reply.counts)))
+        return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
     def _keep(self, of: Letter) -> Letter:
         """Writes down the model that this client predicts with, for use without fedkin's server."""
@@ -137,6 +172,8 @@ class Site:
         place = self.store.path(of.head["run"]).parent / "model"
         self._export(place, of.head, answer.reply)
         log.info("the model of %s is in %s", self.client, place)
+        if (privacy := self._privacy(of.head)).asked:
+            log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
         return self._yes(of.head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
@@ -146,8 +183,37 @@ class Site:
             raise OutOfStep(kept.ledger.at, head["ack"])
         return kept
 
+    def _public(self, head: Mapping[str, Any], kept: Kept) -> dict[str, str]:
+        """This client's public key for masks, in a run with secure aggregation; nothing in others.
+
+        Made when it is first wanted, and anew when its memory was put back to an older state: that one may not know of
+        all uploads that were masked.
+        """
+        if not settings_from(head["settings"], "the run's settings").run.secure_aggregation:
+            return {}
+        from fedkin.hosts.masks import new_secret, public_of  # here: other runs need no cryptography
+
+        if not kept.secret or kept.ledger.behind(head["ack"]):
+            kept.secret = new_secret()
+            self.store.save(head["run"], kept)
+        return {"public": public_of(kept.secret)}
+
+    def _privacy(self, head: Mapping[str, Any]) -> Privacy:
+        return privacy_of(settings_from(head["settings"], "the run's settings").run)
+
+    def _spent(self, head: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
+        """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
+        on the disk before the answer leaves."""
+        privacy = self._privacy(head)
+        if privacy.dp_noise is None:
+            return {}
+        used = self.account.spend(head["run"], privacy.dp_noise, spent, privacy.dp_delta)
+        return {"spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.dp_noise).items()]}}
+
     def _perform(self, job: Job, of: Letter, state: Bundle) -> Answer:
         head = of.head
+        if (head["run"], head["kind"]) in self._over:
+            raise OverBudget(f"no more is said to run {head['run']}: its budget is spent")
         task = Task(head["kind"], head["client"], head["round"], bundle(of), state)
         return perform(job, task, sgd)
 
@@ -168,7 +234,12 @@ class Site:
                 "the network made here starts from other values than the server's: other versions of torch, or another "
                 "file of the model"
             )
-        job = Job(settings.method, net, settings.recipe, _One(head["client"], laid_out(net, shard)), seed)
+        privacy = privacy_of(settings.run)
+        privacy.require(settings.method, net)
+        self.limits.check(settings.run)
+        self.limits.check_words(settings.run, settings.method, net)
+        mine = _One(head["client"], laid_out(net, shard))
+        job = Job(settings.method, net, settings.recipe, mine, seed, private=privacy.private(secret=True))
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip
@@ -187,7 +258,7 @@ class Site:
             "round": head["round"],
             "fedkin": versions(settings.method)["fedkin"],
         }
-        write_atomic(place / "weights.safetensors", save({n: t.contiguous() for n, t in b.items()}), sync=True)
+        write_atomic(place / "weights.safetensors", save(dict(b.owned())), sync=True)
         write_atomic(place / "model.json", (json.dumps(said, indent=2) + "\n").encode(), sync=True)
 
     _steps: Mapping[str, Callable[[Site, Letter], Letter]] = {
@@ -198,6 +269,14 @@ class Site:
         "evaluate": _evaluate,
         "keep": _keep,
     }
+
+
+def _masked(upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
+    """An upload as a masked addend; the round counts as masked from here on."""
+    from fedkin.hosts.masks import masked
+
+    kept.masked = table.round
+    return masked(fixed(upload, Pool((), table.weight, table.total)), table, number, kept.secret)
 
 
 class _One(Sequence[Shard]):

@@ -38,11 +38,15 @@ class Kept:
         ledger: its state, and the answer that is not acknowledged yet.
         session: the server's session that last wrote; an older one's letters are echoes.
         said: what the client said of itself when it joined, so that it is never drawn anew; None before.
+        secret: its private key for the masks of secure aggregation; empty in a run without.
+        masked: the last round whose upload it masked.
     """
 
     ledger: Ledger
     session: int = 0
     said: Bundle | None = None
+    secret: bytes = b""
+    masked: int = 0
 
 
 class Store:
@@ -87,7 +91,9 @@ class Store:
             pending=parts["pending"] if pending else None,
             answer=parts["answer"] if pending else None,
         )
-        return Kept(ledger, int(meta["session"]), parts["said"] if int(meta["said"]) else None)
+        said = parts["said"] if int(meta["said"]) else None
+        secret, masked = bytes.fromhex(meta.get("secret", "")), int(meta.get("masked", "0"))
+        return Kept(ledger, int(meta["session"]), said, secret, masked)
 
     def save(self, run: str, kept: Kept) -> None:
         """Replaces the file; when this returns it is on the disk.
@@ -107,5 +113,7 @@ class Store:
             "session": str(kept.session),
             "said": str(int(kept.said is not None)),
         }
+        if kept.secret:
+            meta |= {"secret": kept.secret.hex(), "masked": str(kept.masked)}
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
         write_atomic(self.path(run), content, sync=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedkin.config import Settings
 from fedkin.core import EngineError
+from fedkin.data import SOURCES
 from fedkin.hosts.offline import CONNECTION, check_version, environment, program
 from fedkin.hosts.submitted import packed
 from fedkin.version import __version__
@@ -55,13 +56,14 @@ def write_app(folder: Path) -> Path:
     return folder
 
 
-def submit(settings: Settings, folder: Path, home: Path) -> str:
+def submit(settings: Settings, folder: Path, home: Path, nodes: int | None = None) -> str:
     """Hands a run to the link; its number there. The run itself goes on by itself, in ``folder``.
 
     Args:
         settings: the run.
         folder: its run folder, new, or one to go on in.
         home: Flower's folder of the link, with the connection to it.
+        nodes: let Flower simulate so many nodes, each with a share of the run's data, at a link that simulates.
 
     Raises:
         EngineError: the link did not take it.
@@ -70,7 +72,9 @@ def submit(settings: Settings, folder: Path, home: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="fedkin-") as place:
         app = write_app(Path(place) / "app")
         command = [program("flwr"), "run", str(app), CONNECTION, "--format", "json"]
-        command += ["--run-config", f'fedkin="{packed(settings, folder)}"']
+        command += ["--run-config", f'fedkin="{packed(settings, folder, None if nodes is None else _data(settings))}"']
+        if nodes is not None:  # a client computes in one thread
+            command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
         done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False)
     try:
         told = json.loads(done.stdout[done.stdout.index("{") :])
@@ -80,3 +84,9 @@ def submit(settings: Settings, folder: Path, home: Path) -> str:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(f"the link did not take the run: {said[-1] if said else 'no reason given'}; is it up?")
     return str(told.get("run-id", told.get("run_id", "")))
+
+
+def _data(settings: Settings) -> str:
+    """The run's data as they are called from any folder."""
+    data = settings.data.data
+    return data if data in SOURCES else str(Path(data).resolve())

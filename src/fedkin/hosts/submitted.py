@@ -7,8 +7,9 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, FedkinError
@@ -18,9 +19,22 @@ from fedkin.hosts.serve import serve
 from fedkin.report.page import write_page
 
 
-def packed(settings: Settings, folder: Path) -> str:
-    """A run as one word that survives any configuration file."""
-    told = {"settings": settings.table(), "folder": str(folder.resolve())}
+@dataclass(frozen=True)
+class Virtual:
+    """A run without hosts: Flower simulates its nodes, and each works on a share of the run's data.
+
+    Attributes:
+        folder: the run folder, where every machine that simulates finds it.
+        data: the data, likewise: a built-in name or a path.
+    """
+
+    folder: Path
+    data: str
+
+
+def packed(settings: Settings, folder: Path, data: str | None = None) -> str:
+    """A run as one word that survives any configuration file; with ``data`` one whose nodes Flower simulates."""
+    told = {"settings": settings.table(), "folder": str(folder.resolve())} | ({"data": data} if data else {})
     return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
 
 
@@ -30,16 +44,40 @@ def unpacked(word: object) -> tuple[Settings, Path]:
     Raises:
         ConfigError: it is not what `packed` gave.
     """
+    told = _told(word)
+    return settings_from(told["settings"], "the submitted run"), Path(str(told["folder"]))
+
+
+def virtual(word: object) -> Virtual | None:
+    """What simulated nodes need to know of a run; None if its nodes are real.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _told(word)
+    return Virtual(Path(str(told["folder"])), str(told["data"])) if "data" in told else None
+
+
+def _log_to(stream: TextIO) -> None:
+    """Our own lines and nobody else's: Flower's client of HTTP has one for every look at the link, 20 a second."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    ours = logging.getLogger("fedkin")
+    ours.handlers, ours.propagate = [handler], False
+    ours.setLevel(logging.INFO)
+
+
+def _told(word: object) -> dict[str, Any]:
     try:
         told = json.loads(base64.urlsafe_b64decode(str(word).encode()))
-        return settings_from(told["settings"], "the submitted run"), Path(str(told["folder"]))
+        return {"settings": told["settings"], "folder": told["folder"], **told}
     except (ValueError, KeyError, TypeError) as e:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
 def run_submitted(post: Post, config: Mapping[str, Any], started: float) -> Result:
     """Plays a submitted run to its end and writes its report."""
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    _log_to(sys.stdout)
     settings, folder = unpacked(config.get("fedkin", ""))
     log = logging.getLogger("fedkin.hosts")
     log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)

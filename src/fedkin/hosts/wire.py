@@ -129,7 +129,8 @@ def send(to: socket.socket, letter: Letter) -> None:
     """Writes a letter whole."""
     head = head_bytes(letter)
     to.sendall(_FRAME.pack(_MAGIC, len(head), len(letter.body)) + head)
-    to.sendall(letter.body)
+    if letter.body:  # without one the other side may have answered and closed by now, and writing nothing would fail
+        to.sendall(letter.body)
 
 
 def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = None) -> Letter | None:

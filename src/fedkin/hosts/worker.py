@@ -33,6 +33,7 @@ class Duty:
         client: what the site is called.
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
+        max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
     """
 
     client: str
@@ -40,6 +41,9 @@ class Duty:
     folder: str
     share: int | None = None
     texts: tuple[str, ...] = ()
+    max_describe_epsilon: float | None = None
+    min_dp_noise: float | None = None
+    max_epsilon: float | None = None
 
 
 class Watch:
@@ -49,6 +53,7 @@ class Watch:
         self._duty, self._one = duty, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._to: socket.socket | None = None
+        self._closed = False
 
     def ask(self, letter: Letter) -> Letter:
         """The site's answer, or that it died or needed longer than the letter's deadline."""
@@ -61,15 +66,15 @@ class Watch:
                 answer = receive(to, seconds=seconds)
             except TimeoutError:
                 log.error("no answer within %g s: the worker is ended and started anew", seconds)
-                self._end()
+                self._anew()
                 return self._no(letter, "deadline")
             except (OSError, LetterError, ValueError) as e:
                 log.error("the worker cannot be reached: %s", type(e).__name__)
-                self._end()
+                self._anew()
                 return self._no(letter, "died")
             if answer is None:
                 log.error("the worker died (%s); it is started anew", self._code())
-                self._end()
+                self._anew()
                 return self._no(letter, "died")
             return answer
 
@@ -85,6 +90,7 @@ class Watch:
     def close(self) -> None:
         """Ends the worker; may be called twice."""
         with self._one:
+            self._closed = True
             self._end()
 
     def _running(self) -> socket.socket:
@@ -98,6 +104,19 @@ class Watch:
             if receive(here, seconds=_START) is None:
                 raise ConnectionError("the worker did not start")
         return self._to
+
+    def _anew(self) -> None:
+        """Ends the worker, and starts another while nobody waits for it: loading torch takes seconds."""
+        self._end()
+        threading.Thread(target=self._try_to_start, daemon=True).start()
+
+    def _try_to_start(self) -> None:
+        try:
+            with self._one:
+                if not self._closed:
+                    self._running()
+        except (OSError, LetterError) as e:  # the next letter tries again
+            log.error("the worker could not be started: %s", e)
 
     def _end(self) -> None:
         if self._to is not None:
@@ -160,13 +179,15 @@ def main(args: Sequence[str]) -> None:
     import torch
 
     from fedkin.data import SiteData
+    from fedkin.hosts.account import Limits
     from fedkin.hosts.site import Site
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
     duty = Duty(**{**told, "texts": tuple(told["texts"])})
-    site = Site(duty.client, SiteData(duty.data, share=duty.share, texts=duty.texts), Path(duty.folder))
+    limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon)
+    site = Site(duty.client, SiteData(duty.data, share=duty.share, texts=duty.texts), Path(duty.folder), limits)
     with socket.socket(fileno=int(args[0])) as of:
         send(of, Letter({"ready": True}))
         while (letter := receive(of)) is not None:

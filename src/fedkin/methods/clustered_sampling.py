@@ -23,7 +23,7 @@ class ClusteredSampling(Method):
     reveals = "its model"
     beside_training = ""
     robust = True
-    secure_aggregation = False
+    secure_aggregation = property(lambda m: m.by == "size")
 
     by: Literal["similarity", "size"] = "similarity"
     """What clients of one slot have in common: the direction of their last updates (Algorithm 2), or their number of
@@ -67,6 +67,9 @@ class ClusteredSampling(Method):
     def _times(self, r: Round) -> Tensor:
         """How often each of ``r.ids`` was drawn; once where nobody was."""
         return r.drawn.get("times", torch.ones_like(r.ids))
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         return to_all(model=s.model)

@@ -31,7 +31,7 @@ class CReFF(Method):
     family = "one global model"
     reveals = "its model, which classes it has and a gradient of the classifier for each"
     beside_training = "which classes it has and a gradient of the classifier for each"
-    secure_aggregation = True
+    secure_aggregation = False
     presets: ClassVar = {"code": {"recipe": {"epochs": 10, "lr": 0.1, "batch": 32}}}
 
     features: int = 100

@@ -20,7 +20,7 @@ class Ensemble(Method):
     reveals = "its models, one for each member it was drawn for"
     beside_training = ""
     robust = True
-    secure_aggregation = True
+    secure_aggregation = False
 
     members: int = 5
     """Number of models; each has its own start, cohorts and batches."""

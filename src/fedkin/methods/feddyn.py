@@ -20,7 +20,7 @@ class FedDyn(Method):
     reveals = "its model"
     beside_training = ""
     robust = True
-    secure_aggregation = True
+    secure_aggregation = property(lambda m: m.eval_model != "all-mean")
     presets: ClassVar = {
         "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
             "reg": 0.01,
@@ -95,6 +95,9 @@ class FedDyn(Method):
             bank = put(s.bank, r.ids, up.model)
             return s.but(bank=bank, shown=r.mean(bank, torch.ones(len(bank))))
         return s
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         return to_all(model=s.get("shown", s.model))

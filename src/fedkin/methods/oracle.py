@@ -55,6 +55,9 @@ class Oracle(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return s.but(models=r.group_mean(up.model, self._row(s, r), s.models))
 
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        return Bundle(group=self._row(s, r), weight=r.weight)
+
     def relations(self, s: Bundle, r: Round) -> Tensor:
         nobody = r.roster.size  # empty, as long as nobody has joined
         return r.roster.described.get("group", nobody).clone()

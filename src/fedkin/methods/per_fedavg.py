@@ -69,8 +69,13 @@ class PerFedAvg(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        rule = r if self.weighted else r.but(uniform=True)
-        return Bundle(model=rule.mean(up.model))
+        return Bundle(model=self._weighing(r).mean(up.model))
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        return Bundle(group=torch.zeros_like(r.ids), weight=self._weighing(r).weight)
+
+    def _weighing(self, r: Round) -> Round:
+        return r if self.weighted else r.but(uniform=True)
 
     def personalize(self, c: Client) -> Work:
         w = c.received.model

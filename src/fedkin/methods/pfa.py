@@ -104,5 +104,9 @@ class PFA(Method):
         r = r.among(r.ids[known])
         return s.but(centres=r.group_mean(up.model[known], s.labels[r.ids], s.centres))
 
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        labels = s.labels[r.ids]
+        return Bundle(group=labels if len(s.centres) else torch.zeros_like(labels), weight=r.weight)
+
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels

@@ -91,6 +91,13 @@ class Run:
         groups = clients.get("groups") if isinstance(clients, dict) else None
         return [int(g) for g in groups] if isinstance(groups, list) and groups else None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called, by number, if ``summary.json`` has it under ``clients.names``."""
+        clients = self.summary.get("clients")
+        names = clients.get("names") if isinstance(clients, dict) else None
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+
 
 def read_run(folder: Path | str) -> Run:
     """Read a run folder; ``summary.json`` must be there, the ``.jsonl`` files may be missing.

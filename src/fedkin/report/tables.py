@@ -174,13 +174,15 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
         raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
     final = run.by_client
     samples = {int(line["client"]): line.get("n_test") for line in run.clients}
+    names = run.names
     gains = {c: final[c] - local[c] for c in final if local is not None and c in local}
     order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
     columns = ["client", "test samples", "accuracy %"]
     columns += [f"{reference} %", "gain, points"] if gains else []
     cells: list[tuple[str, ...]] = []
     for client in order:
-        row = [str(client), str(samples.get(client) or DASH), percent(spread([final[client]]))]
+        who = f"{client} {names[client]}" if client < len(names) else str(client)
+        row = [who, str(samples.get(client) or DASH), percent(spread([final[client]]))]
         if gains:
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]

@@ -22,6 +22,7 @@ through the real round loop a few dozen times, and raises at the first rule that
 - ``failed answers``: a lost or refused upload leaves its client's state as it was and the others' round as it is; a
   message that comes twice does what it does once; a client that drops out is a lost answer.
 - ``robust``: a method that says so keeps ``runs`` under another rule of aggregation than the mean, and asks for it.
+- ``secure aggregation``: a method that says so comes to the same state from the means of its pools; it keeps ``runs``.
 - ``distribution``: one row for each receiver; weights of a mixture are not negative and sum to 1; relations are int64
   ``[K]`` or None.
 """

@@ -202,7 +202,8 @@ every message. Every client also says once how many training samples it has. Dat
 
 "In models": how many numbers a participant sends back, as a multiple of one model. "Sums suffice": the server needs no
 more than one weighted mean of the uploads, or one for each of fixed groups, so secure aggregation could hide single
-uploads from it. Where the answer is no, the server must see each client's upload by itself.
+uploads from it (robust-and-private.md). Where the answer is no, the server must see each client's upload by itself, or
+means that are often of one client or two.
 
 """
 _BETWEEN = """

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Round, Rule
+from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Round, Rule, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
+from fedkin.engines.secure import fixed, pooled, summed
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
 from fedkin.testing.toys import KINDS, Kind, ToyShard, federation, others_changed, samples
@@ -372,6 +373,40 @@ def robust(case: Case) -> None:
         raise RuleBroken("it says robust = True, yet its server never uses r.mean, r.group_mean or r.mix")
 
 
+# ---- secure aggregation -------------------------------------------------------------------------------------------
+
+
+def secure_aggregation(case: Case) -> None:
+    method = case.method
+    if not method.secure_aggregation:
+        return
+
+    def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
+        part, pools, _ = pooled(method, s, r, least=1)
+        single = {i: Bundle({n: rows[k] for n, rows in up.items()}) for k, i in enumerate(r.ids.tolist()) if i in pools}
+        if not single:
+            return
+        means, why = summed(pools, {i: fixed(b, pools[i]) for i, b in single.items()}, next(iter(single.values())), 1e8)
+        again = method.aggregate(s, part, stack(means)) if not why else Bundle()
+        _near(new, again, r.index)
+
+    setting = replace(case.setting("norm"), joins=join_rounds(6, "2@3"))
+    play(Spy(case.anew(), merged=compare), setting)
+    everyone = replace(setting, plan=replace(setting.plan, participation=1.0, secure=True))
+    _healthy(case.play(everyone), everyone)
+
+
+def _near(a: Bundle, b: Bundle, round: int) -> None:
+    """Two states are the same as far as sums of rounded numbers can be."""
+    for name in sorted(set(a) | set(b)):
+        there = name in a and name in b and a[name].shape == b[name].shape
+        if not there or not torch.allclose(a[name].double(), b[name].double(), rtol=1e-5, atol=1e-6):
+            raise RuleBroken(
+                "it says secure_aggregation = True, yet its server ends elsewhere when every upload is replaced by the "
+                f"mean of its pool: {name!r} of the state differs in round {round}"
+            )
+
+
 # ---- distribution -------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +486,7 @@ RULES: dict[str, Callable[[Case], None]] = {
     "pure steps": pure_steps,
     "failed answers": failed_answers,
     "robust": robust,
+    "secure aggregation": secure_aggregation,
     "distribution": distribution,
 }
 """Name -> the check, in the order in which they are made."""

@@ -14,6 +14,7 @@ from fedkin.core import Bundle, Client, Download, Method, Net, Round, Work
 Given = Mapping[str, Mapping[str, Tensor]]
 Guard = Callable[[str, Given], AbstractContextManager[None]]
 Look = Callable[[str, Round, object], None]
+Merged = Callable[[Bundle, Round, Bundle, Bundle], None]
 
 
 class RuleBroken(AssertionError):
@@ -52,6 +53,10 @@ def unseen(step: str, r: Round, given: object) -> None:
     """Any step may give anything."""
 
 
+def unasked(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
+    """Uploads may be merged in any way."""
+
+
 @dataclass(frozen=True)
 class Spy(Method):
     """Another method, with a guard around each of its steps and a look at what the server's steps give."""
@@ -63,6 +68,12 @@ class Spy(Method):
     """Entered around every step with what it is given."""
     look: Look = unseen
     """Called with what ``sample``, ``distribute``, ``deliver`` and ``relations`` gave."""
+    merged: Merged = unasked
+    """Called with what ``aggregate`` was given and what it gave."""
+
+    @property
+    def secure_aggregation(self) -> bool:
+        return self.inner.secure_aggregation
 
     def _server(self, s: Bundle, r: Round) -> dict[str, Mapping[str, Tensor]]:
         known = {"size": r.roster.size, "ids": r.ids, **r.roster.described}
@@ -105,7 +116,13 @@ class Spy(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         with self.guard("aggregate", {**self._server(s, r), "the uploads": up}):
-            return self.inner.aggregate(s, r, up)
+            out = self.inner.aggregate(s, r, up)
+        self.merged(s, r, up, out)
+        return out
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        with self.guard("pools", self._server(s, r)):
+            return self.inner.pools(s, r)
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         with self.guard("relations", self._server(s, r)):

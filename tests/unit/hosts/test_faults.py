@@ -7,7 +7,6 @@ back; F8 slow clients; F9 comers and goers; F10 bad uploads; F13 names and keys;
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,36 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.config import Settings
-from fedkin.core import Bundle, EngineError, Net
-from fedkin.course import Course, Result, follow
+from fedkin.core import Bundle, EngineError
 from fedkin.data import SiteData
-from fedkin.engines import Job, Loop, Simulation
 from fedkin.hosts import site as site_module
 from fedkin.hosts.site import Site
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import Letter
-from fedkin.methods import get_title
-from fedkin.models.start import factory
-from fedkin.runner import laid_out, plan_of
-from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
+from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 FEDREP = {"method": {"name": "fedrep"}}
-
-
-def with_trace(s: Settings, answered: Mapping[int, list[int]], joins: list[int] | None = None) -> Result:
-    """The simulator with the participation of another run."""
-    federation = s.data.federation(s.run.seed)
-    make = factory(s.model.model, federation.shape, federation.classes)
-    net = Net(make, federation.shape, federation.classes, seed=s.run.seed)
-    session = Loop().start(Job(s.method, net, s.recipe, [laid_out(net, c) for c in federation.clients], s.run.seed))
-    simulation = Simulation(session, len(federation), seed=s.run.seed, trace=answered, joins=joins)
-    course = Course(s.method, net, s.recipe, plan_of(s.run), federation, get_title(s.name), s.table())
-    return follow(course, simulation, None, None)
-
-
-def traced(s: Settings, ours: Result) -> Result:
-    return with_trace(s, {line["round"]: line["answered"] for line in ours.rounds})
 
 
 def update(of: Letter, client: str, who: str, round: int | None = None) -> bool:
@@ -85,8 +63,8 @@ def test_what_happens_to_a_letter(name: str, fault: str, tmp_path: Path) -> None
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     lost = [] if fault == "letter doubled" else [1]
     assert [sorted({0, 1, 2} - set(line["answered"])) for line in ours.rounds] == [[], lost, [], []]
-    assert same_server(ours, traced(s, ours))
-    assert ours.clients == traced(s, ours).clients
+    assert same_server(ours, traced(s, ours.rounds))
+    assert ours.clients == traced(s, ours.rounds).clients
 
 
 def test_an_echo_is_not_worked_on(tmp_path: Path) -> None:
@@ -148,7 +126,7 @@ def test_a_host_that_comes_back_on_another_node(tmp_path: Path) -> None:
     post.touch = touch
     ours = on_hosts(s, tmp_path, post)
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 class Killed(BaseException):
@@ -219,7 +197,31 @@ def test_slow_clients_are_not_waited_for_twice(tmp_path: Path) -> None:
     assert ours.rounds[0]["missing"] == {"1": "no answer within the deadline"}
     assert spent[0] >= 20
     assert spent[9] - spent[0] < 5
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_a_suspect_that_works_again_is_waited_for(tmp_path: Path) -> None:
+    """F8: c1 hangs in round 1 and is slower than the others from then on, but in time: it takes part again."""
+    s, post = settings("fedavg", run={"rounds": 6, "eval_every": 6}), Direct(sites(tmp_path))
+    ready: dict[str, float] = {}
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+        return None if update(of, client, "c1", 1) else post.ask(client, of)
+
+    collect = post.collect
+
+    def slowly(tickets: Any) -> Any:
+        """Answers of c1 are there three seconds after the letter, those of the others two."""
+        for ticket in list(post._ready):
+            ready.setdefault(ticket, post.time.now + (3 if post._ready[ticket].head["client"] == "c1" else 2))
+        return collect([t for t in tickets if ready.get(t, 0) <= post.time.now])
+
+    post.touch, post.collect = touch, slowly  # type: ignore[method-assign]
+    ours = on_hosts(s, tmp_path, post)
+    assert [line["answered"] for line in ours.rounds] == [[0, 2], *[[0, 1, 2]] * 5]
+    assert ours.rounds[0]["clients"] == 2  # evaluated without it: its answer came when the others' were there
+    assert ours.rounds[1]["clients"] == 3
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, post)
     assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
     assert models == []
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_late_joiners_and_leavers(tmp_path: Path) -> None:
@@ -251,8 +253,8 @@ def test_late_joiners_and_leavers(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
     assert [line["joined"] for line in ours.rounds] == [[0, 1], [], [2], []]
     assert [line["answered"] for line in ours.rounds] == [[0, 1], [0, 1], [0, 1, 2], [1, 2]]
-    trace = {line["round"]: line["answered"] for line in ours.rounds}
-    assert ours.server.sizes.tolist() == with_trace(s, trace, [1, 1, 3]).server.sizes.tolist()
+    assert [line["absent"] for line in ours.rounds] == [[], [], [], [0]]
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_too_few_clients_are_said(tmp_path: Path) -> None:
@@ -294,7 +296,35 @@ def test_a_bad_upload_is_refused_for_that_client_only(what: str, tmp_path: Path)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert list(ours.rounds[1]["refused"]) == ["1"]
     assert ours.rounds[1]["answered"] == [0, 2]
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+FALSE: dict[str, Bundle] = {
+    "other shape": Bundle(test=torch.zeros(2, 2, dtype=torch.int64)),
+    "negative": Bundle(test=torch.full((10, 10), -5)),
+    "nan": Bundle(validation=torch.full((10, 10), float("nan"))),
+    "other counts": Bundle(counts=torch.zeros(3, dtype=torch.int64)),
+    "made-up view": Bundle({"mine.test": torch.zeros(10, 10, dtype=torch.int64)}),
+    "made-up cluster": Bundle(cluster=torch.tensor(10**15)),
+}
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
+    """F10: c1's evaluation in round 2 cannot be used: the round's figures are of the others, the run goes on."""
+    s = settings("ifca" if "cluster" in what else "fedavg")
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"], of.head["round"]) != ("c1", "evaluate", 2):
+            return answer
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, bundle(answer).but(**FALSE[what]))
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert ours.rounds[1]["answered"] == [0, 1, 2]
+    assert ours.rounds[1]["refused"]["1"].startswith("evaluation: ")
+    assert [line["client"] for line in ours.clients if line["round"] == 2] == [0, 2]
+    assert same_server(ours, simulated(s))
 
 
 FORGED: dict[str, Any] = {
@@ -328,7 +358,7 @@ def test_a_forged_letter_costs_its_sender_the_round(what: str, tmp_path: Path) -
     assert ours.rounds[1]["answered"] == [0, 2]
     assert "1" in ours.rounds[1]["missing"]
     assert "patient" not in (tmp_path / "run" / "rounds.jsonl").read_text() + str(lines(tmp_path, "events"))
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 @pytest.mark.parametrize("size", [0, -5, 10**12])
@@ -365,7 +395,7 @@ def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 1, 2]]
     assert any("another key" in e["what"] and e["client"] == "c1" for e in lines(tmp_path, "events"))
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_a_name_cannot_be_taken_while_its_owner_is_here(tmp_path: Path) -> None:
@@ -444,7 +474,7 @@ def test_an_exception_stays_on_its_host(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     assert ours.rounds[1]["missing"] == {"1": "its program failed; its own log says why"}
     assert not any(b"4711" in text for text in seen)
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_a_full_disk_costs_the_round_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +491,7 @@ def test_a_full_disk_costs_the_round_and_nothing_else(tmp_path: Path, monkeypatc
     ours = on_hosts(s, tmp_path, post)
     assert ours.rounds[1]["missing"] == {"1": "its disk could not be written or read; its own log says why"}
     monkeypatch.undo()
-    assert same_server(ours, traced(s, ours))
+    assert same_server(ours, traced(s, ours.rounds))
 
 
 def test_a_damaged_memory_is_not_used(tmp_path: Path) -> None:

@@ -21,3 +21,6 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
     assert ours.clients == theirs.clients
     assert ours.final == {n: v for n, v in theirs.final.items() if n != "ari"}
+    kept = sorted(path.parent.parent.parent.name for path in (tmp_path / "disks").glob("*/*/model/model.json"))
+    assert kept == ["c0", "c1", "c2"]
+    assert all(path.with_name("weights.safetensors").stat().st_size for path in tmp_path.glob("disks/*/*/model/*.json"))

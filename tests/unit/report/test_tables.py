@@ -1,6 +1,7 @@
 """Tables hold the numbers they were given, in every rendering."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -137,6 +138,14 @@ def test_many_clients_are_cut_to_the_worst_and_best_ten(made):
     assert (grid.rows[0][0], grid.rows[9][0], grid.rows[10][0], grid.rows[20][0]) == ("0", "9", "…", "149")
     assert "of 150 clients" in grid.note
     assert len(tables.client_table(made(clients=25)).rows) == 25
+
+
+def test_client_table_shows_names(made):
+    """Clients that have names are shown by number and name."""
+    run = made(clients=2)
+    named = replace(run, summary={**run.summary, "clients": {"count": 2, "names": ["cleveland", "va"]}})
+    assert {row[0] for row in tables.client_table(named).rows} == {"0 cleveland", "1 va"}
+    assert {row[0] for row in tables.client_table(run).rows} == {"0", "1"}
 
 
 def test_client_table_refuses_fewer_rows_than_it_shows(made):

@@ -1,0 +1,86 @@
+"""What a run does beside its method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fedkin.core import ConfigError, Method, Rule
+from fedkin.engines.secure import LEAST
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop does beside the method.
+
+    Attributes:
+        rounds: how many.
+        participation: share of the joined clients that a round samples.
+        eval_every: evaluate every so many rounds, and in each of the last ten.
+        uniform: means weigh every client the same instead of by training samples.
+        bound: an upload with a number larger than this is refused.
+        min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
+        over_selection: sample so many times the clients that a round needs and take those who answer first.
+        seed: of all random draws.
+        rule: how means and mixtures of uploads are made.
+        secure: secure aggregation: the server is to learn sums of uploads and no single one.
+    """
+
+    rounds: int
+    participation: float = 1.0
+    eval_every: int = 1
+    uniform: bool = False
+    bound: float = 1e8
+    min_answers: int = 1
+    over_selection: float = 1.0
+    seed: int = 0
+    rule: Rule = field(default_factory=Rule)
+    secure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
+        if not 0 < self.participation <= 1:
+            raise ConfigError(f"participation must be in (0, 1], got {self.participation}")
+        if self.eval_every < 1:
+            raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
+        if not self.bound > 0:
+            raise ConfigError(f"bound must be above 0, got {self.bound}")
+        if self.min_answers < 1:
+            raise ConfigError(f"min_answers must be at least 1, got {self.min_answers}")
+        if not 1 <= self.over_selection < math.inf:
+            raise ConfigError(f"over_selection must be at least 1, such as 1.3, got {self.over_selection}")
+        if self.secure and self.rule.kind != "mean":
+            raise ConfigError(
+                f"secure_aggregation hides single uploads, aggregation = {self.rule.kind!r} must see them; choose one"
+            )
+        if self.secure and self.over_selection > 1:
+            raise ConfigError(
+                "secure_aggregation needs the uploads of all who were asked, so those who answer first cannot be "
+                f"chosen; leave out over_selection = {self.over_selection:g}"
+            )
+
+    def require(self, method: Method, clients: int | None = None) -> None:
+        """Makes sure that a method, and a federation of so many clients, can do what is planned.
+
+        Raises:
+            ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.
+        """
+        method.require_robust(self.rule)
+        if not self.secure:
+            return
+        method.require_secure()
+        if clients is not None and self.cohort(clients) < LEAST:
+            raise ConfigError(
+                f"secure_aggregation needs at least {LEAST} uploads in a round; participation = {self.participation:g} "
+                f"of {clients} clients gives {self.cohort(clients)} (on real hosts [hosts] clients says for how many "
+                "the run waits)"
+            )
+
+    def cohort(self, clients: int) -> int:
+        """How many answers a round is meant to have, with so many clients joined."""
+        return max(1, math.floor(self.participation * clients + 1e-9))
+
+    def evaluates(self, round: int) -> bool:
+        """Whether clients are evaluated after this round."""
+        return round % self.eval_every == 0 or round > self.rounds - 10

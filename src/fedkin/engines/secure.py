@@ -1,0 +1,131 @@
+"""Secure aggregation, its arithmetic: uploads become whole numbers, and all that is read of them is their sum.
+
+A client of a pool sends for each number x of its upload the whole number ``round(2^34 share x)``, with ``share`` its
+part of the pool's weight. Their sum is 2^34 times the weighted mean. On real hosts masks are added that cancel in the
+sum (`fedkin.hosts.masks`); a simulation adds up the same whole numbers without masks. Whole numbers have one sum, in
+whatever order, so both give the same bits.
+
+Range: numbers up to 1e8, so that a sum is below ``1e8 * 2^34 + m / 2 < 2^61`` and cannot wrap at 2^63. Precision: an
+addend is rounded by at most 2^-35, so the mean of m clients is off by at most ``m 2^-35`` (100 clients: 3e-9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from fedkin.core import Bundle, Method, MethodError, Round
+from fedkin.engines.check import refusal
+
+BITS = 34
+"""Binary places of a whole number that stands for a fraction."""
+LIMIT = 1e8
+"""No number of an upload may be larger."""
+LEAST = 3
+"""Members of a pool at least: in a sum of two each would read the other."""
+OUT_OF_RANGE = f"its numbers cannot be added up: they are not finite, or above {LIMIT:g}"
+
+
+class OutOfRange(Exception):
+    """A number of an upload is not finite or too large for the sum. The text may hold data: it stays on the client."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Whose uploads are added up, as one of its members sees it.
+
+    Attributes:
+        members: their ids, ascending.
+        weight: what this member weighs.
+        total: what all of them weigh.
+    """
+
+    members: tuple[int, ...]
+    weight: float
+    total: float
+
+
+def pooled(method: Method, s: Bundle, r: Round, least: int = LEAST) -> tuple[Round, dict[int, Pool], dict[int, str]]:
+    """The round for those of ``r.ids`` whose uploads can be added up, their pools, and why the others sit it out."""
+    told = method.pools(s, r)
+    weight, pools, out = told.weight.double(), dict[int, Pool](), dict[int, str]()
+    for group in told.group.unique().tolist():
+        mine = told.group == group
+        ids, total = r.ids[mine].tolist(), float(weight[mine].sum())
+        if group < 0:
+            out |= dict.fromkeys(ids, "sits out: its group is not known yet, and its upload would not be used")
+        elif len(ids) < least:
+            out |= dict.fromkeys(ids, f"sits out: its group has {len(ids)} in this round, a sum needs {least}")
+        else:
+            pools |= {i: Pool(tuple(ids), w, total) for i, w in zip(ids, weight[mine].tolist(), strict=True)}
+    return r.among(torch.tensor(sorted(pools), dtype=torch.int64)), pools, out
+
+
+def fixed(upload: Bundle, pool: Pool) -> Bundle:
+    """One member's addend: whole numbers, int64.
+
+    Raises:
+        OutOfRange: a number is not finite, or above `LIMIT`.
+        MethodError: a tensor does not hold floating-point numbers.
+    """
+    found, scale = Bundle(), pool.weight / pool.total * 2.0**BITS
+    for name, t in upload.items():
+        _require_floats(name, t)
+        if t.numel() and not float(t.abs().max()) <= LIMIT:  # NaN wins every max
+            raise OutOfRange(f"{name} holds {float(t.abs().max()):g}, at most {LIMIT:g} can be added up")
+        found[name] = (t.double() * scale).round().to(torch.int64)
+    return found
+
+
+def summed(
+    pools: Mapping[int, Pool], replies: Mapping[int, Bundle], like: Bundle, bound: float
+) -> tuple[dict[int, Bundle], dict[int, str]]:
+    """The mean of every pool from which all have answered, once for each of its members; why the others are refused.
+
+    Args:
+        pools: of each client that was asked.
+        replies: addends, masked or not.
+        like: what a single upload would look like.
+        bound: a mean with a number larger than this is refused.
+
+    Raises:
+        MethodError: single uploads would not be floating-point numbers.
+    """
+    for name, t in like.items():
+        _require_floats(name, t)
+    whole = Bundle({name: torch.zeros_like(t, dtype=torch.int64) for name, t in like.items()})
+    refused = {i: why for i, reply in replies.items() if (why := refusal(reply, whole, bound))}
+    good: dict[int, Bundle] = {}
+    for members in dict.fromkeys(pools[i].members for i in sorted(replies)):
+        lost = [i for i in members if i not in replies or i in refused]
+        left = [i for i in members if i in replies and i not in refused]
+        if lost:
+            refused |= dict.fromkeys(left, f"cannot be read without the upload of client {lost[0]}")
+            continue
+        mean = _mean([replies[i] for i in members], like)
+        if why := refusal(mean, like, bound):
+            why = f"the mean of clients {', '.join(map(str, members))} cannot be used: {why}, or an upload was false"
+            refused |= dict.fromkeys(left, why)
+        else:
+            good |= dict.fromkeys(left, mean)
+    return {i: good[i] for i in sorted(good)}, refused
+
+
+def _mean(addends: list[Bundle], like: Bundle) -> Bundle:
+    found = Bundle()
+    for name, t in like.items():
+        total = torch.zeros_like(t, dtype=torch.int64)
+        for addend in addends:
+            total += addend[name]  # wraps at 2^63, as masks have it: what is left of them is nothing
+        found[name] = (total.double() / 2.0**BITS).to(t.dtype)
+    return found
+
+
+def _require_floats(name: str, t: torch.Tensor) -> None:
+    if not t.is_floating_point():
+        raise MethodError(
+            f"secure aggregation adds up floating-point numbers, {name!r} in an upload is {t.dtype}; "
+            "a method that sends it cannot say secure_aggregation = True"
+        )

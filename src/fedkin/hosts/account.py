@@ -1,0 +1,263 @@
+"""What runs with privacy options took from one client's data, in a file on its own disk; and its owner's limits.
+
+A server may lie about what it counts, or be lost. So every client counts for itself, over all runs, and writes down
+what an answer takes before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.config import RunSettings
+from fedkin.core import ConfigError, Method, Net, RunFolderError
+from fedkin.engines.noise import noisy_counts
+from fedkin.hosts.store import checked_name
+from fedkin.privacy import Spent, composed, says_at_joining
+from fedkin.report.folder import write_atomic
+
+log = logging.getLogger("fedkin.site")
+_FORMAT = 1
+_DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
+
+
+class OverBudget(Exception):
+    """An answer would take more from the data than their owner allows."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the owner of the data sets for all runs.
+
+    Attributes:
+        max_describe_epsilon: largest epsilon of the class counts told at joining; then none are told exactly.
+        min_dp_noise: least noise of private training; then there is no plain training.
+        max_epsilon: of one sample over all runs, training and counts told at joining together.
+
+    Raises:
+        ConfigError: a limit is not a number above 0.
+    """
+
+    max_describe_epsilon: float | None = None
+    min_dp_noise: float | None = None
+    max_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {value}")
+
+    @property
+    def hides_counts(self) -> bool:
+        """Whether exact class counts must not be told in any way."""
+        return self.max_describe_epsilon is not None or self.max_epsilon is not None
+
+    def check(self, run: RunSettings) -> None:
+        """What can be said of a run by its settings alone.
+
+        Raises:
+            ConfigError: the run wants more than the owner allows.
+        """
+        said, noise = run.describe_epsilon, run.dp_noise
+        if self.max_describe_epsilon is not None and said is not None and said > self.max_describe_epsilon:
+            raise ConfigError(
+                f"the run asks for class counts with describe_epsilon = {said:g}; this node was started with "
+                f"--max-describe-epsilon {self.max_describe_epsilon:g}"
+            )
+        if self.min_dp_noise is not None and (noise is None or noise < self.min_dp_noise):
+            raise ConfigError(
+                f"the run asks for {_training(noise)}; this node was started with --min-dp-noise {self.min_dp_noise:g}"
+            )
+        if self.max_epsilon is not None and not noise:
+            raise ConfigError(
+                f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
+                f"{self.max_epsilon:g}"
+            )
+
+    def check_words(self, run: RunSettings, method: Method, net: Net) -> None:
+        """Whether clients may say at joining what they say in this run.
+
+        Raises:
+            ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
+        """
+        if self.hides_counts and run.describe_epsilon is None and says_at_joining(method, net):
+            raise ConfigError(
+                f"clients of {type(method).__name__} say something exact of their data at joining; this node was "
+                "started with --max-describe-epsilon or --max-epsilon, so the run needs describe_epsilon"
+            )
+
+
+def _training(noise: float | None) -> str:
+    return "plain training" if noise is None else f"private training with dp_noise = {noise:g}"
+
+
+@dataclass
+class Used:
+    """What one run took.
+
+    Attributes:
+        mark: of this record; another one after a lost disk, so that the server can tell.
+        counts: the class counts with noise that it told at joining: drawn once, whatever happens. None: none were told.
+        told: their epsilon.
+        steps: of private training at each noise and sampling rate.
+        answers: how many told of private training.
+    """
+
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    counts: tuple[int, ...] | None = None
+    told: float = 0.0
+    steps: dict[tuple[float, float], int] = field(default_factory=dict)
+    answers: int = 0
+
+    def spent(self, noise: float) -> dict[float, int]:
+        """Steps at each sampling rate with this noise."""
+        return {rate: n for (s, rate), n in sorted(self.steps.items()) if s == noise}
+
+
+class Account:
+    """All runs of one client.
+
+    Args:
+        folder: where the site keeps what is its own.
+        client: what it is called.
+        limit: epsilon that all runs together may reach, None: any.
+    """
+
+    def __init__(self, folder: Path, client: str, limit: float | None = None) -> None:
+        # no run can be called so, as brackets and blanks are not for names of runs
+        self.path = folder / checked_name(client, "client-id") / "account (all runs).json"
+        self.limit = limit
+
+    def load(self) -> dict[str, Used]:
+        """What each run took.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        if not self.path.exists():
+            return {}
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if found["format"] != _FORMAT:
+                raise ValueError(f"format {found['format']}")
+            return {str(run): _used(line) for run, line in found["runs"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise RunFolderError(
+                f"{self.path} is damaged ({e}); restore it. It says what private training has taken from these data in "
+                "all; without it no more is given"
+            ) from e
+
+    def told(self, run: str, classes: int) -> Tensor:
+        """The class counts ``[C]`` that a run was told; zeros if none were."""
+        counts = self.load().get(run, Used()).counts
+        return torch.tensor(counts) if counts and len(counts) == classes else torch.zeros(classes, dtype=torch.int64)
+
+    def tell(self, run: str, counts: Tensor, epsilon: float, delta: float) -> Tensor:
+        """The class counts ``[C]`` that are told to a run: with noise that nobody can repeat, drawn when it is first
+        asked and written down before anything leaves, since the mean of many draws would have no noise.
+
+        Raises:
+            ConfigError: others were told to this run.
+            OverBudget: that would be more than the limit; nothing was drawn.
+            OSError: they could not be written.
+        """
+        runs = self.load()
+        mine = runs.setdefault(run, Used())
+        if mine.counts is None:
+            mine.told = epsilon
+            self._require(runs, delta)
+            mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
+            self._save(runs)
+        if len(mine.counts) != len(counts):
+            raise ConfigError(f"run {run} was told counts of {len(mine.counts)} classes; now it has {len(counts)}")
+        return torch.tensor(mine.counts)
+
+    def spend(self, run: str, noise: float, spent: Spent, delta: float) -> Used:
+        """Writes down what an answer takes, before it leaves; what the run has taken then.
+
+        Raises:
+            OverBudget: that would be more than the limit; nothing was written.
+            OSError: it could not be written.
+        """
+        runs = self.load()
+        mine = runs.setdefault(run, Used())
+        if not any(spent.values()):
+            return mine
+        for rate, n in spent.items():
+            mine.steps[noise, rate] = mine.steps.get((noise, rate), 0) + n
+        mine.answers += 1
+        self._require(runs, delta)
+        self._save(runs)
+        if mine.answers & (mine.answers - 1) == 0:  # after 1, 2, 4, 8, ... answers
+            log.info("%s", self.words(run, delta))
+        return mine
+
+    def total(self, delta: float) -> float:
+        """Epsilon of one sample over all runs."""
+        return _total(self.load(), delta)
+
+    def words(self, run: str, delta: float) -> str:
+        """What a run took, and all together."""
+        runs = self.load()
+        mine, told = _total({run: runs.get(run, Used())}, delta), sum(used.told for used in runs.values())
+        counts = f", {told:g} of it for class counts told at joining" if told else ""
+        return (
+            f"privacy of a single sample at delta {delta:g}: epsilon {mine:.3g} in run {run}, "
+            f"{_total(runs, delta):.3g} in all private runs of this client ({len(runs)}){counts}"
+        )
+
+    def _require(self, runs: Mapping[str, Used], delta: float) -> None:
+        if self.limit is None:
+            return
+        delta = min(delta, _DELTA)
+        if (whole := _total(runs, delta)) > self.limit:
+            raise OverBudget(
+                f"with this answer epsilon would be {whole:.4g} at delta {delta:g} over all runs of this client; this "
+                f"node was started with --max-epsilon {self.limit:g}, so it says no more"
+            )
+
+    def _save(self, runs: Mapping[str, Used]) -> None:
+        lines: dict[str, Any] = {
+            run: {
+                "mark": used.mark,
+                "counts": used.counts,
+                "told": used.told,
+                "steps": [[noise, rate, n] for (noise, rate), n in sorted(used.steps.items())],
+                "answers": used.answers,
+            }
+            for run, used in runs.items()
+        }
+        text = json.dumps({"format": _FORMAT, "runs": lines}, indent=1) + "\n"
+        write_atomic(self.path, text.encode(), sync=True)
+
+
+def _used(line: Mapping[str, Any]) -> Used:
+    steps: dict[tuple[float, float], int] = {}
+    for noise, rate, n in line["steps"]:
+        if not (math.isfinite(noise) and noise >= 0 and 0 < rate <= 1 and type(n) is int and n >= 0):
+            raise ValueError(f"steps {[noise, rate, n]}")
+        steps[float(noise), float(rate)] = n
+    told = float(line["told"])
+    if not 0 <= told < math.inf:
+        raise ValueError(f"told {told}")
+    counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
+    return Used(str(line["mark"]), counts, told, steps, int(line["answers"]))
+
+
+def _total(runs: Mapping[str, Used], delta: float) -> float:
+    """Steps of all runs compose in Rényi divergence; the epsilons of told counts, which need no delta, are added."""
+    steps: dict[tuple[float, float], int] = {}
+    for used in runs.values():
+        for how, n in used.steps.items():
+            steps[how] = steps.get(how, 0) + n
+    history = [(noise, rate, n) for (noise, rate), n in sorted(steps.items())]
+    return composed(history, delta) + sum(used.told for used in runs.values())

@@ -1,0 +1,112 @@
+"""Secure aggregation is offered where means of uploads are all that a server needs, and refused elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedkin.comparison import Plan as Comparison
+from fedkin.config import RunSettings
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, MethodError, Round, Train, Work, stack, to_all
+from fedkin.engines import Plan
+from fedkin.engines.secure import fixed, pooled, summed
+from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
+from fedkin.testing import RuleBroken, check_method
+from fedkin.testing.spy import Spy
+from fedkin.testing.trial import Setting, play
+
+OFFERED = ("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "clustered-sampling-size", "fedper", "fedrep",
+           "fedbabu", "fedrod", "per-fedavg", "ditto", "pfa", "oracle")  # fmt: skip
+AT_OTHER_SETTINGS: dict[str, Method] = {
+    "feddyn active-mean": FedDyn(eval_model="active-mean"),
+    "feddyn adaptive": FedDyn(adaptive=True),
+    "per-fedavg weighted": PerFedAvg(weighted=True),
+    "fedrep average": FedRep(first_head="average"),
+    "fedrod hyper": FedRoD(personal="hyper"),
+    "pfa early": PFA(after=1, clusters=2),
+}
+NOT_OFFERED: dict[str, Method] = {name: get_method(name) for name in METHODS if name not in OFFERED} | {
+    "feddyn all-mean": FedDyn(eval_model="all-mean"),
+    "cfic without correction": CFIC(correction=False, register="lazy"),
+}
+
+
+class Needed(Exception):
+    """The server ends elsewhere with means of uploads than with the uploads themselves."""
+
+
+def must_see_single_uploads(method: Method) -> None:
+    """Raises `Needed`, or `MethodError` where uploads hold other than floating-point numbers, if the server does."""
+
+    def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
+        part, pools, _ = pooled(method, s, r, least=1)
+        single = {i: Bundle({n: rows[k] for n, rows in up.items()}) for k, i in enumerate(r.ids.tolist())}
+        means, why = summed(pools, {i: fixed(b, pools[i]) for i, b in single.items()}, single[min(single)], 1e8)
+        assert not why
+        again = method.aggregate(s, part, stack(means))
+        for name, t in new.items():
+            if t.shape != again[name].shape or not torch.allclose(t.double(), again[name].double(), 1e-5, 1e-6):
+                raise Needed(name)
+
+    play(Spy(method, merged=compare), Setting(plan=Plan(rounds=6, participation=0.7, seed=1)))
+
+
+def test_who_is_offered_it() -> None:
+    """The catalogue's own word, in one place; the rule of the contract below looks whether it is true."""
+    assert [name for name in METHODS if get_method(name).secure_aggregation] == list(OFFERED)
+
+
+@pytest.mark.parametrize("name", AT_OTHER_SETTINGS)
+def test_offered_at_other_settings(name: str) -> None:
+    """The rule 'secure aggregation' holds; that of the catalogue's own settings is checked with all other rules."""
+    assert AT_OTHER_SETTINGS[name].secure_aggregation
+    check_method(AT_OTHER_SETTINGS[name], engines=[], rules=["secure aggregation"])
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+def test_refused_with_a_text(name: str) -> None:
+    """Before anything is done: in a run, and in a comparison before its data are read."""
+    method = NOT_OFFERED[name]
+    wanted = rf"secure_aggregation cannot be used with {type(method).__name__} as it is set: its server must see single"
+    with pytest.raises(ConfigError, match=wanted):
+        play(method, Setting(plan=Plan(1, secure=True)))
+    if name in METHODS:
+        with pytest.raises(ConfigError, match=wanted):
+            Comparison((name,), run=RunSettings(secure_aggregation=True))
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+def test_nobody_is_refused_for_nothing(name: str) -> None:
+    """With the mean of all uploads in place of each the server of every refused method ends elsewhere, or it reads
+    whole numbers or marks, which are no means."""
+    with pytest.raises((Needed, MethodError)) as found:
+        must_see_single_uploads(NOT_OFFERED[name])
+    assert isinstance(found.value, Needed) or "adds up floating-point numbers" in str(found.value)
+
+
+@dataclass(frozen=True)
+class Boast(Method):
+    """Says that sums suffice, and looks at the longest upload."""
+
+    secure_aggregation = True
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0, longest=torch.tensor(0.0))
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model), longest=up.model.norm(dim=1).max())
+
+
+def test_a_method_that_boasts_is_found() -> None:
+    """The contract says which part of the state differs."""
+    with pytest.raises(RuleBroken, match=r"'secure aggregation': it says .* mean of its pool: 'longest' of the state"):
+        check_method(Boast(), engines=[], rules=["secure aggregation"])

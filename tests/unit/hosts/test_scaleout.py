@@ -1,0 +1,120 @@
+"""Flower's simulator without Ray: a simulated node answers where it is called, in runs that have such nodes only."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.core import ConfigError
+from fedkin.hosts import actor, scaleout
+from fedkin.hosts.ports import free_port
+from fedkin.hosts.serve import serve
+from fedkin.hosts.submitted import Virtual, packed, unpacked, virtual
+from fedkin.hosts.wire import Letter
+from hosttoys import Time, same_server, settings, simulated, through_bytes
+
+
+class Actors:
+    """A post whose nodes are simulated: all are called in this process, as Ray's processes are."""
+
+    def __init__(self, word: str, clients: int) -> None:
+        self._word, self._clients, self._ready = word, clients, dict[str, Letter | str]()
+
+    def nodes(self) -> Mapping[int, str]:
+        return {1000 - i: "" for i in range(self._clients)}
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
+        for node, letter in letters.items():
+            place = {"partition-id": 1000 - node, "num-partitions": self._clients}
+            self._ready[tickets[node]] = through_bytes(actor.answer(through_bytes(letter), place, self._word))
+        return tickets
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        return {t: self._ready.pop(t) for t in list(tickets) if t in self._ready}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that keeps fewer clients at hand than it works for, and none of another test."""
+    monkeypatch.setattr(actor, "_MOST_SITES", 2)
+    actor._SITES.clear()
+
+
+@pytest.mark.parametrize("name", ["fedrep", "da-pfl"])
+def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
+    """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
+    actor._dealt.cache_clear()
+    s = settings(name, data={"clients": 12}, hosts={"clients": 12})
+    folder = tmp_path / "run"
+    ours = serve(s, Actors(packed(s, folder, "digits"), 12), folder, clock=Time().clock())
+    theirs = simulated(s)
+    assert same_server(ours, theirs)
+    assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
+    assert len(actor._SITES) == 2
+    assert actor._dealt.cache_info().misses == 1
+    assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i:02d}" for i in range(12)]
+
+
+@pytest.mark.parametrize(("clients", "first", "last"), [(1, "c0", "c0"), (10, "c0", "c9"), (101, "c000", "c100")])
+def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
+    """Clients get their numbers in the order of their names; those must be the numbers of their shares."""
+    names = [actor.name_of(i, clients) for i in range(clients)]
+    assert names == sorted(names)
+    assert (names[0], names[-1]) == (first, last)
+
+
+def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
+    """A SuperNode that somebody started with a partition but without a site does not read data that a server names."""
+    word = packed(settings("fedavg"), tmp_path)
+    assert virtual(word) is None
+    with pytest.raises(ConfigError, match="start nodes with fedkin node"):
+        actor.answer(Letter({}), {"partition-id": 0, "num-partitions": 1}, word)
+
+
+def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:
+    """Settings, folder and, for simulated nodes, data survive the way through Flower; other words are refused."""
+    s = settings("fedavg")
+    for word in (packed(s, tmp_path), packed(s, tmp_path, "digits")):
+        assert unpacked(word) == (s, tmp_path)
+    assert virtual(packed(s, tmp_path, "digits")) == Virtual(tmp_path, "digits")
+    for bad in ("", "e30=", "W10=", "%%%"):
+        with pytest.raises(ConfigError, match="fedkin submit"):
+            virtual(bad)
+
+
+def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
+    _with_ray(monkeypatch)
+    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_reply_mb": 7}))
+    hosts = scale.settings.hosts
+    assert (scale.clients, hosts.clients, hosts.least, hosts.max_reply_mb) == (5, 5, 5, 7)
+    assert hosts.deadline >= 86400
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said at once, with what to install; Flower would say it in a log of its own."""
+    monkeypatch.setattr(scaleout.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"fedkin\[ray\]"):
+        scaleout.scaled(settings("fedavg"))
+
+
+def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would try for minutes; a cluster that listens, and addresses of another kind, are left to Ray."""
+    _with_ray(monkeypatch)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(ConfigError, match="no Ray cluster at RAY_ADDRESS=127"):
+        scaleout.scaled(settings("fedavg"))
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        for address in (f"127.0.0.1:{there.getsockname()[1]}", "auto", "local", "ray://127.0.0.1:1"):
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            assert scaleout.scaled(settings("fedavg")).clients == 3
+
+
+def _with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[[str], Any] = scaleout.importlib.util.find_spec
+    monkeypatch.setattr(scaleout.importlib.util, "find_spec", lambda name: name == "ray" or find(name))
