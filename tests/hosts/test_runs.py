@@ -55,7 +55,7 @@ def same_as_simulated(folder: Path, s: Settings) -> None:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.short) if n == "fedrep" else n for n in PARITY])
 def test_a_run_equals_the_simulator(fleet: Fleet, name: str) -> None:
     """F1: server state, every line of rounds and clients; and every client has its own model on its own disk."""
-    s = settings(name, hosts=HOSTS)
+    s = settings(name, run={"rounds": 3}, hosts=HOSTS)
     folder = fleet.submit(s, f"parity-{name}")
     lines = fleet.finish(folder)
     theirs = simulated(s)
