@@ -15,7 +15,7 @@ import torch
 
 from fedkin.config import Settings, settings_from
 from fedkin.core import Net
-from fedkin.course import Course, Result, follow
+from fedkin.course import Course, Result, follow, one_thread
 from fedkin.data import SiteData
 from fedkin.engines import Job, Loop, Simulation
 from fedkin.hosts.enrol import Clock
@@ -139,7 +139,8 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
         absent={round: line["absent"] for round, line in by_round.items()},
     )
     course = Course(s.method, net, s.recipe, plan_of(s.run), federation, get_title(s.name), s.table())
-    return follow(course, simulation, None, None)
+    with one_thread():  # as nodes compute
+        return follow(course, simulation, None, None)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
