@@ -184,8 +184,10 @@ class RunSettings:
     """Longest gradient that a single sample may have in private training."""
     dp_delta: float = 1e-5
     """Chance with which the epsilon of private training may fail to hold."""
-    engine: Literal["workers", "loop"] = "workers"
-    """How clients are trained: in processes side by side, or one after another."""
+    gradient: Literal["auto", "autograd"] = "auto"
+    """How gradients are found: written out for chains of conv, pool, linear and ReLU layers, or always by autograd."""
+    engine: Literal["auto", "workers", "loop"] = "auto"
+    """How clients are trained: in processes side by side, or one after another. Default: what is fastest here."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
 

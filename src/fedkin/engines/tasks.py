@@ -17,6 +17,7 @@ from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
 from fedkin.engines.noise import Hidden
 from fedkin.engines.private import Private, PrivateSteps
+from fedkin.engines.steps import Gradient
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
 Told = Callable[[int, Tensor], Tensor]
@@ -46,6 +47,7 @@ class Job:
     Attributes:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
         private: local training hides single samples.
+        gradient: how gradients are found, see `fedkin.engines.steps`.
     """
 
     method: Method
@@ -55,6 +57,7 @@ class Job:
     seed: int
     told: Told | None = None
     private: Private | None = None
+    gradient: Gradient = "auto"
 
 
 @dataclass(frozen=True)

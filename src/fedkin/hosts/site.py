@@ -19,7 +19,7 @@ from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.hosts.account import Account, Limits, OverBudget
@@ -215,7 +215,7 @@ class Site:
         if (head["run"], head["kind"]) in self._over:
             raise OverBudget(f"no more is said to run {head['run']}: its budget is spent")
         task = Task(head["kind"], head["client"], head["round"], bundle(of), state)
-        return perform(job, task, sgd)
+        return perform(job, task, trainer(job))
 
     def _job_of(self, head: Mapping[str, Any]) -> Job:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
@@ -239,7 +239,8 @@ class Site:
         self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
-        job = Job(settings.method, net, settings.recipe, mine, seed, private=privacy.private(secret=True))
+        secret, how = privacy.private(secret=True), settings.run.gradient
+        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how)
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put
 from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
-from fedkin.functional.losses import distillation, head_loss
+from fedkin.functional.losses import distillation
 
 
 @dataclass(frozen=True)
