@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.hosts.wire import BODY_LIMIT, FORMAT, Letter, LetterError, head_bytes, head_of, receive, send
+from fedkin.hosts.wire import BODY_LIMIT, Letter, LetterError, head_bytes, head_of, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
@@ -119,8 +119,7 @@ def _way(context: Context) -> Deliver:
 
 
 def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
-    said = {name: letter.head.get(name) for name in ("kind", "run", "session", "seq")}
-    return Letter({"format": FORMAT, "client": str(node.get("client-id", "")), **said, "ok": False, "code": code})
+    return refusal(letter.head, str(node.get("client-id", "")), code)
 
 
 # ---- the server's side ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
-from fedkin.hosts.wire import FORMAT, Letter, LetterError
+from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
@@ -97,14 +97,10 @@ class Site:
             return self._no(head, "failed")
 
     def _no(self, head: Mapping[str, Any], code: str, **more: Any) -> Letter:
-        return Letter({**self._stamp(head), "ok": False, "code": code, **more})
+        return refusal(head, self.client, code, **more)
 
     def _yes(self, head: Mapping[str, Any], b: Bundle | None = None, **more: Any) -> Letter:
-        return letter({**self._stamp(head), "ok": True, **more}, b)
-
-    def _stamp(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        said = {name: head.get(name) for name in ("kind", "run", "session", "seq")}
-        return {"format": FORMAT, "client": self.client, **said}
+        return letter({**stamp(head, self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, of: Letter) -> Letter:
