@@ -96,10 +96,9 @@ def _told(word: object) -> dict[str, Any]:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
-def run_submitted(post: Post, config: Mapping[str, Any], started: float) -> Result:
-    """Plays a submitted run to its end and writes its report."""
+def run_submitted(post: Post, word: object) -> Result:
+    """Plays a submitted run, as `packed`, to its end and writes its report."""
     _log_to(sys.stdout)
-    word = config.get("fedkin", "")
     settings, folder = unpacked(word)
     log = logging.getLogger("fedkin.hosts")
     log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)

@@ -98,7 +98,7 @@ def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest
     word = packed(s, folder, tmp_path / "my link")
     assert command(word) == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
     monkeypatch.setattr(submitted, "_log_to", lambda stream: None)  # it takes the log away from other tests
-    run_submitted(Direct(sites(tmp_path)), {"fedkin": word}, 0.0)
+    run_submitted(Direct(sites(tmp_path)), word)
     assert json.loads((folder / "summary.json").read_text())["command"] == command(word)
     assert html.escape(command(word)) in (folder / "report.html").read_text(encoding="utf-8")
     assert "fedkin run" not in (folder / "report.html").read_text(encoding="utf-8")
