@@ -206,7 +206,7 @@ class HostSettings:
     """Seconds that a client has for one message, up to 10 of them for its way; it sits out the round if it needs
     longer."""
     max_reply_mb: int = 256
-    """A client's answer of more megabytes is refused before it is unpacked."""
+    """A client's answer of more megabytes is refused before it is unpacked; Flower has it in memory by then."""
     most_samples: int = 10_000_000
     """A client that claims more training samples is refused: it would outweigh all others."""
 

@@ -20,6 +20,7 @@ from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.runner import Result, resume, run_settings
 from folders import FILES, content, lines_in, records, small
+from toys import Averaging
 
 RECIPE = Recipe(steps=2, batch=5, lr=0.1)
 
@@ -301,7 +302,7 @@ def test_a_module_starts_from_its_values() -> None:
 
 
 @dataclass(frozen=True)
-class Kept(Method):
+class Kept(Averaging, Method):
     """FedAvg that shows what a run starts from."""
 
     seen: list[torch.Tensor]
@@ -309,16 +310,6 @@ class Kept(Method):
     def init(self, r: Round) -> Bundle:
         self.seen.append(r.w0)
         return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Any:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 def test_a_factory_starts_from_the_seed() -> None:
@@ -393,25 +384,16 @@ def halved(w: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Scaled(Method):
+class Scaled(Averaging, Method):
     """FedAvg with a function as a hyperparameter, which no file can hold."""
 
     scale: Any = halved
     among: tuple[int | None, ...] = (1, None)
 
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Any:
-        return to_all(model=s.model)
-
     def client_update(self, c: Client) -> Work:
         w = yield Train(c.received.model)
         c.state = Bundle(rounds=c.state.get("rounds", torch.tensor(0)) + 1)
         return Bundle(model=self.scale(w))
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 def test_a_method_of_ones_own_is_written_down(tmp_path: Path) -> None:
@@ -531,11 +513,8 @@ def test_client_code_that_fails_is_named() -> None:
 
 
 @dataclass(frozen=True)
-class Failing(Method):
+class Failing(Averaging, Method):
     """FedAvg whose client 2 fails in round 3."""
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0, round=torch.tensor(0))
 
     def distribute(self, s: Bundle, r: Round) -> Any:
         return to_all(model=s.model, round=torch.tensor(r.index))
@@ -545,6 +524,3 @@ class Failing(Method):
             1 / 0  # noqa: B018 - the fault that is looked for
         w = yield Train(c.received.model)
         return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return s.but(model=r.mean(up.model))
