@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -51,7 +52,7 @@ def sgd(
     part = request.only or slice(0, len(w))
     if part.start == part.stop:  # nothing moves
         return w
-    add_terms = _terms(request, recipe, net, w, part)
+    terms = Terms.of(request, recipe, net, len(w), part)
     velocity: Tensor | None = None
     lr = recipe.lr
     if private is None:
@@ -63,14 +64,7 @@ def sgd(
             grad = _gradient(request, moving, w, data, index)[part].contiguous()
         else:
             grad = private.gradient(request, moving, w, data, index, part)
-        d = add_terms(grad, w[part])
-        if recipe.momentum:
-            velocity = d.clone() if velocity is None else velocity.mul_(recipe.momentum).add_(d)
-            d = velocity
-        pull = add_terms.pull(w[part])
-        w[part].add_(d, alpha=-lr)
-        if pull is not None:
-            w[part].sub_(pull, alpha=lr * request.mu)
+        velocity = terms.step(w[part], grad, velocity, lr)
         if epoch_end:
             lr *= recipe.epoch_decay
     return w
@@ -88,64 +82,117 @@ def _gradient(request: Train, net: Net, w: Tensor, data: Data, index: Tensor) ->
     return grad
 
 
-class _terms:
-    """Adds what the request and the recipe put beside the loss's gradient, on the trainable parameters only."""
+@dataclass(frozen=True)
+class Terms:
+    """What the request and the recipe put beside the loss's gradient, and one step by the sum: the part of a model
+    that moves ``[p]``, or a stack of such parts ``[S, p]``.
 
-    def __init__(self, request: Train, recipe: Recipe, net: Net, w: Tensor, part: slice) -> None:
-        self.linear = None if request.linear is None else request.linear[part]
-        self.clip = request.clip
-        self.center = request.center[part] if request.mu != 0 and request.center is not None else None
-        self.mu, self.after = request.mu, request.prox_after
-        self.decay: float | Tensor = recipe.weight_decay
+    Attributes:
+        linear, center: ``[..., p]`` or None.
+        mu: weight of the proximal term, for a stack also one per row ``[S, 1]``.
+        decay: weight decay, or one per parameter ``[p]``.
+        tail: running statistics, which no term may move.
+    """
+
+    linear: Tensor | None
+    clip: float | None
+    center: Tensor | None
+    mu: float | Tensor
+    after: bool
+    decay: float | Tensor
+    momentum: float
+    tail: slice | None
+
+    @classmethod
+    def of(cls, request: Train, recipe: Recipe, net: Net, length: int, part: slice) -> Terms:
+        """The terms of one request on a vector of this length."""
+        decay: float | Tensor = recipe.weight_decay
         if recipe.weight_decay and not recipe.decay_biases:
-            self.decay = net.matrices(len(w))[part] * recipe.weight_decay
-        # running statistics are the tail of a network's vector: no term may move them
-        self.tail: slice | None = None
-        if len(w) >= net.size and net.buffers.start < net.buffers.stop:
+            decay = net.matrices(length)[part] * recipe.weight_decay
+        # running statistics are the tail of a network's vector
+        tail = None
+        if length >= net.size and net.buffers.start < net.buffers.stop:
             a, b = max(net.buffers.start, part.start), min(net.buffers.stop, part.stop)
-            self.tail = slice(a - part.start, b - part.start) if a < b else None
+            tail = slice(a - part.start, b - part.start) if a < b else None
+        return cls(
+            linear=None if request.linear is None else request.linear[part],
+            clip=request.clip,
+            center=request.center[part] if request.mu != 0 and request.center is not None else None,
+            mu=request.mu,
+            after=request.prox_after,
+            decay=decay,
+            momentum=recipe.momentum,
+            tail=tail,
+        )
 
-    def __call__(self, grad: Tensor, w: Tensor) -> Tensor:
+    def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None, lr: float | Tensor) -> Tensor | None:
+        """Moves ``w`` in place by the loss's gradient, which is used up; gives the momentum buffer for the next step.
+
+        Args:
+            velocity: the buffer, None before the first step.
+            lr: step size, for a stack also one per row ``[S, 1]``.
+        """
+        d = self._direction(grad, w)
+        if self.momentum:
+            velocity = d.clone() if velocity is None else velocity.mul_(self.momentum).add_(d)
+            d = velocity
+        pull = self._still(w - self.center) if self.center is not None and self.after else None
+        _add(w, d, -lr)
+        if pull is not None:
+            _add(w, pull, -(lr * self.mu))
+        return velocity
+
+    def _direction(self, grad: Tensor, w: Tensor) -> Tensor:
         if self.linear is not None:
             grad.add_(self.linear)
         if self.clip is not None:
-            norm = float(torch.linalg.vector_norm(self._still(grad)))
-            if norm > self.clip:
-                grad.mul_(self.clip / norm)
+            norm = torch.linalg.vector_norm(self._still(grad), dim=-1, keepdim=True).double()
+            grad.mul_(torch.where(norm > self.clip, self.clip / norm, 1.0).to(grad.dtype))
         if isinstance(self.decay, Tensor):
             grad.addcmul_(self.decay, w)
         elif self.decay:
             grad.add_(w, alpha=self.decay)
         if self.center is not None and not self.after:
-            grad.add_(w, alpha=self.mu).sub_(self.center, alpha=self.mu)
+            _add(_add(grad, w, self.mu), self.center, -self.mu)
         return self._still(grad)
-
-    def pull(self, w: Tensor) -> Tensor | None:
-        """``w - center``, where the proximal term makes a step of its own."""
-        return self._still(w - self.center) if self.center is not None and self.after else None
 
     def _still(self, step: Tensor) -> Tensor:
         if self.tail is not None:
-            step[self.tail] = 0
+            step[..., self.tail] = 0
         return step
 
 
-def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
-    """Index batches without replacement inside an epoch; ``(last of its epoch, index [B])``.
+def _add(to: Tensor, what: Tensor, times: float | Tensor) -> Tensor:
+    """In place, by a number or by one for each row."""
+    return to.addcmul_(what, times) if isinstance(times, Tensor) else to.add_(what, alpha=times)
 
-    A last short batch is used, too. ``skip_single`` leaves out batches of one sample, on which BatchNorm cannot train.
+
+def orders(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+    """The samples of each epoch in the order in which they are trained on, without replacement; ``(whole, index)``.
+
+    The last epoch may be cut short (not whole) where training is counted in steps. ``skip_single`` leaves out batches
+    of one sample, on which BatchNorm cannot train.
     """
     left = recipe.steps_for(n) if n else 0
     while left > 0:
-        parts = torch.randperm(n, generator=rng).split(recipe.batch)
-        if skip_single and len(parts[-1]) == 1:
+        order = torch.randperm(n, generator=rng)
+        if skip_single and (n - 1) % recipe.batch == 0:
             left -= 0 if recipe.steps is not None else 1
-            parts = parts[:-1]
-            if not parts:
+            order = order[:-1]
+            if len(order) == 0:
                 return
-        for i, index in enumerate(parts[:left]):
-            yield i == len(parts) - 1, index
-        left -= len(parts)
+        count = math.ceil(len(order) / recipe.batch)
+        if left > 0:
+            yield left >= count, order[: left * recipe.batch]
+        left -= count
+
+
+def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+    """The index batches of `orders`, a last short one of each epoch too; ``(last of its epoch, index [B])``."""
+    for whole, order in orders(n, recipe, rng, skip_single=skip_single):
+        parts = order.split(recipe.batch)
+        for i, index in enumerate(parts):
+            yield whole and i == len(parts) - 1, index
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
