@@ -184,8 +184,8 @@ class RunSettings:
     """Longest gradient that a single sample may have in private training."""
     dp_delta: float = 1e-5
     """Chance with which the epsilon of private training may fail to hold."""
-    engine: Literal["workers", "loop"] = "workers"
-    """How clients are trained: in processes side by side, or one after another."""
+    engine: Literal["workers", "loop", "stacked"] = "workers"
+    """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
 

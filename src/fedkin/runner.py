@@ -19,6 +19,7 @@ from fedkin.engines import (
     Loop,
     Plan,
     Simulation,
+    Stacked,
     Workers,
     chance_of_dropout,
     join_rounds,
@@ -39,7 +40,7 @@ def run(
     rounds: int = 50,
     participation: float = 1.0,
     seed: int = 0,
-    engine: Literal["workers", "loop"] | Engine = "workers",
+    engine: Literal["workers", "loop", "stacked"] | Engine = "workers",
     workers: int = 0,
     eval_every: int | None = None,
     weighting: Literal["samples", "uniform"] = "samples",
@@ -75,7 +76,8 @@ def run(
         rounds: communication rounds.
         participation: share of the clients sampled in each round.
         seed: of every random draw.
-        engine: "workers" (processes), "loop" (one client after another), or an engine of your own.
+        engine: "workers" (processes), "loop" (one client after another), "stacked" (many at once, on a GPU if there is
+            one; ``Stacked(...)`` has its settings), or an engine of your own.
         workers: processes, 0 for one per core; results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
         weighting: clients weigh by training samples in means, or all the same.
@@ -201,8 +203,10 @@ def _engine(engine: str | Engine, workers: int) -> Engine:
         return Workers(workers)
     if engine == "loop":
         return Loop()
+    if engine == "stacked":
+        return Stacked()
     if isinstance(engine, str):
-        raise ConfigError(f"unknown engine {engine!r}; there are workers and loop")
+        raise ConfigError(f"unknown engine {engine!r}; there are workers, loop and stacked")
     return engine
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -14,7 +14,7 @@ from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_train import Rows, Samples, Steps, eagerly
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
-_KEPT = 32  # recordings; each holds a stack of models
+_SHARE = 8  # recordings hold stacks of models in memory of their own: one part in so many of what a stack may take
 
 
 class Graphs:
@@ -27,7 +27,8 @@ class Graphs:
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
         self._place, self._say = place, say
         self._seen: Counter[object] = Counter()
-        self._kept: OrderedDict[object, Recording | None] = OrderedDict()
+        self._kept: dict[object, Recording | None] = {}
+        self._room = place.room() // _SHARE
         self._pool: Any = None
 
     def __call__(self, steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Tensor) -> None:
@@ -43,8 +44,7 @@ class Graphs:
             if first is None:
                 return
             batches = chain([first], batches)
-            self._keep(shape, self._recorded(steps, rows, first))
-        self._kept.move_to_end(shape)
+            self._kept[shape] = self._recorded(steps, rows, first)
         recording = self._kept[shape]
         if recording is None:
             eagerly(steps, rows, batches, lr)
@@ -52,6 +52,9 @@ class Graphs:
             recording.play(rows, batches, lr)
 
     def _recorded(self, steps: Steps, rows: Rows, batch: Samples) -> Recording | None:
+        needed = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors()))
+        if needed > self._room:  # an older one is not given up for it: in the next round it would be its turn again
+            return None
         try:
             made = Recording(steps, rows, batch, self._place, self._pool)
         except Exception as e:  # whatever it is, the steps can be taken without
@@ -59,18 +62,13 @@ class Graphs:
             name = getattr(steps.key[0], "__name__", str(steps.key[0]))
             self._say(f"the steps of {name} are started one by one, not played from a CUDA graph: {why}")
             return None
-        self._pool = made.pool
+        self._pool, self._room = made.pool, self._room - needed
         return made
-
-    def _keep(self, shape: object, recording: Recording | None) -> None:
-        self._kept[shape] = recording
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
 
     def forget(self) -> None:
         """Frees the recordings."""
         self._kept.clear()
-        self._pool = None
+        self._room, self._pool = self._place.room() // _SHARE, None
 
 
 class Recording:
@@ -85,24 +83,21 @@ class Recording:
 
     def __init__(self, steps: Steps, rows: Rows, batch: Samples, place: Place, pool: Any) -> None:
         self._rows = rows.each(torch.clone)
-        self._batch = Samples(batch.x.clone(), batch.y.clone(), {n: t.clone() for n, t in batch.extra.items()})
+        self._batch = Samples(batch.x.clone(), batch.y.clone(), {name: t.clone() for name, t in batch.extra.items()})
         self._lr = torch.zeros(len(rows.w), 1, dtype=rows.w.dtype, device=rows.w.device)
         self._replay, self.pool = record(lambda: steps(self._rows, self._batch, self._lr), place, pool)
 
     def play(self, rows: Rows, batches: Iterator[Samples], lr: float | Tensor) -> None:
         """Moves ``rows`` in place by a step on each batch."""
-        pairs = list(zip(self._rows.tensors(), rows.tensors(), strict=True))
-        for mine, given in pairs:
+        for mine, given in zip(self._rows.tensors(), rows.tensors(), strict=True):
             mine.copy_(given)
         if isinstance(lr, Tensor):
             self._lr.copy_(lr)
         else:
             self._lr.fill_(lr)
         for batch in batches:
-            self._batch.x.copy_(batch.x)
-            self._batch.y.copy_(batch.y)
-            for name, t in batch.extra.items():
-                self._batch.extra[name].copy_(t)
+            for mine, given in zip(self._batch.tensors(), batch.tensors(), strict=True):
+                mine.copy_(given)
             self._replay()
         rows.w.copy_(self._rows.w)
         if rows.velocity is not None and self._rows.velocity is not None:

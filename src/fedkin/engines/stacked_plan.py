@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 Orders = Sequence[tuple[bool, Tensor]]
 """One client's epochs as `fedkin.engines.loop.orders` gives them: ``(whole, samples in their order)``."""
+
+_NONE = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ def steps_of(orders: Orders, batch: int) -> int:
 
 
 def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> Plan:
-    """Who steps with whom; no batch is padded, nobody waits who could be last.
+    """Who steps with whom; no batch is padded, and few steps are taken by few.
 
     The next steps are always those of the client with most steps left, joined by all whose next batch is as large. So
-    a client before a short last batch waits, and those that wait for one of the same size take it together, as long as
-    it does not become the one that all others would have to wait for.
+    a client before a short last batch waits for others before one of the same size, until it has as many steps left as
+    the one that leads. Of those with equally many the one with the smallest batch leads: it frees itself for the rest.
 
     Args:
         clients: each row's epochs, rows with most steps first, so that those left over are the first rows.
@@ -72,32 +75,31 @@ def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> Plan:
     """
     runs = [_runs(orders, batch, decays) for orders in clients]
     left = [sum(run.steps for run in mine) for mine in runs]
-    at, used, done = [0] * len(runs), [0] * len(runs), [0] * len(runs)  # the run, its steps used, samples used
-    longest = max((sum(len(order) for _, order in orders) for orders in clients), default=0)
-    samples = torch.zeros(len(clients), longest, dtype=torch.int64)
-    for i, orders in enumerate(clients):
-        mine = torch.cat([order for _, order in orders]) if orders else torch.empty(0, dtype=torch.int64)
-        samples[i, : len(mine)] = mine
+    now = [deque(mine) for mine in runs]
+    each = [torch.cat([order for _, order in orders]) if orders else _NONE for orders in clients]
+    starts = torch.tensor([0, *(len(mine) for mine in each)]).cumsum(0).tolist()  # of what is left of each one's
+    samples = torch.cat([_NONE, *each])
     segments, index, row, first = list[Segment](), list[Tensor](), list[Tensor](), 0
-    while any(left):
-        lead = left.index(max(left))
-        size = runs[lead][at[lead]].size
-        rows = [i for i in range(len(runs)) if left[i] and runs[i][at[i]].size == size]
-        steps = min(runs[i][at[i]].steps - used[i] for i in rows)
-        who, m = torch.tensor(rows), len(rows)
-        columns = torch.tensor([done[i] for i in rows])[:, None] + torch.arange(steps * size)
-        taken = samples[who].gather(1, columns).view(m, steps, size).transpose(0, 1)
-        index.append(taken.reshape(-1))
-        row.append(who[None, :, None].expand(steps, m, size).reshape(-1))
+    while (most := max(left, default=0)) > 0:
+        active = [i for i, n in enumerate(left) if n]
+        size = min(now[i][0].size for i in active if left[i] == most)
+        rows = [i for i in active if now[i][0].size == size]
+        waiting = max((left[i] for i in active if now[i][0].size != size), default=0)
+        steps = min(now[i][0].steps for i in rows)
+        steps = min(steps, max(1, most - waiting)) if waiting else steps
+        who, m, n = torch.tensor(rows), len(rows), steps * size
+        taken = samples[torch.tensor([starts[i] for i in rows])[:, None] + torch.arange(n)]
+        index.append(taken.view(m, steps, size).transpose(0, 1).reshape(-1))
+        row.append(who.repeat_interleave(size).repeat(steps))
         together = slice(0, m) if rows[-1] == m - 1 else who
-        segments.append(Segment(together, m, size, steps, first, tuple(runs[i][at[i]].epoch for i in rows)))
-        first += steps * m * size
+        segments.append(Segment(together, m, size, steps, first, tuple(now[i][0].epoch for i in rows)))
+        first += m * n
         for i in rows:
-            left[i], used[i], done[i] = left[i] - steps, used[i] + steps, done[i] + steps * size
-            if used[i] == runs[i][at[i]].steps:
-                at[i], used[i] = at[i] + 1, 0
-    none = torch.empty(0, dtype=torch.int64)
-    return Plan(tuple(segments), torch.cat([none, *index]), torch.cat([none, *row]))
+            run = now[i].popleft()
+            if run.steps > steps:
+                now[i].appendleft(_Run(run.size, run.steps - steps, run.epoch))
+            left[i], starts[i] = left[i] - steps, starts[i] + n
+    return Plan(tuple(segments), torch.cat([_NONE, *index]), torch.cat([_NONE, *row]))
 
 
 def _runs(orders: Orders, batch: int, decays: bool) -> list[_Run]:
@@ -105,10 +107,10 @@ def _runs(orders: Orders, batch: int, decays: bool) -> list[_Run]:
     epoch = 0
     for whole, order in orders:
         full, rest = divmod(len(order), batch)
-        new = [_Run(batch, full, epoch)] * (full > 0) + [_Run(rest, 1, epoch)] * (rest > 0)
-        if len(new) == 1 and new[0].steps == 1 and runs and runs[-1].size == new[0].size and not decays:
-            runs[-1] = _Run(runs[-1].size, runs[-1].steps + 1, runs[-1].epoch)  # epochs of a single step
-        else:
-            runs += new
+        for size, steps in ((batch, full), (rest, 1)):
+            if runs and runs[-1].size == size and not decays:
+                runs[-1] = _Run(size, runs[-1].steps + steps, runs[-1].epoch)
+            elif size and steps:
+                runs.append(_Run(size, steps, epoch))
         epoch += whole
     return runs

@@ -140,6 +140,9 @@ class Samples:
     y: Tensor
     extra: dict[str, Tensor]
 
+    def tensors(self) -> list[Tensor]:
+        return [self.x, self.y, *self.extra.values()]
+
     def take(self, index: Tensor, extra: Tensor) -> Samples:
         """The batch of these rows ``[m, B]``; ``extra`` are those of the tensors beside the samples."""
         return Samples(_take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()})
