@@ -186,8 +186,8 @@ class RunSettings:
     """Chance with which the epsilon of private training may fail to hold."""
     gradient: Literal["auto", "autograd"] = "auto"
     """How gradients are found: written out for chains of conv, pool, linear and ReLU layers, or always by autograd."""
-    engine: Literal["auto", "workers", "loop"] = "auto"
-    """How clients are trained: in processes side by side, or one after another. Default: what is fastest here."""
+    engine: Literal["auto", "workers", "loop", "stacked"] = "auto"
+    """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
 

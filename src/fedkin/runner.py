@@ -41,7 +41,7 @@ def run(
     participation: float = 1.0,
     seed: int = 0,
     gradient: Gradient = "auto",
-    engine: Literal["auto", "workers", "loop"] | Engine = "auto",
+    engine: Literal["auto", "workers", "loop", "stacked"] | Engine = "auto",
     workers: int = 0,
     eval_every: int | None = None,
     weighting: Literal["samples", "uniform"] = "samples",
@@ -79,7 +79,8 @@ def run(
         seed: of every random draw.
         gradient: "auto" (written out where the network is a chain of convolution, pooling, linear and ReLU layers) or
             "autograd".
-        engine: "workers" (processes), "loop" (one client after another), "auto" (which of them is faster here), or an
+        engine: "workers" (processes), "loop" (one client after another), "stacked" (many at once, on a GPU if
+            there is one; ``Stacked(...)`` has its settings), "auto" (what is fastest here), or an
             engine of your own. ``summary["computed"]`` says what was taken.
         workers: processes, 0 for one per core; results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
@@ -142,7 +143,7 @@ def run(
     with one_thread():
         job = privacy.simulated(Job(method, net, recipe, shards, seed, gradient=gradient))
         chosen, why = choose(engine, workers, job)
-        beside["computed"] = f"{why}; {gradients(job)}"
+        beside["computed"] = f"{why}; {gradients(chosen, job)}"
         session = chosen.start(job)
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now

@@ -198,7 +198,7 @@ FEDAVG = {"name": "fedavg"}
         ({"method": FEDAVG, "run": {"dropout": False}}, r"\[run\] dropout must be a number, got False"),
         (
             {"method": FEDAVG, "run": {"engine": "gpu"}},
-            r"\[run\] engine must be 'auto' or 'workers' or 'loop', got 'gpu'",
+            r"\[run\] engine must be 'auto' or 'workers' or 'loop' or 'stacked', got 'gpu'",
         ),
         ({"method": FEDAVG, "run": {"engine": ["loop"]}}, r"engine must be .* got \['loop'\]"),
         ({"method": FEDAVG, "data": {"binary": 1}}, r"\[data\] binary must be true or false, got 1"),

@@ -482,7 +482,7 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
         ({"dropout": float("nan")}, "dropout"),
         ({"join_late": "soon"}, "join_late must look like 3@50.*'soon'"),
         ({"join_late": "6@2"}, "6 of 6 clients"),
-        ({"engine": "cluster"}, "unknown engine 'cluster'; there are auto, workers and loop"),
+        ({"engine": "cluster"}, "unknown engine 'cluster'; there are auto, workers, loop, stacked"),
         ({"engine": "workers", "workers": -1}, "workers must be 0 .* got -1"),
     ],
     ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),

@@ -9,6 +9,7 @@ from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
 from fedkin.engines.rounds import Message, Report, Server, Transport, begin, hand_over, rounds
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
+from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import Gradient
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
 from fedkin.engines.workers import Workers
@@ -28,6 +29,7 @@ __all__ = [
     "Server",
     "Session",
     "Simulation",
+    "Stacked",
     "Task",
     "Transport",
     "Workers",

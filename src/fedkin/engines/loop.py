@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,19 +78,29 @@ def sgd(
     return w
 
 
-def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
-    """Index batches without replacement inside an epoch; ``(last of its epoch, index [B])``.
+def orders(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+    """The samples of each epoch in the order in which they are trained on, without replacement; ``(whole, index)``.
 
-    A last short batch is used, too. ``skip_single`` leaves out batches of one sample, on which BatchNorm cannot train.
+    The last epoch may be cut short (not whole) where training is counted in steps. ``skip_single`` leaves out batches
+    of one sample, on which BatchNorm cannot train.
     """
     left = recipe.steps_for(n) if n else 0
     while left > 0:
-        parts = torch.randperm(n, generator=rng).split(recipe.batch)
-        if skip_single and len(parts[-1]) == 1:
+        order = torch.randperm(n, generator=rng)
+        if skip_single and (n - 1) % recipe.batch == 0:
             left -= 0 if recipe.steps is not None else 1
-            parts = parts[:-1]
-            if not parts:
+            order = order[:-1]
+            if len(order) == 0:
                 return
-        for i, index in enumerate(parts[:left]):
-            yield i == len(parts) - 1, index
-        left -= len(parts)
+        count = math.ceil(len(order) / recipe.batch)
+        if left > 0:
+            yield left >= count, order[: left * recipe.batch]
+        left -= count
+
+
+def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+    """The index batches of `orders`, a last short one of each epoch too; ``(last of its epoch, index [B])``."""
+    for whole, order in orders(n, recipe, rng, skip_single=skip_single):
+        parts = order.split(recipe.batch)
+        for i, index in enumerate(parts):
+            yield whole and i == len(parts) - 1, index

@@ -21,6 +21,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
 from fedkin.engines.private import PrivateSteps
+from fedkin.engines.terms import Terms
 
 Gradient = Literal["auto", "autograd"]
 """By passes written out where they can be, or by autograd everywhere."""
@@ -44,34 +45,12 @@ def step_for(
     gradient: Gradient = "auto",
 ) -> Step:
     """The step for a request, moving ``w[part]`` in place."""
-    terms = Terms(request, recipe, net, w, part)
+    terms = Terms.of(request, recipe, net, len(w), part)
     if private is None and gradient != "autograd":
         layers = written_out(request, net, part)
         if not isinstance(layers, str):
             return _Explicit(request, recipe, data, net, w, part, terms, layers)
-    return _General(request, recipe, data, net, w, part, terms, private)
-
-
-class _Moving:
-    """Moves ``w[part]`` by a gradient: the terms beside it, momentum, the proximal step."""
-
-    def __init__(self, request: Train, recipe: Recipe, w: Tensor, part: slice, terms: Terms) -> None:
-        self.w, self.momentum, self.terms, self.mu = w[part], recipe.momentum, terms, request.mu
-        self.velocity: Tensor | None = None
-
-    def __call__(self, grad: Tensor, lr: float) -> None:
-        """From the loss's gradient at ``w[part]``, which is overwritten."""
-        d = self.terms(grad, self.w)
-        if self.momentum:
-            self.velocity = d.clone() if self.velocity is None else self.velocity.mul_(self.momentum).add_(d)
-            d = self.velocity
-        self.along(d, lr)
-
-    def along(self, d: Tensor, lr: float) -> None:
-        pull = self.terms.pull(self.w)
-        self.w.add_(d, alpha=-lr)
-        if pull is not None:
-            self.w.sub_(pull, alpha=lr * self.mu)
+    return _General(request, data, net, w, part, terms, private)
 
 
 class _General:
@@ -81,18 +60,11 @@ class _General:
     """
 
     def __init__(
-        self,
-        request: Train,
-        recipe: Recipe,
-        data: Data,
-        net: Net,
-        w: Tensor,
-        part: slice,
-        terms: Terms,
-        private: PrivateSteps | None,
+        self, request: Train, data: Data, net: Net, w: Tensor, part: slice, terms: Terms, private: PrivateSteps | None
     ) -> None:
         self._request, self._data, self._net, self._w, self._part = request, data, net.training(request.only), w, part
-        self._private, self._move = private, _Moving(request, recipe, w, part, terms)
+        self._private, self._terms = private, terms
+        self._velocity: Tensor | None = None
 
     def __call__(self, index: Tensor, lr: float) -> None:
         at = (self._request, self._net, self._w, self._data, index)
@@ -100,7 +72,7 @@ class _General:
             grad = _gradient(*at)[self._part].contiguous()
         else:
             grad = self._private.gradient(*at, self._part)
-        self._move(grad, lr)
+        self._velocity = self._terms.step(self._w[self._part], grad, self._velocity, lr)
 
 
 class _Explicit:
@@ -120,11 +92,13 @@ class _Explicit:
     ) -> None:
         self._x, self._y = request.per_sample.get("z", data.x), data.y
         self._offset, self._eye = request.per_sample.get("offset"), _eye(net.classes)
-        self._move, self._momentum, self._part = _Moving(request, recipe, w, part, terms), recipe.momentum, part
-        self._direct = request.clip is None and not recipe.momentum
+        self._w, self._terms, self._part, self._momentum = w[part], terms, part, recipe.momentum
+        self._clipped = request.clip is not None
+        self._velocity: Tensor | None = None
+        self._direct = not self._clipped and not recipe.momentum
         self._aim = w if self._direct else torch.zeros_like(w)
         self._pass = Pass(layers, w, self._aim, part)
-        if request.clip is None:
+        if not self._clipped:
             self._pass.factors.keep = self._pass.factors.keep_bias = recipe.momentum
         # what of a direct step does not depend on the batch: a pull on all of w, and a shift
         mu = request.mu if request.center is not None else 0.0
@@ -141,11 +115,11 @@ class _Explicit:
         if not self._direct:
             factors.rate = 1 / len(index)
             self._pass.backward(g)
-            moved = self._aim[self._part]
-            if self._momentum and factors.keep == self._momentum:  # the velocity itself; the rest of it follows
-                self._move.along(self._move.terms(moved, self._move.w), lr)
-            else:
-                self._move(moved, lr)
+            d = self._aim[self._part]
+            if self._clipped:
+                self._velocity = self._terms.step(self._w, d, self._velocity, lr)
+            else:  # it is the velocity; the rest of its step follows
+                self._terms.along(self._w, self._terms.direction(d, self._w), lr)
             return
         factors.rate = -lr / len(index)
         if lr != self._lr:
@@ -154,7 +128,7 @@ class _Explicit:
             self._shift = None if self._force is None else self._force * lr
         self._pass.backward(g)
         if self._shift is not None:
-            self._move.w.add_(self._shift)
+            self._w.add_(self._shift)
 
 
 def written_out(request: Train, net: Net, part: slice) -> tuple[Layer, ...] | str:
@@ -230,56 +204,6 @@ def _gradient(request: Train, net: Net, w: Tensor, data: Data, index: Tensor) ->
     (grad,) = torch.autograd.grad(loss, w)
     w.requires_grad_(False)
     return grad
-
-
-class Terms:
-    """Adds what the request and the recipe put beside the loss's gradient, on the trainable parameters only."""
-
-    def __init__(self, request: Train, recipe: Recipe, net: Net, w: Tensor, part: slice) -> None:
-        self.linear = None if request.linear is None else request.linear[part]
-        self.clip = request.clip
-        self.center = request.center[part] if request.mu != 0 and request.center is not None else None
-        self.mu, self.after = request.mu, request.prox_after
-        self.decay: float | Tensor = recipe.weight_decay
-        if recipe.weight_decay and not recipe.decay_biases:
-            self.decay = net.matrices(len(w))[part] * recipe.weight_decay
-        # running statistics are the tail of a network's vector: no term may move them
-        self.tail: slice | None = None
-        if len(w) >= net.size and net.buffers.start < net.buffers.stop:
-            a, b = max(net.buffers.start, part.start), min(net.buffers.stop, part.stop)
-            self.tail = slice(a - part.start, b - part.start) if a < b else None
-
-    def __call__(self, grad: Tensor, w: Tensor) -> Tensor:
-        if self.linear is not None:
-            grad.add_(self.linear)
-        if self.clip is not None:
-            norm = float(torch.linalg.vector_norm(self._still(grad)))
-            if norm > self.clip:
-                grad.mul_(self.clip / norm)
-        if isinstance(self.decay, Tensor):
-            grad.addcmul_(self.decay, w)
-        elif self.decay:
-            grad.add_(w, alpha=self.decay)
-        if self.center is not None and not self.after:
-            grad.add_(w, alpha=self.mu).sub_(self.center, alpha=self.mu)
-        return self._still(grad)
-
-    def force(self) -> Tensor | None:
-        """``mu center - linear``: what neither depends on the batch nor on w; None for nothing."""
-        force = None if self.linear is None else -self.linear
-        if self.center is None:
-            return force
-        pull = self.mu * self.center
-        return self._still(pull if force is None else force + pull)
-
-    def pull(self, w: Tensor) -> Tensor | None:
-        """``w - center``, where the proximal term makes a step of its own."""
-        return self._still(w - self.center) if self.center is not None and self.after else None
-
-    def _still(self, step: Tensor) -> Tensor:
-        if self.tail is not None:
-            step[self.tail] = 0
-        return step
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
