@@ -92,8 +92,8 @@ class _Linear(_Weighted):
         if self._weight_moves:
             self._t.addmm_(g.t(), self._x, beta=f.keep, alpha=f.rate)
         if self._tb is not None:
-            if len(self._ones) != len(g):
-                self._ones = torch.ones(len(g))
+            if self._ones.shape[0] != g.shape[0]:  # len() of a tensor costs as much as a small product
+                self._ones = torch.ones(g.shape[0])
             self._tb.addmv_(g.t(), self._ones, beta=f.keep_bias, alpha=f.rate)
         return below
 
@@ -175,7 +175,7 @@ class _Relu:
 class _Flatten:
     def forward(self, x: Tensor) -> Tensor:
         self._shape = x.shape
-        return x.reshape(len(x), -1)
+        return x.flatten(1)
 
     def backward(self, g: Tensor, onward: bool) -> Tensor:
         return g.view(self._shape)

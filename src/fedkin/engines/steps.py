@@ -113,7 +113,7 @@ class _Explicit:
         g = logits.softmax(1).sub_(self._eye.index_select(0, self._y.index_select(0, index)))
         factors = self._pass.factors
         if not self._direct:
-            factors.rate = 1 / len(index)
+            factors.rate = 1 / index.shape[0]
             self._pass.backward(g)
             d = self._aim[self._part]
             if self._clipped:
@@ -121,7 +121,7 @@ class _Explicit:
             else:  # it is the velocity; the rest of its step follows
                 self._terms.along(self._w, self._terms.direction(d, self._w), lr)
             return
-        factors.rate = -lr / len(index)
+        factors.rate = -lr / index.shape[0]
         if lr != self._lr:
             self._lr = lr
             factors.keep, factors.keep_bias = (1 - lr * pull for pull in self._pull)
