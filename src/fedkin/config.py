@@ -188,6 +188,9 @@ class RunSettings:
     """How clients are trained: in processes side by side, or one after another."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
+    state: Literal["auto", "memory", "file"] = "auto"
+    """Where clients' private states and the server's model of each client are kept: auto means in files as soon as a
+    model for every client takes more than 256 MiB. Results do not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ class Settings:
 
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
-    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers")}
+    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers", "state")}
     text = json.dumps(_whole({**{k: v for k, v in table.items() if k != "hosts"}, "run": run}), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

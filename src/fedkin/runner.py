@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import tomli_w
 
+from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
@@ -28,6 +29,12 @@ from fedkin.identity import network_mark, table_of, title_of
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
+from fedkin.states import States
+
+Kept: TypeAlias = Literal["auto", "memory", "file"]
+IN_MEMORY = 256 << 20
+"""Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint
+writes all of them."""
 
 
 def run(
@@ -41,6 +48,7 @@ def run(
     seed: int = 0,
     engine: Literal["workers", "loop"] | Engine = "workers",
     workers: int = 0,
+    state: Kept = "auto",
     eval_every: int | None = None,
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
@@ -77,6 +85,8 @@ def run(
         seed: of every random draw.
         engine: "workers" (processes), "loop" (one client after another), or an engine of your own.
         workers: processes, 0 for one per core; results do not depend on it.
+        state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
+            "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
@@ -128,6 +138,7 @@ def run(
         factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
     )
     privacy.require(method, net)
+    in_files = _in_files(state, net, len(federation))
     shards = [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
@@ -140,8 +151,12 @@ def run(
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
-            simulation = Simulation(session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false)
-            return follow(course, simulation, folder, on_round)
+            store = States(None if folder is None else folder.states) if in_files else None
+            banks = Banks(None if folder is None else folder.bank_files) if in_files else None
+            simulation = Simulation(
+                session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false, store=store
+            )
+            return follow(course, simulation, folder, on_round, banks)
         finally:
             session.close()
 
@@ -204,6 +219,13 @@ def _engine(engine: str | Engine, workers: int) -> Engine:
     if isinstance(engine, str):
         raise ConfigError(f"unknown engine {engine!r}; there are workers and loop")
     return engine
+
+
+def _in_files(state: str, net: Net, clients: int) -> bool:
+    """Whether states and banks go into files."""
+    if state not in get_args(Kept):
+        raise ConfigError(f"state must be one of {', '.join(map(repr, get_args(Kept)))}, got {state!r}")
+    return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
 
 
 def _attacked(attack: Attack, clients: int) -> dict[str, Any]:
