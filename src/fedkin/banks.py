@@ -1,9 +1,9 @@
 """Banks ``[K, P]``, a row for every client, in memory-mapped files: what a round changes is what is written.
 
-To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here and `put` writes rows into its file in place, after
-the rows that it overwrites went to the file ``undo``. So whenever the run is killed, the rows of the last checkpoint are
-either in the bank or in ``undo``, and `Banks.open` puts them back. A checkpoint holds the name, shape and type of a bank
-and a checksum of each row, not the rows.
+To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here, and `put` writes rows into its file in place after
+the rows that it overwrites went to the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
+in its bank or in ``undo``, and `Banks.open` puts it back. A checkpoint holds the name, shape and type of a bank and a
+checksum of every row, not the rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,27 @@ _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time
 
 
-@dataclass
+class _File:
+    """An open file that closes itself when nobody needs it any more.
+
+    Raises:
+        RunFolderError: it cannot be made or opened.
+    """
+
+    def __init__(self, path: Path | None, how: int) -> None:
+        try:
+            if path is None:  # without a name: gone when it is closed
+                self.number, name = tempfile.mkstemp(prefix="fedkin-")
+                os.unlink(name)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.number = os.open(path, os.O_RDWR | how, 0o666)
+        except OSError as e:
+            raise RunFolderError(f"{path or 'a temporary file'} cannot be opened ({e})") from e
+        weakref.finalize(self, os.close, self.number)
+
+
+@dataclass(eq=False)
 class _Bank:
     """One file with its rows.
 
@@ -39,7 +60,7 @@ class _Bank:
     """
 
     name: str
-    file: BinaryIO
+    file: _File
     map: mmap.mmap
     sums: Tensor
     whole: Tensor
@@ -61,7 +82,7 @@ class Banks:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._banks, self._count = folder, dict[int, _Bank](), 0
-        self._round, self._undo = 0, cast("BinaryIO | None", None)
+        self._round, self._undo = 0, cast("_File | None", None)
 
     # ---- what methods do, by way of `fedkin.core.rows` --------------------------------------------------------
     def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
@@ -76,7 +97,7 @@ class Banks:
         row = fill.detach().to(dtype).contiguous()
         if own is None:
             own = self._new(torch.empty(0, *fill.shape, dtype=dtype) if bank is None else bank)
-        os.ftruncate(own.file.fileno(), known * own.width)  # rows of a round that was never finished
+        os.ftruncate(own.file.number, known * own.width)  # rows of a round that was never finished
         _fill(own.file, known, total, row)
         sums = torch.cat([own.sums[:known], torch.full((total - known,), _sum(row))])
         self._map(own, (total, *fill.shape), dtype, sums)
@@ -120,7 +141,6 @@ class Banks:
                 self._delete(own.name)
         self._round = round
         if self._undo is not None:
-            self._undo.close()
             self._undo = None
             self._delete(_UNDO)
         self.rest()
@@ -147,8 +167,8 @@ class Banks:
             path, width = self._folder / file, _bytes(shape[1:], dtype)
             if not path.is_file() or path.stat().st_size < shape[0] * width:
                 raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
-            opened = path.open("r+b", buffering=0)
-            os.ftruncate(opened.fileno(), shape[0] * width)
+            opened = _File(path, 0)
+            os.ftruncate(opened.number, shape[0] * width)
             own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
             self._map(own, tuple(shape), dtype, sums[name].clone())
             for i in range(shape[0]):
@@ -171,11 +191,7 @@ class Banks:
         """A file with these rows, not mapped yet."""
         name = f"{self._count}.bank"
         self._count += 1
-        if self._folder is None:
-            file: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the bank
-        else:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = (self._folder / name).open("w+b", buffering=0)
+        file = _File(None if self._folder is None else self._folder / name, os.O_CREAT | os.O_TRUNC)
         for i, row in enumerate(rows):
             _write(file, _raw(row), i * _bytes(rows.shape[1:], rows.dtype))
         sums = torch.tensor([_sum(row) for row in rows], dtype=torch.int64)
@@ -184,7 +200,7 @@ class Banks:
     def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
         """Makes the tensor of a file of this many rows."""
         self._banks = {at: other for at, other in self._banks.items() if other is not own}
-        own.map, own.sums = mmap.mmap(own.file.fileno(), _bytes(shape, dtype)), sums
+        own.map, own.sums = mmap.mmap(own.file.number, _bytes(shape, dtype)), sums
         own.whole = torch.frombuffer(own.map, dtype=dtype).view(shape)
         self._banks[own.whole.data_ptr()] = own
 
@@ -194,11 +210,11 @@ class Banks:
         if self._folder is None or not new:
             return
         if self._undo is None:
-            self._undo = (self._folder / _UNDO).open("wb", buffering=0)
+            self._undo = _File(self._folder / _UNDO, os.O_CREAT | os.O_TRUNC)
             _write(self._undo, json.dumps({"round": self._round}).encode() + b"\n", 0)
-        end = self._undo.seek(0, os.SEEK_END)
+        end = os.lseek(self._undo.number, 0, os.SEEK_END)
         for i in new:
-            raw = os.pread(own.file.fileno(), own.width, i * own.width)
+            raw = os.pread(own.file.number, own.width, i * own.width)
             head = {"bank": own.name, "row": i, "bytes": own.width, "sum": zlib.crc32(raw)}
             note = json.dumps(head).encode() + b"\n" + raw
             _write(self._undo, note, end)
@@ -215,8 +231,8 @@ class Banks:
             first = _head(file)
             if first.get("round") == round:
                 for head, raw in _notes(file):
-                    with (self._folder / str(head["bank"])).open("r+b", buffering=0) as bank:
-                        _write(bank, raw, int(head["row"]) * int(head["bytes"]))
+                    bank = _File(self._folder / str(head["bank"]), 0)
+                    _write(bank, raw, int(head["row"]) * int(head["bytes"]))
         path.unlink()
 
     def _delete(self, name: str) -> None:
@@ -257,7 +273,7 @@ def _sum(row: Tensor) -> int:
     return zlib.crc32(_raw(row))
 
 
-def _write(file: BinaryIO, raw: bytes, at: int) -> None:
+def _write(file: _File, raw: bytes, at: int) -> None:
     """Writes all of it; through the file and not the map, so that a full disk is an error and not a signal.
 
     Raises:
@@ -266,18 +282,18 @@ def _write(file: BinaryIO, raw: bytes, at: int) -> None:
     done = 0
     try:
         while done < len(raw):
-            done += os.pwrite(file.fileno(), memoryview(raw)[done:], at + done)
+            done += os.pwrite(file.number, memoryview(raw)[done:], at + done)
     except OSError as e:
         raise RunFolderError(
             f"the models of all clients cannot be written ({e}); name a folder on a disk with more room by --out"
         ) from e
 
 
-def _fill(file: BinaryIO, known: int, total: int, row: Tensor) -> None:
+def _fill(file: _File, known: int, total: int, row: Tensor) -> None:
     """Rows ``known`` to ``total``, all equal. Zeros are a hole in the file, which takes no space."""
     raw = _raw(row)
     if raw.count(0) == len(raw):
-        os.ftruncate(file.fileno(), total * len(raw))
+        os.ftruncate(file.number, total * len(raw))
         return
     at_once = max(1, _PIECE // len(raw))
     for start in range(known, total, at_once):

@@ -7,11 +7,12 @@ it costs what the round changed, not what all clients keep. A kill at any moment
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import weakref
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -33,8 +34,9 @@ class States:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="fedkin-") if folder is None else None
-        self.folder = Path(self._temporary.name) if self._temporary is not None else cast(Path, folder)
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="fedkin-"))
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._files = torch.zeros(0, dtype=torch.int8)
 
     def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:

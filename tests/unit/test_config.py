@@ -55,6 +55,7 @@ CHANGED = {  # every field at a value that is not its default
         dp_delta=1e-6,
         engine="loop",
         workers=3,
+        state="file",
     ),
 }
 
