@@ -48,9 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path
         key = settings.digest()
         if key not in made:
             made[key] = tmp_path_factory.mktemp("whole") / "run"
-            run_settings(
-                small_in_memory(settings), out=made[key]
-            )
+            run_settings(small_in_memory(settings), out=made[key])
         return made[key]
 
     return make

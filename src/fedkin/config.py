@@ -17,7 +17,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
-from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal
+from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal, is_shelf
 from fedkin.methods import get_method
 
 _OF_PARTITIONS = (
@@ -40,7 +40,8 @@ class DataSettings:
     """Which data, and how they are shared out over clients."""
 
     data: str = "digits"
-    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file."""
+    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file; or a
+    folder with a whole federation (Federation.save), which needs no other setting."""
     clients: int | None = None
     """Number of clients. Default: 20, or all that the data bring (partition natural)."""
     partition: str = "dirichlet"
@@ -110,7 +111,16 @@ class DataSettings:
         return cls(**chosen)
 
     def federation(self, seed: int) -> Federation:
-        """Reads the data and shares them out."""
+        """Reads the data and shares them out, or opens a federation that is shared out already.
+
+        Raises:
+            ConfigError: a setting beside ``data`` for the latter.
+        """
+        if is_shelf(self.data):
+            own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
+            if own:
+                raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
+            return Federation.open(self.data)
         return deal(self.data, self.sharing(seed))
 
     def sharing(self, seed: int) -> Sharing:

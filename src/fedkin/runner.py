@@ -13,6 +13,7 @@ from fedkin.config import RunSettings, Settings, digest, read_toml, settings_fro
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard
+from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
     Engine,
@@ -139,7 +140,8 @@ def run(
     )
     privacy.require(method, net)
     in_files = _in_files(state, net, len(federation))
-    shards = [laid_out(net, shard) for shard in federation.clients]
+    stays = isinstance(federation.clients, Shelf)  # on disk, each client's laid out when it is read
+    shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or title_of(method), _attacked(false, len(federation))
