@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from fedkin.config import Settings, settings_from
+from fedkin.folder import RunFolder
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -45,9 +45,20 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
+def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
+    """All that a checkpoint stands for, by name, wherever it keeps it."""
+    loaded = RunFolder(folder).load({})
+    assert loaded is not None
+    server, states = loaded
+    found = {f"server.{name}": t for name, t in server.state.items()}
+    found |= {f"described.{name}": t for name, t in server.described.items()}
+    found |= {"size": server.sizes, "ack": server.acks, "round": torch.tensor(server.round)}
+    return found | {f"client.{i}.{name}": t for i in states for name, t in states[i].items()}
+
+
 def assert_same_tensors(a: Path, b: Path) -> None:
     """Asserts that two folders' checkpoints hold the same tensors to the last bit."""
-    mine, other = (load_file(folder / "checkpoint.safetensors") for folder in (a, b))
+    mine, other = tensors_in(a), tensors_in(b)
     assert mine.keys() == other.keys()
     for name, t in mine.items():
         assert torch.equal(t, other[name]), name

@@ -7,15 +7,12 @@ one exact place.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +23,9 @@ from safetensors.torch import load_file
 import fedkin.folder
 from fedkin.config import Settings
 from fedkin.core import RunFolderError
-from fedkin.folder import RunFolder
 from fedkin.runner import resume, run_settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
+from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn, wait_for_lines
 
 HARD = {"dropout": 0.2, "join_late": "1@4"}
 METHODS = {  # private states; private states and a bank; clusters and a warm-up
@@ -36,10 +33,6 @@ METHODS = {  # private states; private states and a bank; clusters and a warm-up
     "da-pfl": {},
     "fesem-cam": {"inner": {"clusters": 2}},
 }
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nobody catches it."""
 
 
 def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
@@ -62,83 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path
     return make
 
 
-def assert_goes_on(folder: Path, uninterrupted: Path) -> None:
-    """Resumes and compares with the uninterrupted run, its summary too."""
-    resume(folder)
-    assert_same_run(folder, uninterrupted)
-    mine, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
-    del mine["command"], other["command"]  # they name the folders
-    for summary in (mine, other):
-        del summary["config"]["run"]["engine"], summary["config"]["run"]["workers"]
-    assert mine == other
-
-
 # ---- killed at one exact place ------------------------------------------------------------------------------------
-def die_before_saving(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """After the round's lines are appended, before its checkpoint is written."""
-    save = RunFolder.save
-
-    def dying(self: RunFolder, server: Any, *more: Any) -> None:
-        if server.round == round:
-            raise Killed
-        save(self, server, *more)
-
-    monkeypatch.setattr(RunFolder, "save", dying)
-
-
-def die_before_replacing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When the new checkpoint is written beside the old one and has not taken its place."""
-    replace, count = os.replace, iter(range(1, 1000))
-
-    def dying(old: Path, new: Path) -> None:
-        if Path(new).name == "checkpoint.safetensors" and next(count) == round:
-            shutil.copy(old, Path(new).with_name(".checkpoint.safetensors.1.new"))  # the tidying up does not happen
-            raise Killed
-        replace(old, new)
-
-    monkeypatch.setattr(os, "replace", dying)
-
-
-def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When rounds.jsonl has the round's line and clients.jsonl has not."""
-    append = RunFolder.append
-
-    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
-        if lines["rounds"][0]["round"] == round:
-            append(self, {"rounds": lines["rounds"]})
-            raise Killed
-        append(self, lines)
-
-    monkeypatch.setattr(RunFolder, "append", dying)
-
-
-def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When half of the round's line is written, in each of the files."""
-    append = RunFolder.append
-
-    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
-        append(self, lines)
-        if lines["rounds"][0]["round"] == round:
-            for name in (name for name in LINES if lines[name]):
-                path = self.path / f"{name}.jsonl"
-                path.write_bytes(path.read_bytes()[:-9])
-            raise Killed
-
-    monkeypatch.setattr(RunFolder, "append", dying)
-
-
-def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When everything is written but summary.json."""
-
-    def dying(self: RunFolder, *args: Any) -> None:
-        raise Killed
-
-    monkeypatch.setattr(RunFolder, "write", dying)
-
-
-PLACES = [die_before_saving, die_before_replacing, die_between_files, die_in_a_line, die_before_the_summary]
-
-
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
 def test_killed_at_one_place(
@@ -248,41 +165,6 @@ def test_another_number_of_workers_may_go_on(whole: Any, tmp_path: Path, monkeyp
 
 
 # ---- killed for good ----------------------------------------------------------------------------------------------
-def begin_and_kill(settings: Settings, out: Path, after: float, send: Callable[[int, int], None]) -> None:
-    """Runs in a process of its own and kills it ``after`` seconds beyond its third round.
-
-    The process is forked, so that what is waited for is the run and not the imports.
-    """
-
-    def wait_at_twenty(report: Any, line: dict[str, Any]) -> None:
-        if report.round == 20:  # no run is over before it is killed, however busy this machine is
-            time.sleep(60)
-
-    def child() -> None:
-        os.setsid()
-        run_settings(settings, out=out, on_round=wait_at_twenty)
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    assert process.pid is not None
-    wait_for_lines(out, 3, process.is_alive)
-    time.sleep(after)
-    send(process.pid, signal.SIGKILL)
-    process.join(timeout=20)
-    assert process.exitcode == -signal.SIGKILL
-
-
-def wait_for_lines(out: Path, count: int, alive: Callable[[], bool]) -> None:
-    """Waits until a run has written some rounds."""
-    end = time.monotonic() + 40
-    while not (out / "rounds.jsonl").exists() or (out / "rounds.jsonl").read_bytes().count(b"\n") < count:
-        assert alive() or (out / "rounds.jsonl").exists(), "the run ended before its third round"
-        assert time.monotonic() < end, "no third round in 40 seconds"
-        time.sleep(0.002)
-
-
 @pytest.mark.parametrize("after", [0.0, 0.003, 0.007, 0.013, 0.029, 0.041])
 @pytest.mark.parametrize("name", METHODS)
 def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
@@ -294,11 +176,6 @@ def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
 
     assert 3 <= reached <= 20
     assert_goes_on(tmp_path / "a", whole(settings))
-
-
-def records_until_torn(folder: Path) -> list[str]:
-    """The whole lines of a folder whose run was killed."""
-    return [text for text in (folder / "rounds.jsonl").read_text().split("\n")[:-1] if text]
 
 
 def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
-from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal
+from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal, is_shelf
 from fedkin.methods import get_method
 
 _OF_PARTITIONS = (
@@ -40,7 +40,8 @@ class DataSettings:
     """Which data, and how they are shared out over clients."""
 
     data: str = "digits"
-    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file."""
+    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file; or a
+    folder with a whole federation (Federation.save), which needs no other setting."""
     clients: int | None = None
     """Number of clients. Default: 20, or all that the data bring (partition natural)."""
     partition: str = "dirichlet"
@@ -110,7 +111,16 @@ class DataSettings:
         return cls(**chosen)
 
     def federation(self, seed: int) -> Federation:
-        """Reads the data and shares them out."""
+        """Reads the data and shares them out, or opens a federation that is shared out already.
+
+        Raises:
+            ConfigError: a setting beside ``data`` for the latter.
+        """
+        if is_shelf(self.data):
+            own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
+            if own:
+                raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
+            return Federation.open(self.data)
         return deal(self.data, self.sharing(seed))
 
     def sharing(self, seed: int) -> Sharing:
@@ -190,6 +200,9 @@ class RunSettings:
     """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
+    state: Literal["auto", "memory", "file"] = "auto"
+    """Where clients' private states and the server's model of each client are kept: auto means in files as soon as a
+    model for every client takes more than 256 MiB. Results do not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +263,7 @@ class Settings:
 
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
-    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers")}
+    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers", "state")}
     text = json.dumps(_whole({**{k: v for k, v in table.items() if k != "hosts"}, "run": run}), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedkin.banks import Banks
 from fedkin.config import digest, read_toml
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
+from fedkin.core.rows import kept_by
 from fedkin.engines import Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
@@ -59,7 +61,7 @@ class Reached(Transport, Protocol):
 
     training_s: float
 
-    def states(self, acks: Tensor) -> dict[int, Bundle]:
+    def states(self, acks: Tensor) -> Mapping[int, Bundle]:
         """The clients' states that go with their uploads ``acks [K]``; none where clients keep their own."""
 
     def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
@@ -98,16 +100,29 @@ class Course:
     privacy: Privacy = field(default_factory=Privacy)
 
 
-def follow(p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None) -> Result:
+def follow(
+    p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None, banks: Banks | None = None
+) -> Result:
     """Plays the rounds that are left, writing each down, and sums up.
+
+    Args:
+        banks: keeps the server's banks in files, those of the folder if there is one; None: in memory.
 
     Raises:
         RunFolderError: the checkpoint is damaged or of another run.
         MethodError: the method broke its contract.
     """
+    with kept_by(banks):
+        return _followed(p, transport, folder, on_round, banks)
+
+
+def _followed(
+    p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None, banks: Banks | None
+) -> Result:
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
     server = begin(p.method, p.net, p.plan)
     if folder is not None:
+        folder.banks = banks
         loaded = folder.load(p.marks)
         if loaded is not None:
             server, states = loaded
@@ -130,6 +145,8 @@ def follow(p: Course, transport: Reached, folder: RunFolder | None, on_round: On
             folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, transport.states(server.acks), p.marks)
+        elif banks is not None:
+            banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
     return _result(p, kept, server, folder)

@@ -6,28 +6,31 @@ clients.jsonl          a line per evaluated round and client
 relations.jsonl        a line per round: who learned from whom
 timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
 checkpoint.safetensors the last whole round: server state and every client's private state
+states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
 summary.json           the final figures, when the run is done
 """
 
 from __future__ import annotations
 
 import json
-import zlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
 from fedkin.report.folder import write_atomic
+from fedkin.states import Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
+_BANK = "bank."  # in front of a bank's name, in what a checkpoint says
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
 
 
@@ -36,10 +39,14 @@ class RunFolder:
 
     The lines of a round are appended before its checkpoint replaces the last one; lines of rounds that no checkpoint
     covers are cut off when the run is resumed.
+
+    Attributes:
+        banks: keeps the server's banks in files; None: they are part of the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.banks: Banks | None = None
 
     @classmethod
     def create(cls, path: Path | str, config: str) -> RunFolder:
@@ -127,19 +134,40 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
+    @property
+    def states(self) -> Path:
+        """Where clients' states are, if they are in files."""
+        return self.path / "states"
+
+    @property
+    def bank_files(self) -> Path:
+        """Where the server's banks are, if they are in files."""
+        return self.path / "banks"
+
     def save(self, server: Server, clients: Mapping[int, Bundle], marks: Mapping[str, str]) -> None:
-        """Replaces the checkpoint by the state after the server's last round."""
-        tensors = {f"server.{name}": t for name, t in server.state.items()}
+        """Replaces the checkpoint by the state after the server's last round; what is in files is only named."""
+        state, sums, told = (server.state, Bundle(), {}) if self.banks is None else self.banks.split(server.state)
+        tensors = {f"server.{name}": t for name, t in state.items()}
+        tensors |= {f"sums.{name}": t for name, t in sums.items()}
         tensors |= {f"described.{name}": t for name, t in server.described.items()}
         tensors |= {"roster.size": server.sizes, "roster.ack": server.acks}
-        for i, state in clients.items():
-            tensors |= {f"client.{i}.{name}": t for name, t in state.items()}
-        whole = {name: _apart(t) for name, t in tensors.items()}
-        meta = {"format": _FORMAT, "round": str(server.round), **marks}
+        if isinstance(clients, Stored):
+            tensors["roster.file"] = clients.files
+        else:
+            tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
+        whole = {name: apart(t) for name, t in tensors.items()}
+        meta = {"format": _FORMAT, "round": str(server.round), **marks, **{_BANK + n: text for n, text in told.items()}}
         write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": checksum(whole, meta)}))
+        if self.banks is not None:
+            self.banks.saved(server.round, server.state)
+        for place, used in ((self.states, isinstance(clients, Stored)), (self.bank_files, self.banks is not None)):
+            if not used and place.exists():  # of a former life of this run
+                shutil.rmtree(place, ignore_errors=True)
 
-    def load(self, marks: Mapping[str, str]) -> tuple[Server, dict[int, Bundle]] | None:
+    def load(self, marks: Mapping[str, str]) -> tuple[Server, Mapping[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
+
+        It does not matter whether that was with files. Banks that were not in files are in memory until they next grow.
 
         Raises:
             RunFolderError: the checkpoint is damaged or belongs to another config or other data.
@@ -164,7 +192,29 @@ class RunFolder:
                     f"{self.checkpoint} belongs to a run with another {name} ({meta.get(name)}, here {mark}); "
                     "put it back as it was, or start in another folder"
                 )
-        return _unpack(tensors, int(meta["round"]))
+        told = {name.removeprefix(_BANK): text for name, text in meta.items() if name.startswith(_BANK)}
+        sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
+        server, states = self._unpack(tensors, int(meta["round"]))
+        banks = self.banks or Banks(self.bank_files)
+        found = banks.open(server.round, told, sums)
+        server.state |= found if self.banks is not None else found.owned()
+        return server, states
+
+    def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:
+        state, described, clients = Bundle(), Bundle(), dict[int, Bundle]()
+        for name, t in tensors.items():
+            part, rest = name.split(".", 1)
+            if part == "server":
+                state[rest] = t
+            elif part == "described":
+                described[rest] = t
+            elif part == "client":
+                i, rest = rest.split(".", 1)
+                clients.setdefault(int(i), Bundle())[rest] = t
+        server = Server(state, round, tensors["roster.size"], described, tensors["roster.ack"])
+        if "roster.file" in tensors:
+            return server, Stored(self.states, tensors["roster.file"], server.acks)
+        return server, clients
 
     def clients(self) -> int:
         """How many clients had joined when the checkpoint was written; 0 without one."""
@@ -175,38 +225,6 @@ class RunFolder:
                 return int(file.get_slice("roster.ack").get_shape()[0])
         except (SafetensorError, OSError, ValueError) as e:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
-
-
-def _unpack(tensors: Mapping[str, Tensor], round: int) -> tuple[Server, dict[int, Bundle]]:
-    state, described, clients = Bundle(), Bundle(), dict[int, Bundle]()
-    for name, t in tensors.items():
-        part, rest = name.split(".", 1)
-        if part == "server":
-            state[rest] = t
-        elif part == "described":
-            described[rest] = t
-        elif part == "client":
-            i, rest = rest.split(".", 1)
-            clients.setdefault(int(i), Bundle())[rest] = t
-    return Server(state, round, tensors["roster.size"], described, tensors["roster.ack"]), clients
-
-
-def _apart(t: Tensor) -> Tensor:
-    """The tensor in memory of its own, as the file format wants it."""
-    t = t.detach()
-    own = t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size()
-    return t if own else t.clone(memory_format=torch.contiguous_format)
-
-
-def checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> str:
-    """Eight hex digits that change when a tensor or a text does."""
-    total = zlib.crc32(json.dumps(sorted(meta.items())).encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        total = zlib.crc32(f"{name} {t.dtype} {list(t.shape)}".encode(), total)
-        if t.numel():
-            total = zlib.crc32(t.reshape(-1).view(torch.uint8).numpy().data, total)
-    return f"{total:08x}"
 
 
 def taken(path: Path) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import tomli_w
 
+from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard
+from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
     Engine,
@@ -29,6 +31,12 @@ from fedkin.identity import network_mark, table_of, title_of
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
+from fedkin.states import States
+
+Kept: TypeAlias = Literal["auto", "memory", "file"]
+IN_MEMORY = 256 << 20
+"""Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint
+writes all of them."""
 
 
 def run(
@@ -43,6 +51,7 @@ def run(
     gradient: Gradient = "auto",
     engine: Literal["auto", "workers", "loop", "stacked"] | Engine = "auto",
     workers: int = 0,
+    state: Kept = "auto",
     eval_every: int | None = None,
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
@@ -83,6 +92,8 @@ def run(
             there is one; ``Stacked(...)`` has its settings), "auto" (what is fastest here), or an
             engine of your own. ``summary["computed"]`` says what was taken.
         workers: processes, 0 for one per core; results do not depend on it.
+        state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
+            "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
@@ -134,7 +145,9 @@ def run(
         factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
     )
     privacy.require(method, net)
-    shards = [laid_out(net, shard) for shard in federation.clients]
+    in_files = _in_files(state, net, len(federation))
+    stays = isinstance(federation.clients, Shelf)  # on disk, each client's laid out when it is read
+    shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or title_of(method), _attacked(false, len(federation))
@@ -149,8 +162,12 @@ def run(
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
-            simulation = Simulation(session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false)
-            return follow(course, simulation, folder, on_round)
+            store = States(None if folder is None else folder.states) if in_files else None
+            banks = Banks(None if folder is None else folder.bank_files) if in_files else None
+            simulation = Simulation(
+                session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false, store=store
+            )
+            return follow(course, simulation, folder, on_round, banks)
         finally:
             session.close()
 
@@ -203,6 +220,13 @@ def plan_of(run: RunSettings) -> Plan:
 def privacy_of(run: RunSettings) -> Privacy:
     """What a run promises single samples, from its settings."""
     return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
+
+
+def _in_files(state: str, net: Net, clients: int) -> bool:
+    """Whether states and banks go into files."""
+    if state not in get_args(Kept):
+        raise ConfigError(f"state must be one of {', '.join(map(repr, get_args(Kept)))}, got {state!r}")
+    return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
 
 
 def _attacked(attack: Attack, clients: int) -> dict[str, Any]:

@@ -56,6 +56,7 @@ CHANGED = {  # every field at a value that is not its default
         gradient="autograd",
         engine="loop",
         workers=3,
+        state="file",
     ),
 }
 
@@ -150,28 +151,28 @@ def test_a_field_may_be_a_number_or_a_word() -> None:
 
 
 # ---- the digest ---------------------------------------------------------------------------------------------------
-def test_engine_and_workers_are_no_part_of_the_digest() -> None:
+def test_engine_workers_and_state_are_no_part_of_the_digest() -> None:
     """How clients are trained decides nothing."""
     one = Settings("fedavg", get_method("fedavg"))
-    other = dataclasses.replace(one, run=dataclasses.replace(one.run, engine="loop", workers=3))
+    other = dataclasses.replace(one, run=dataclasses.replace(one.run, engine="loop", workers=3, state="file"))
 
     assert one.digest() == other.digest()
 
 
 def test_every_other_setting_changes_the_digest() -> None:
-    """Each single setting beside engine and workers is part of the digest."""
+    """Each single setting beside engine, workers and state is part of the digest."""
     base = Settings("fedavg", get_method("fedavg"))
     seen = {base.digest()}
     for table, part in CHANGED.items():
         for f in dataclasses.fields(part):
-            if f.name in ("engine", "workers"):
+            if f.name in ("engine", "workers", "state"):
                 continue
             one = dataclasses.replace(getattr(base, table), **{f.name: getattr(part, f.name)})
             seen.add(dataclasses.replace(base, **{table: one}).digest())
     seen.add(Settings("fedper", get_method("fedper")).digest())
     seen.add(settings_from({"method": {"name": "fedavg", "after_training": True}}).digest())
 
-    assert len(seen) == 3 + sum(len(dataclasses.fields(p)) for p in CHANGED.values()) - 2
+    assert len(seen) == 3 + sum(len(dataclasses.fields(p)) for p in CHANGED.values()) - 3
 
 
 # ---- what is wrong is named ---------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_global_generators_are_not_used() -> None:
     stack trace for each absent kind of GPU: 0.3 ms, as much as a step of a small network.
     """
     assert files_that_call("torch.manual_seed") == []
-    keyed = {"core/net.py", "engines/tasks.py", "testing/trial.py"}
+    keyed = {"core/net.py", "engines/stacked_device.py", "engines/tasks.py", "testing/trial.py"}
     assert set(files_that_call("torch.default_generator.manual_seed")) <= keyed
     for path in FILES:
         assert "random" not in set(imports(path)) or name(path) == "testing/trial.py"

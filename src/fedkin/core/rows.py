@@ -1,30 +1,58 @@
-"""Algebra on stacked models ``[m, P]``: means, distances, mixtures. Sums run in float64, in blocks of columns."""
+"""Algebra on stacked models ``[m, P]``: means, distances, mixtures. Sums run in float64, in blocks.
+
+Models of all clients, one row each, are a bank ``[K, P]``: made by `grow`, changed by `put`, by nothing else. Then a
+run can keep banks that are too large for the memory in files (`kept_by`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
+_WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
+ROWS = 256
+"""Rows that are summed at a time: a mixture of more is the sum, in float64, of the mixtures of so many each."""
 
 
 def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
     """Spans of columns of ``rows [m, P]`` of which so many copies in float64 are small enough to be held."""
-    width = max(1, _BLOCK // max(1, copies * rows.shape[0]))
+    width = max(1, min(_WIDTH, _BLOCK), _BLOCK // max(1, copies * rows.shape[0]))
     for start in range(0, rows.shape[1], width):
         yield slice(start, min(start + width, rows.shape[1]))
 
 
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
-    """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type."""
+    """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type.
+
+    Needs memory for ``min(a, 256)`` rows in float64 beside the result, however large m is.
+    """
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
-    for block in blocks(rows):
-        out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
+    if rows.shape[0] <= ROWS:
+        for block in blocks(rows):
+            out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
+        return out
+    for start in range(0, len(w), ROWS):
+        some = w[start : start + ROWS]
+        out[start : start + ROWS] = _mixed(some, rows).to(rows.dtype)
     return out
+
+
+def _mixed(w: Tensor, rows: Tensor) -> Tensor:
+    """`mix` before rounding, row block by row block; blocks that nobody gives a weight are not even read."""
+    total = torch.zeros(w.shape[0], rows.shape[1], dtype=torch.float64)
+    for start in range(0, rows.shape[0], ROWS):
+        mine, some = w[:, start : start + ROWS], rows[start : start + ROWS]
+        if bool(mine.any()):
+            for block in blocks(some):
+                total[:, block] += mine @ some[:, block].double()
+    return total
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
@@ -85,8 +113,38 @@ def squared_distances(rows: Tensor, *, exact: bool = False, around: Literal["mea
     return (norm[:, None] + norm[None] - 2 * gram).clamp_(min=0).fill_diagonal_(0)
 
 
+class Keeper(Protocol):
+    """Keeps banks elsewhere than in memory; a bank of its own is a tensor like any other to whoever reads it."""
+
+    def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
+        """As the function `grow`; None for what is better kept in memory."""
+
+    def put(self, bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor | None:
+        """As the function `put`, but in place; None if the bank is none of its own."""
+
+
+_keeper: ContextVar[Keeper | None] = ContextVar("keeper", default=None)
+
+
+@contextmanager
+def kept_by(keeper: Keeper | None) -> Iterator[None]:
+    """Inside, banks are made and changed by ``keeper``; None: in memory."""
+    token = _keeper.set(keeper)
+    try:
+        yield
+    finally:
+        _keeper.reset(token)
+
+
 def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """A copy of ``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``."""
+    """``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``; a row may stand for all of them.
+
+    A copy, unless the run keeps its banks in files: then ``bank`` itself has changed. So read what you need of the old
+    rows before, and use the old bank no more.
+    """
+    keeper = _keeper.get()
+    if keeper is not None and (kept := keeper.put(bank, ids, rows)) is not None:
+        return kept
     out = bank.clone()
     out[ids] = rows.to(bank.dtype)
     return out
@@ -94,6 +152,9 @@ def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
 
 def grow(bank: Tensor | None, total: int, fill: Tensor) -> Tensor:
     """``bank`` with rows added up to ``total``, each equal to ``fill``; a bank of None is empty."""
+    keeper = _keeper.get()
+    if keeper is not None and (kept := keeper.grow(bank, total, fill)) is not None:
+        return kept
     known = 0 if bank is None else bank.shape[0]
     new = fill.expand(total - known, *fill.shape)
     return new.clone() if bank is None else torch.cat([bank, new.to(bank.dtype)])

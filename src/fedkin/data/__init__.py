@@ -24,6 +24,7 @@ from fedkin.data.partition import (
     Partition,
 )
 from fedkin.data.planting import plant
+from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
 from fedkin.data.sources import SOURCES, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
@@ -51,10 +52,12 @@ __all__ = [
     "SiteData",
     "deal",
     "federate",
+    "is_shelf",
     "load",
     "merge",
     "plant",
     "planted_dataset",
     "planted_groups",
     "site_shard",
+    "write",
 ]

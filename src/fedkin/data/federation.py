@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,28 +13,13 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
+from fedkin.data import shelf
 from fedkin.data.checks import check_samples
 from fedkin.data.draws import generator
+from fedkin.data.shard import PARTS, Shard, check_shard
 from fedkin.data.splitting import check_fractions, three_parts
 
-PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One client's data.
-
-    Attributes:
-        train: trained on; at least one sample.
-        validation: chooses rounds and settings; may be empty.
-        test: reported on; may be empty.
-        group: the true group, -1 if not known; a federation fills it in from its ``groups``.
-    """
-
-    train: Data
-    validation: Data
-    test: Data
-    group: int = -1
+__all__ = ["PARTS", "Federation", "Shard"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +27,7 @@ class Federation:
     """Clients with their data.
 
     Attributes:
-        clients: one shard per client.
+        clients: one shard per client; those of a folder (`open`) are read whenever they are asked for.
         classes: number of classes, the same for all clients.
         name: where the data come from.
         groups: true group of each client, int64 ``[K]``, where the partition knows it.
@@ -54,7 +39,7 @@ class Federation:
             values that are not finite; the message names the client.
     """
 
-    clients: tuple[Shard, ...]
+    clients: Sequence[Shard]
     classes: int
     name: str = "data"
     groups: Tensor | None = None
@@ -64,19 +49,15 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise DataError(f"{self.name}: a federation needs at least one client, got none")
-        for k, shard in enumerate(self.clients):
-            if len(shard.train) == 0:
-                raise DataError(
-                    f"{self.name}: client {k} has no training sample; drop this client or give it at least one"
-                )
-            for part in PARTS:
-                self._check_part(k, part, getattr(shard, part))
+        if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
+            for k, shard in enumerate(self.clients):
+                check_shard(shard, k, self.shape, self.classes, self.name)
         if self.groups is not None and (self.groups.shape != (len(self),) or self.groups.dtype != torch.int64):
             raise DataError(
                 f"{self.name}: groups must be int64 [{len(self)}], one per client, "
                 f"got {str(self.groups.dtype).removeprefix('torch.')} {list(self.groups.shape)}"
             )
-        if self.groups is not None:
+        if self.groups is not None and not isinstance(self.clients, shelf.Shelf):
             known = zip(self.clients, self.groups.tolist(), strict=True)
             object.__setattr__(self, "clients", tuple(replace(shard, group=g) for shard, g in known))
         for field, names, expected in (
@@ -86,21 +67,14 @@ class Federation:
             if names is not None and len(names) != expected:
                 raise DataError(f"{self.name}: {field} holds {len(names)} names, expected {expected}")
 
-    def _check_part(self, k: int, part: str, data: Data) -> None:
-        where = f"{self.name}: client {k}, {part} part"
-        check_samples(data.x, data.y, self.classes, where)
-        if tuple(data.x.shape[1:]) != self.shape:
-            raise DataError(
-                f"{where}: inputs of shape {list(data.x.shape[1:])}, those of client 0 have {list(self.shape)}; "
-                "all clients need the same"
-            )
-
     def __len__(self) -> int:
         return len(self.clients)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""
+        if isinstance(self.clients, shelf.Shelf):
+            return self.clients.shape
         return tuple(self.clients[0].train.x.shape[1:])
 
     def counts(self) -> Tensor:
@@ -109,18 +83,53 @@ class Federation:
 
     def sizes(self) -> Tensor:
         """Samples per client in train, validation and test, int64 ``[K, 3]``."""
+        if isinstance(self.clients, shelf.Shelf):
+            return self.clients.sizes.clone()
         return torch.tensor([[len(getattr(shard, part)) for part in PARTS] for shard in self.clients])
 
     def fingerprint(self) -> str:
-        """32 hex digits that change when any size, label or input changes; about a second per GB."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((self.classes, self.shape, self.sizes().tolist())).encode())
-        for shard in self.clients:
-            for part in PARTS:
-                data: Data = getattr(shard, part)
-                digest.update(data.y.contiguous().numpy().data)
-                digest.update(data.x.contiguous().numpy().reshape(-1).data)  # hashlib wants one dimension
-        return digest.hexdigest()
+        """32 hex digits that change when any size, label or input changes; about a second per GB.
+
+        That of a folder is the one found when it was written.
+        """
+        if isinstance(self.clients, shelf.Shelf):
+            return str(self.clients.told["fingerprint"])
+        return shelf.fingerprint(self.clients, self.classes)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes it to a new folder, for `open`. Many clients are written one after another by `fedkin.data.write`.
+
+        Raises:
+            DataError: there is something in the folder already.
+        """
+        groups = None if self.groups is None else self.groups.tolist()
+        shelf.write(
+            folder,
+            self.clients,
+            classes=self.classes,
+            name=self.name,
+            groups=groups,
+            labels=self.labels,
+            client_names=self.client_names,
+        )
+
+    @classmethod
+    def open(cls, folder: Path | str, *, check: bool = False) -> Federation:
+        """The federation in a folder that `save` or `fedkin.data.write` wrote; a client's data are read when it is
+        chosen.
+
+        Args:
+            check: read everything now, and make sure that it has not changed since it was written.
+
+        Raises:
+            DataError: the folder holds none, or it is not whole.
+        """
+        found = shelf.Shelf(Path(folder))
+        told, names = found.told, {n: t and tuple(t) for n in ("labels", "client_names") for t in [found.told[n]]}
+        if check and shelf.fingerprint(found, told["classes"]) != told["fingerprint"]:
+            raise DataError(f"{folder} has changed since it was written; write the federation again")
+        groups = None if told["groups"] is None else torch.tensor(told["groups"], dtype=torch.int64)
+        return cls(found, told["classes"], told["name"], groups, **names)
 
     def describe(self) -> str:
         """Four lines on who has how much of what."""

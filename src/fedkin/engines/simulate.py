@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import torch
 
@@ -18,6 +19,38 @@ Filter = Callable[[int, Bundle], Bundle]
 """``(client, what it would say of itself) -> what it says``: noise on counts, for example."""
 
 
+class Store(Protocol):
+    """Where clients' private states are kept, and what a ledger holds in their stead."""
+
+    def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
+        """Keeps a client's state after its upload ``seq``, and the ``committed`` one too, which its ledger holds."""
+
+    def get(self, client: int, held: Bundle) -> Bundle:
+        """The state that `put` gave ``held`` for; an empty one for an empty one."""
+
+    def all(self, held: Mapping[int, Bundle], acks: torch.Tensor, changed: Collection[int]) -> Mapping[int, Bundle]:
+        """The states of clients that ``held`` is held of; since the last call it has ``changed`` for some."""
+
+    def adopt(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> Mapping[int, Bundle]:
+        """What the ledgers hold in a run that goes on with these states, those after the uploads ``acks [K]``."""
+
+
+class InMemory:
+    """A ledger holds the state itself."""
+
+    def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
+        return state
+
+    def get(self, client: int, held: Bundle) -> Bundle:
+        return held
+
+    def all(self, held: Mapping[int, Bundle], acks: torch.Tensor, changed: Collection[int]) -> Mapping[int, Bundle]:
+        return dict(held)
+
+    def adopt(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> Mapping[int, Bundle]:
+        return states
+
+
 class Simulation:
     """All clients of a federation, each with a ledger, served by one engine.
 
@@ -31,6 +64,7 @@ class Simulation:
         trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
         absent: who cannot be reached in which round; nobody by default.
         attack: what attackers make of their uploads.
+        store: where clients' states are kept; in memory by default.
 
     Attributes:
         ledgers: each client's memory.
@@ -51,6 +85,7 @@ class Simulation:
         trace: Mapping[int, Collection[int]] | None = None,
         absent: Mapping[int, Collection[int]] | None = None,
         attack: Attack | None = None,
+        store: Store | None = None,
     ) -> None:
         self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
         self._away = absent or {}
@@ -61,6 +96,11 @@ class Simulation:
         self._attack = attack or Attack()
         self.attackers = self._attack.clients(clients)
         self.ledgers = [Ledger() for _ in range(clients)]
+        self._store: Store = InMemory() if store is None else store
+        self._held: dict[int, Bundle] = {}  # what ledgers hold of the states that the server believed in, last time,
+        self._acks = torch.zeros(0, dtype=torch.int64)  # the uploads it knew of,
+        self._touched: set[int] = set()  # and the clients that were written to since
+        self._fresh: list[int] = []  # clients whose last answer is kept, for its message may come again
         self.training_s = 0.0
         self.spent: dict[int, dict[float, int]] = {}
 
@@ -81,6 +121,7 @@ class Simulation:
         answers: dict[int, Bundle] = {}
         missing = self._absent(messages, enough)
         tasks: list[Task] = []
+        self._forget(messages)
         for i, m in messages.items():
             ledger = self.ledgers[i]
             if i in missing:
@@ -88,11 +129,11 @@ class Simulation:
                     # it would train and its answer be lost: the next message rolls that back, so it need not be done
                     ledger.settle(m.ack)
             elif m.step != "update":
-                tasks.append(Task(m.step, i, m.round, m.body, ledger.state(m.ack)))
+                tasks.append(Task(m.step, i, m.round, m.body, self._store.get(i, ledger.state(m.ack))))
             elif (former := ledger.begin(m.seq, m.ack)) is not None:
                 answers[i] = former
             else:
-                tasks.append(Task("update", i, m.round, m.body, ledger.committed))
+                tasks.append(Task("update", i, m.round, m.body, self._store.get(i, ledger.committed)))
         if all(m.step == "update" for m in messages.values()):
             self.training_s = 0.0
         for answer in self._session.map(tasks):
@@ -102,7 +143,9 @@ class Simulation:
                 mine[rate] = mine.get(rate, 0) + steps
             if messages[answer.client].step == "update":
                 self.training_s += answer.training_s
-                self.ledgers[answer.client].propose(messages[answer.client].seq, answer.state, reply)
+                ledger, seq = self.ledgers[answer.client], messages[answer.client].seq
+                ledger.propose(seq, self._store.put(answer.client, seq, answer.state, ledger.committed), reply)
+                self._fresh.append(answer.client)
             answers[answer.client] = reply
         for i in self.attackers:
             if i in answers and messages[i].step == "update":
@@ -121,14 +164,34 @@ class Simulation:
         spent, self.spent = {i: self.spent[i] for i in sorted(self.spent)}, {}
         return spent
 
-    def states(self, acks: torch.Tensor) -> dict[int, Bundle]:
+    def states(self, acks: torch.Tensor) -> Mapping[int, Bundle]:
         """Every client's state as the server believes it to be."""
-        return {i: self.ledgers[i].state(ack) for i, ack in enumerate(acks.tolist())}
+        known = min(len(acks), len(self._acks))
+        changed = (acks[:known] != self._acks[:known]).nonzero().flatten().tolist()
+        changed = sorted({*changed, *(i for i in self._touched if i < known), *range(known, len(acks))})
+        for i in changed:
+            self._held[i] = self.ledgers[i].state(int(acks[i]))
+        self._touched.clear()
+        self._acks = acks.clone()
+        return self._store.all(self._held, acks, changed)
 
     def restore(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> None:
         """Puts clients back to stored states (none: nothing kept), those after their uploads ``acks [K]``."""
+        held = self._store.adopt(states, acks)
         for i, ack in enumerate(acks.tolist()):
-            self.ledgers[i] = Ledger(committed=states.get(i, Bundle()), at=ack)
+            self.ledgers[i] = Ledger(committed=held.get(i, Bundle()), at=ack)
+        self._held, self._acks = {}, torch.zeros(0, dtype=torch.int64)
+
+    def _forget(self, messages: Mapping[int, Message]) -> None:
+        """Drops answers to messages of former rounds, which cannot come again: a model for each client otherwise."""
+        seqs = {i: m.seq for i, m in messages.items() if m.step == "update"}
+        if seqs:
+            now = max(seqs.values())
+            for i in self._fresh:
+                if self.ledgers[i].seq < now:
+                    self.ledgers[i].answer = None
+            self._fresh = [i for i in self._fresh if self.ledgers[i].seq == now]
+            self._touched.update(seqs)
 
     def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, str]:
         """Who does not answer: drop-outs, and all who come after enough others, in an order that is drawn."""

@@ -11,8 +11,8 @@ from safetensors.torch import save
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.engines.ledger import Ledger
-from fedkin.folder import checksum
 from fedkin.report.folder import write_atomic
+from fedkin.states import checksum
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a client or a run may be called: it becomes the name of a folder."""

@@ -40,7 +40,7 @@ class Moment:
     """The whole of a run between two rounds, in memory of its own: what a checkpoint would hold."""
 
     server: Server
-    states: dict[int, Bundle]
+    states: Mapping[int, Bundle]
 
 
 @dataclass

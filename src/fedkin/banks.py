@@ -1,0 +1,300 @@
+"""Banks ``[K, P]``, a row for every client, in memory-mapped files: what a round changes is what is written.
+
+To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here, and `put` writes rows into its file in place after
+the rows that it overwrites went to the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
+in its bank or in ``undo``, and `Banks.open` puts it back. A checkpoint holds the name, shape and type of a bank and a
+checksum of every row, not the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, RunFolderError
+
+_UNDO = "undo"
+_PIECE = 8 << 20  # bytes written or compared at a time
+
+
+class _File:
+    """An open file that closes itself when nobody needs it any more.
+
+    Raises:
+        RunFolderError: it cannot be made or opened.
+    """
+
+    def __init__(self, path: Path | None, how: int) -> None:
+        try:
+            if path is None:  # without a name: gone when it is closed
+                self.number, name = tempfile.mkstemp(prefix="fedkin-")
+                os.unlink(name)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.number = os.open(path, os.O_RDWR | how, 0o666)
+        except OSError as e:
+            raise RunFolderError(f"{path or 'a temporary file'} cannot be opened ({e})") from e
+        weakref.finalize(self, os.close, self.number)
+
+
+@dataclass(eq=False)
+class _Bank:
+    """One file with its rows.
+
+    Attributes:
+        sums: a checksum of every row, int64 ``[K]``.
+        whole: the tensor that methods have, ``[K, ...]``.
+        saved: rows that the last checkpoint has; others need no undoing.
+        noted: those of them that ``undo`` holds already.
+    """
+
+    name: str
+    file: _File
+    map: mmap.mmap
+    sums: Tensor
+    whole: Tensor
+    saved: int
+    noted: set[int]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return _bytes(self.whole.shape[1:], self.whole.dtype)
+
+
+class Banks:
+    """The banks of one run.
+
+    Args:
+        folder: where they lie; None: files without names, gone with the process.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._banks, self._count = folder, dict[int, _Bank](), 0
+        self._round, self._undo = 0, cast("_File | None", None)
+
+    # ---- what methods do, by way of `fedkin.core.rows` --------------------------------------------------------
+    def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
+        """See `fedkin.core.rows.Keeper`. A number for each client stays in memory, a row for each goes into a file."""
+        known = 0 if bank is None else bank.shape[0]
+        if not fill.dim() or not fill.numel() or not total:
+            return None
+        own = None if bank is None else self._own(bank)
+        if own is not None and total == known:
+            return bank
+        dtype = fill.dtype if bank is None else bank.dtype
+        row = fill.detach().to(dtype).contiguous()
+        if own is None:
+            own = self._new(torch.empty(0, *fill.shape, dtype=dtype) if bank is None else bank)
+        os.ftruncate(own.file.number, known * own.width)  # rows of a round that was never finished
+        _fill(own.file, known, total, row)
+        sums = torch.cat([own.sums[:known], torch.full((total - known,), _sum(row))])
+        self._map(own, (total, *fill.shape), dtype, sums)
+        return own.whole
+
+    def put(self, bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor | None:
+        """See `fedkin.core.rows.Keeper`."""
+        own = self._own(bank)
+        if own is None:
+            return None
+        new = rows.detach().to(bank.dtype).expand(len(ids), *bank.shape[1:]).contiguous()
+        at = ids.tolist()
+        self._note(own, at)
+        for i, row in zip(at, new, strict=True):
+            raw = _raw(row)
+            _write(own.file, raw, i * own.width)
+            own.sums[i] = zlib.crc32(raw)
+        return bank
+
+    # ---- what checkpoints do ----------------------------------------------------------------------------------
+    def split(self, state: Bundle) -> tuple[Bundle, Bundle, dict[str, str]]:
+        """A server's state without its banks, the checksums of their rows, and what a checkpoint says of them."""
+        rest, sums, told = Bundle(), Bundle(), dict[str, str]()
+        for name, t in state.items():
+            own = self._own(t)
+            if own is None:
+                rest[name] = t
+            else:
+                sums[name] = own.sums
+                told[name] = json.dumps([own.name, str(t.dtype).removeprefix("torch."), list(t.shape)])
+        return rest, sums, told
+
+    def saved(self, round: int, state: Bundle) -> None:
+        """A checkpoint has taken the last one's place: what it does not know can go, and so can the memory."""
+        used = {id(own) for t in state.values() if (own := self._own(t)) is not None}
+        for at, own in list(self._banks.items()):
+            if id(own) in used:
+                own.saved, own.noted = len(own.whole), set()
+            else:
+                del self._banks[at]
+                self._delete(own.name)
+        self._round = round
+        if self._undo is not None:
+            self._undo = None
+            self._delete(_UNDO)
+        self.rest()
+
+    def rest(self) -> None:
+        """Gives back the memory that rows were read into; they stay in their files."""
+        for own in self._banks.values():
+            if hasattr(mmap, "MADV_DONTNEED"):
+                own.map.madvise(mmap.MADV_DONTNEED)
+
+    def open(self, round: int, told: Mapping[str, str], sums: Mapping[str, Tensor]) -> Bundle:
+        """The banks of the checkpoint after ``round``, as they were then.
+
+        Raises:
+            RunFolderError: a file is missing or damaged.
+        """
+        assert self._folder is not None
+        self._banks.clear()
+        self._round, found = round, Bundle()
+        places = {name: json.loads(text) for name, text in told.items()}
+        self._take_back(round)
+        for name, (file, kind, shape) in places.items():
+            dtype: torch.dtype = getattr(torch, kind)
+            path, width = self._folder / file, _bytes(shape[1:], dtype)
+            if not path.is_file() or path.stat().st_size < shape[0] * width:
+                raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
+            opened = _File(path, 0)
+            os.ftruncate(opened.number, shape[0] * width)
+            own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
+            self._map(own, tuple(shape), dtype, sums[name].clone())
+            for i in range(shape[0]):
+                if zlib.crc32(own.map[i * width : (i + 1) * width]) != int(own.sums[i]):
+                    raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
+            self._count = max(self._count, int(file.split(".")[0]) + 1)
+            found[name] = own.whole
+        for path in self._folder.glob("*.bank"):
+            if path.name not in {place[0] for place in places.values()}:
+                path.unlink()
+        self.rest()
+        return found
+
+    # ---- inside -----------------------------------------------------------------------------------------------
+    def _own(self, bank: Tensor) -> _Bank | None:
+        own = self._banks.get(bank.data_ptr())
+        return own if own is not None and bank.shape == own.whole.shape and bank.dtype == own.whole.dtype else None
+
+    def _new(self, rows: Tensor) -> _Bank:
+        """A file with these rows, not mapped yet."""
+        name = f"{self._count}.bank"
+        self._count += 1
+        file = _File(None if self._folder is None else self._folder / name, os.O_CREAT | os.O_TRUNC)
+        for i, row in enumerate(rows):
+            _write(file, _raw(row), i * _bytes(rows.shape[1:], rows.dtype))
+        sums = torch.tensor([_sum(row) for row in rows], dtype=torch.int64)
+        return _Bank(name, file, mmap.mmap(-1, 1), sums, rows, 0, set())
+
+    def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
+        """Makes the tensor of a file of this many rows."""
+        self._banks = {at: other for at, other in self._banks.items() if other is not own}
+        own.map, own.sums = mmap.mmap(own.file.number, _bytes(shape, dtype)), sums
+        own.whole = torch.frombuffer(own.map, dtype=dtype).view(shape)
+        self._banks[own.whole.data_ptr()] = own
+
+    def _note(self, own: _Bank, ids: list[int]) -> None:
+        """Writes down rows that are about to be overwritten, as they are in the last checkpoint."""
+        new = [i for i in ids if i < own.saved and i not in own.noted]
+        if self._folder is None or not new:
+            return
+        if self._undo is None:
+            self._undo = _File(self._folder / _UNDO, os.O_CREAT | os.O_TRUNC)
+            _write(self._undo, json.dumps({"round": self._round}).encode() + b"\n", 0)
+        end = os.lseek(self._undo.number, 0, os.SEEK_END)
+        for i in new:
+            raw = os.pread(own.file.number, own.width, i * own.width)
+            head = {"bank": own.name, "row": i, "bytes": own.width, "sum": zlib.crc32(raw)}
+            note = json.dumps(head).encode() + b"\n" + raw
+            _write(self._undo, note, end)
+            end += len(note)
+        own.noted.update(new)
+
+    def _take_back(self, round: int) -> None:
+        """Puts the rows of the checkpoint after ``round`` back where a later round has overwritten them."""
+        assert self._folder is not None
+        path = self._folder / _UNDO
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            first = _head(file)
+            if first.get("round") == round:
+                for head, raw in _notes(file):
+                    bank = _File(self._folder / str(head["bank"]), 0)
+                    _write(bank, raw, int(head["row"]) * int(head["bytes"]))
+        path.unlink()
+
+    def _delete(self, name: str) -> None:
+        if self._folder is not None:
+            (self._folder / name).unlink(missing_ok=True)
+
+
+def _notes(file: BinaryIO) -> Iterator[tuple[dict[str, int | str], bytes]]:
+    """What ``undo`` holds, up to where a kill cut it short: the row of a torn note was not overwritten any more."""
+    while head := _head(file):
+        raw = file.read(int(head["bytes"]))
+        if len(raw) != head["bytes"] or zlib.crc32(raw) != head["sum"]:
+            return
+        yield head, raw
+
+
+def _head(file: BinaryIO) -> dict[str, int | str]:
+    line = file.readline(1 << 12)
+    try:
+        found = json.loads(line) if line.endswith(b"\n") else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _bytes(shape: tuple[int, ...] | torch.Size | list[int], dtype: torch.dtype) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count * dtype.itemsize
+
+
+def _raw(row: Tensor) -> bytes:
+    return row.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _sum(row: Tensor) -> int:
+    return zlib.crc32(_raw(row))
+
+
+def _write(file: _File, raw: bytes, at: int) -> None:
+    """Writes all of it; through the file and not the map, so that a full disk is an error and not a signal.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    done = 0
+    try:
+        while done < len(raw):
+            done += os.pwrite(file.number, memoryview(raw)[done:], at + done)
+    except OSError as e:
+        raise RunFolderError(
+            f"the models of all clients cannot be written ({e}); name a folder on a disk with more room by --out"
+        ) from e
+
+
+def _fill(file: _File, known: int, total: int, row: Tensor) -> None:
+    """Rows ``known`` to ``total``, all equal. Zeros are a hole in the file, which takes no space."""
+    raw = _raw(row)
+    if raw.count(0) == len(raw):
+        os.ftruncate(file.number, total * len(raw))
+        return
+    at_once = max(1, _PIECE // len(raw))
+    for start in range(known, total, at_once):
+        _write(file, raw * min(at_once, total - start), start * len(raw))

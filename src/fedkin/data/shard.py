@@ -1,0 +1,48 @@
+"""One client's data in three parts, and what must be true of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedkin.core.errors import DataError
+from fedkin.core.samples import Data
+from fedkin.data.checks import check_samples
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One client's data.
+
+    Attributes:
+        train: trained on; at least one sample.
+        validation: chooses rounds and settings; may be empty.
+        test: reported on; may be empty.
+        group: the true group, -1 if not known; a federation fills it in from its ``groups``.
+    """
+
+    train: Data
+    validation: Data
+    test: Data
+    group: int = -1
+
+
+def check_shard(shard: Shard, k: int, shape: tuple[int, ...], classes: int, name: str) -> None:
+    """Can client ``k`` of the federation ``name`` take part?
+
+    Raises:
+        DataError: no training sample, inputs of another shape than ``shape``, labels out of range, values that are not
+            finite.
+    """
+    if len(shard.train) == 0:
+        raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")
+    for part in PARTS:
+        data: Data = getattr(shard, part)
+        where = f"{name}: client {k}, {part} part"
+        check_samples(data.x, data.y, classes, where)
+        if tuple(data.x.shape[1:]) != shape:
+            raise DataError(
+                f"{where}: inputs of shape {list(data.x.shape[1:])}, those of client 0 have {list(shape)}; "
+                "all clients need the same"
+            )

@@ -1,0 +1,215 @@
+"""Clients' data in a folder, read when a client is chosen: for federations that are larger than the memory.
+
+index.json                       number of classes, shape of an input, names, true groups, a fingerprint of all data
+train.x  validation.x  test.x    inputs of one client after another: float32, little-endian, nothing else
+train.y  validation.y  test.y    their labels: int64
+train.n  validation.n  test.n    how many samples each client has: int64
+
+Everything is checked when it is written, so a folder is opened without reading more than numbers of samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import DataError
+from fedkin.core.samples import Data
+from fedkin.data.shard import PARTS, Shard, check_shard
+
+INDEX = "index.json"
+_FORMAT = "fedkin federation 1"
+
+
+class Shelf(Sequence[Shard]):
+    """The clients of such a folder. Nothing is kept of what is read.
+
+    Attributes:
+        told: what ``index.json`` says.
+        sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
+
+    Raises:
+        DataError: the folder is none of these, or not whole.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told = _told(folder)
+        self.shape: tuple[int, ...] = tuple(self.told["shape"])
+        counts = [np.fromfile(folder / f"{part}.n", dtype="<i8") for part in PARTS]
+        self.sizes = torch.from_numpy(np.stack(counts, axis=1).astype(np.int64))
+        self._ends = {part: np.concatenate([[0], np.cumsum(n)]) for part, n in zip(PARTS, counts, strict=True)}
+        self._files: dict[str, int] = {}
+        for part, end in ((part, int(ends[-1])) for part, ends in self._ends.items()):
+            for kind, width in (("x", 4 * math.prod(self.shape)), ("y", 8)):
+                path = folder / f"{part}.{kind}"
+                if not path.is_file() or path.stat().st_size != end * width:
+                    raise DataError(f"{path} is missing, or not of {end} samples; write the federation again")
+                self._files[path.name] = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, _close, tuple(self._files.values()))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, k: int) -> Shard: ...
+    @overload
+    def __getitem__(self, k: slice) -> tuple[Shard, ...]: ...
+    def __getitem__(self, k: int | slice) -> Shard | tuple[Shard, ...]:
+        if isinstance(k, slice):
+            return tuple(self[i] for i in range(*k.indices(len(self))))
+        at = range(len(self))[k]
+        groups = self.told.get("groups")
+        train, validation, test = (self._part(part, at) for part in PARTS)
+        return Shard(train, validation, test, -1 if groups is None else groups[at])
+
+    def _part(self, part: str, k: int) -> Data:
+        start, stop = (int(n) for n in self._ends[part][k : k + 2])
+        return _Lazy(self, part, start, stop)
+
+    def read(self, part: str, kind: str, start: int, stop: int) -> Tensor:
+        """Inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients.
+
+        Raises:
+            DataError: the file has become shorter.
+        """
+        shape = (stop - start, *self.shape) if kind == "x" else (stop - start,)
+        out = np.empty(shape, dtype="<f4" if kind == "x" else "<i8")
+        raw, at = memoryview(out.reshape(-1).view(np.uint8)), start * out[:1].nbytes  # type: ignore[arg-type]
+        while len(raw):
+            got = os.preadv(self._files[f"{part}.{kind}"], [raw], at)
+            if got == 0:
+                raise DataError(f"{self.folder / f'{part}.{kind}'} has become shorter; write the federation again")
+            raw, at = raw[got:], at + got
+        return torch.from_numpy(out)
+
+
+class _Lazy(Data):
+    """Samples that are read whenever they are asked for."""
+
+    def __init__(self, shelf: Shelf, part: str, start: int, stop: int) -> None:
+        for name, value in (("_read", shelf.read), ("_part", part), ("_span", (start, stop))):
+            object.__setattr__(self, name, value)
+
+    _read: Callable[[str, str, int, int], Tensor]
+    _part: str
+    _span: tuple[int, int]
+
+    @property
+    def x(self) -> Tensor:
+        return self._read(self._part, "x", *self._span)
+
+    @property
+    def y(self) -> Tensor:
+        return self._read(self._part, "y", *self._span)
+
+    def __len__(self) -> int:
+        return self._span[1] - self._span[0]
+
+
+def is_shelf(path: Path | str) -> bool:
+    """Whether a folder holds a federation that was written by `write`."""
+    return (Path(path) / INDEX).is_file()
+
+
+def write(
+    folder: Path | str,
+    shards: Iterable[Shard],
+    *,
+    classes: int,
+    name: str = "own data",
+    groups: Sequence[int] | None = None,
+    labels: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
+) -> Shelf:
+    """Writes a federation one client after another, so that they need not all be in memory; `Federation.open` reads it.
+
+    Args:
+        folder: a new one, or an empty one.
+        shards: every client's data.
+        classes, name, groups, labels, client_names: as of a `Federation`.
+
+    Raises:
+        DataError: there is something in the folder; no client; data that cannot be used.
+    """
+    folder, shape, sizes = Path(folder), None, []
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} is not empty; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        files = {
+            file: stack.enter_context((folder / file).open("wb"))
+            for file in (f"{part}.{kind}" for part in PARTS for kind in "xyn")
+        }
+        for k, shard in enumerate(shards):
+            shape = tuple(shard.train.x.shape[1:]) if shape is None else shape
+            check_shard(shard, k, shape, classes, name)
+            sizes.append([len(getattr(shard, part)) for part in PARTS])
+            for part, n in zip(PARTS, sizes[-1], strict=True):
+                data: Data = getattr(shard, part)
+                files[f"{part}.x"].write(data.x.contiguous().numpy().astype("<f4", copy=False).tobytes())
+                files[f"{part}.y"].write(data.y.contiguous().numpy().astype("<i8", copy=False).tobytes())
+                files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
+    if shape is None:
+        raise DataError(f"{name}: a federation needs at least one client, got none")
+    own = {"groups": groups, "labels": labels, "client_names": client_names}
+    index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
+    index |= {key: None if values is None else list(values) for key, values in own.items()}
+    _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
+    _write_index(folder, {**index, "fingerprint": fingerprint(Shelf(folder), classes)})
+    return Shelf(folder)
+
+
+def _write_index(folder: Path, index: dict[str, Any]) -> None:
+    new = folder / f".{INDEX}.new"
+    new.write_text(json.dumps(index), encoding="utf-8")
+    os.replace(new, folder / INDEX)
+
+
+def fingerprint(clients: Sequence[Shard], classes: int) -> str:
+    """32 hex digits that change when any size, label or input changes; about a second per GB."""
+    digest = hashlib.blake2b(digest_size=16)
+    sizes = [[len(getattr(shard, part)) for part in PARTS] for shard in clients]
+    digest.update(repr((classes, tuple(clients[0].train.x.shape[1:]), sizes)).encode())
+    for data in _data(clients):
+        digest.update(data.y.contiguous().numpy().data)
+        digest.update(data.x.contiguous().numpy().reshape(-1).data)  # hashlib wants one dimension
+    return digest.hexdigest()
+
+
+def _data(clients: Iterable[Shard]) -> Iterator[Data]:
+    for shard in clients:
+        for part in PARTS:
+            yield getattr(shard, part)
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    try:
+        told = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(
+            f"{folder} holds no federation that can be opened ({INDEX}: {e}); write one by federation.save"
+        ) from e
+    if not isinstance(told, dict) or told.get("format") != _FORMAT or "fingerprint" not in told:
+        raise DataError(f"{folder / INDEX} is of another format than {_FORMAT!r}; write the federation again")
+    for part in PARTS:
+        path = folder / f"{part}.n"
+        if not path.is_file() or path.stat().st_size != 8 * told["clients"]:
+            raise DataError(f"{path} is missing, or not of {told['clients']} clients; write the federation again")
+    return told
+
+
+def _close(files: tuple[int, ...]) -> None:
+    for file in files:
+        os.close(file)

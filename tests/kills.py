@@ -1,0 +1,142 @@
+"""Ways to kill a run, and what must be true of it when it has been resumed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.config import Settings
+from fedkin.folder import RunFolder
+from fedkin.runner import resume, run_settings
+from folders import LINES, assert_same_run
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nobody catches it."""
+
+
+def assert_goes_on(folder: Path, uninterrupted: Path) -> None:
+    """Resumes and compares with the uninterrupted run, its summary too."""
+    resume(folder)
+    assert_same_run(folder, uninterrupted)
+    mine, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
+    del mine["command"], other["command"]  # they name the folders
+    for summary in (mine, other):
+        for name in ("engine", "workers", "state"):  # decide nothing
+            del summary["config"]["run"][name]
+    assert mine == other
+
+
+def die_before_saving(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """After the round's lines are appended, before its checkpoint is written."""
+    save = RunFolder.save
+
+    def dying(self: RunFolder, server: Any, *more: Any) -> None:
+        if server.round == round:
+            raise Killed
+        save(self, server, *more)
+
+    monkeypatch.setattr(RunFolder, "save", dying)
+
+
+def die_before_replacing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When the new checkpoint is written beside the old one and has not taken its place."""
+    replace, count = os.replace, iter(range(1, 1000))
+
+    def dying(old: Path, new: Path) -> None:
+        if Path(new).name == "checkpoint.safetensors" and next(count) == round:
+            shutil.copy(old, Path(new).with_name(".checkpoint.safetensors.1.new"))  # the tidying up does not happen
+            raise Killed
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", dying)
+
+
+def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When rounds.jsonl has the round's line and clients.jsonl has not."""
+    append = RunFolder.append
+
+    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+        if lines["rounds"][0]["round"] == round:
+            append(self, {"rounds": lines["rounds"]})
+            raise Killed
+        append(self, lines)
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+
+
+def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When half of the round's line is written, in each of the files."""
+    append = RunFolder.append
+
+    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+        append(self, lines)
+        if lines["rounds"][0]["round"] == round:
+            for name in (name for name in LINES if lines[name]):
+                path = self.path / f"{name}.jsonl"
+                path.write_bytes(path.read_bytes()[:-9])
+            raise Killed
+
+    monkeypatch.setattr(RunFolder, "append", dying)
+
+
+def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When everything is written but summary.json."""
+
+    def dying(self: RunFolder, *args: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "write", dying)
+
+
+PLACES = [die_before_saving, die_before_replacing, die_between_files, die_in_a_line, die_before_the_summary]
+
+
+def begin_and_kill(settings: Settings, out: Path, after: float, send: Callable[[int, int], None]) -> None:
+    """Runs in a process of its own and kills it ``after`` seconds beyond its third round.
+
+    The process is forked, so that what is waited for is the run and not the imports.
+    """
+
+    def wait_at_twenty(report: Any, line: dict[str, Any]) -> None:
+        if report.round == 20:  # no run is over before it is killed, however busy this machine is
+            time.sleep(60)
+
+    def child() -> None:
+        os.setsid()
+        run_settings(settings, out=out, on_round=wait_at_twenty)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    assert process.pid is not None
+    wait_for_lines(out, 3, process.is_alive)
+    time.sleep(after)
+    send(process.pid, signal.SIGKILL)
+    process.join(timeout=20)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def wait_for_lines(out: Path, count: int, alive: Callable[[], bool]) -> None:
+    """Waits until a run has written some rounds."""
+    end = time.monotonic() + 40
+    while not (out / "rounds.jsonl").exists() or (out / "rounds.jsonl").read_bytes().count(b"\n") < count:
+        assert alive() or (out / "rounds.jsonl").exists(), "the run ended before its third round"
+        assert time.monotonic() < end, "no third round in 40 seconds"
+        time.sleep(0.002)
+
+
+def records_until_torn(folder: Path) -> list[str]:
+    """The whole lines of a folder whose run was killed."""
+    return [text for text in (folder / "rounds.jsonl").read_text().split("\n")[:-1] if text]

@@ -1,0 +1,167 @@
+"""Federations on disk: the same as in memory, opened without being read, and refused when they are not whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from fedkin.config import DataSettings
+from fedkin.core import ConfigError, DataError
+from fedkin.data import is_shelf, write
+from fedkin.data.shard import PARTS
+from fedkin.data.shelf import Shelf
+
+
+def federation(clients: int = 5) -> fedkin.Federation:
+    """Clients of unequal sizes with groups and names; the last one has no test samples."""
+    rng, sizes, names = np.random.default_rng(0), range(9, 9 + 3 * clients, 3), [f"w{k}" for k in range(clients)]
+    data = [(rng.normal(size=(n, 2, 3)), rng.integers(0, 4, n)) for n in sizes]
+    made = fedkin.Federation.from_arrays(data, classes=4, groups=[k % 2 for k in range(clients)], client_names=names)
+    none = fedkin.Data(torch.zeros(0, 2, 3), torch.zeros(0, dtype=torch.int64))
+    last = dataclasses.replace(made.clients[-1], test=none)
+    return fedkin.Federation(
+        (*made.clients[:-1], last), 4, "wards", made.groups, ("a", "b", "c", "d"), made.client_names
+    )
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Every sample of every part, sizes, counts, names, groups and the fingerprint."""
+    one = federation()
+    one.save(tmp_path / "f")
+    other = fedkin.Federation.open(tmp_path / "f", check=True)
+
+    assert other.describe() == one.describe()
+    assert other.fingerprint() == one.fingerprint()
+    assert (other.labels, other.client_names, other.classes, other.shape) == (one.labels, one.client_names, 4, (2, 3))
+    assert torch.equal(other.groups, one.groups)
+    assert torch.equal(other.sizes(), one.sizes())
+    assert torch.equal(other.counts(), one.counts())
+    for mine, theirs in zip(one.clients, other.clients, strict=True):
+        assert mine.group == theirs.group
+        for part in PARTS:
+            a, b = getattr(mine, part), getattr(theirs, part)
+            assert len(a) == len(b)
+            assert torch.equal(a.x, b.x)
+            assert torch.equal(a.y, b.y)
+            assert b.x.is_contiguous()
+
+
+def test_a_run_on_it_is_the_same(tmp_path: Path) -> None:
+    """To the last bit, on both engines; an interrupted run of one goes on with the other."""
+    one = federation()
+    one.save(tmp_path / "f")
+    other = fedkin.Federation.open(tmp_path / "f")
+    recipe = fedkin.Recipe(batch=4)
+    results = [
+        fedkin.run(fedkin.get_method("fedper"), data, "linear", recipe, rounds=3, engine=engine, workers=2)
+        for data in (one, other)
+        for engine in ("loop", "workers")
+    ]
+    for result in results[1:]:
+        assert result.rounds == results[0].rounds
+        assert torch.equal(result.server.state.body, results[0].server.state.body)
+
+
+def test_opening_and_choosing_read_only_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read at opening, and one part of one client at a time after it."""
+    federation().save(tmp_path / "f")
+    seen: list[tuple[str, str, int, int]] = []
+    read = Shelf.read
+
+    def watched(self: Shelf, part: str, kind: str, start: int, stop: int) -> torch.Tensor:
+        seen.append((part, kind, start, stop))
+        return read(self, part, kind, start, stop)
+
+    monkeypatch.setattr(Shelf, "read", watched)
+    found = fedkin.Federation.open(tmp_path / "f")
+    assert len(found.clients[3].train) == int(found.sizes()[3, 0])
+    assert found.shape == (2, 3)
+    assert seen == []
+    x = found.clients[1].test.x
+    start = int(found.sizes()[0, 2])
+    assert seen == [("test", "x", start, start + len(x))]
+    assert found.clients[-1].group == found.clients[4].group == 0
+    assert [len(s.train) for s in found.clients[1:3]] == found.sizes()[1:3, 0].tolist()
+    with pytest.raises(IndexError):
+        found.clients[5]
+
+
+def test_clients_are_written_as_they_come(tmp_path: Path) -> None:
+    """A generator will do, and no client but the present one is held."""
+    one = federation()
+    held = 0
+
+    def shards() -> Iterator[fedkin.Shard]:
+        nonlocal held
+        for shard in one.clients:
+            held += 1
+            assert os.path.getsize(tmp_path / "f" / "train.n") % 8 == 0
+            yield shard
+
+    write(tmp_path / "f", shards(), classes=4, name="wards")
+    assert held == 5
+    assert fedkin.Federation.open(tmp_path / "f").fingerprint() == one.fingerprint()
+    assert not list((tmp_path / "f").glob(".*"))
+
+
+def test_the_command_line_takes_it(tmp_path: Path) -> None:
+    """``--data FOLDER`` and nothing else about data."""
+    federation().save(tmp_path / "f")
+    assert is_shelf(tmp_path / "f")
+    assert len(DataSettings(data=str(tmp_path / "f")).federation(0)) == 5
+    with pytest.raises(ConfigError, match="shared out already; leave out clients"):
+        DataSettings(data=str(tmp_path / "f"), clients=3).federation(0)
+
+
+@pytest.mark.parametrize("damage", ["short", "no index", "no sizes", "other format", "not JSON"])
+def test_a_folder_that_is_not_whole_is_refused(damage: str, tmp_path: Path) -> None:
+    """The message names the file."""
+    federation().save(tmp_path / "f")
+    name = {"short": "train.x", "no sizes": "test.n"}.get(damage, "index.json")
+    path = tmp_path / "f" / name
+    if damage == "short":
+        path.write_bytes(path.read_bytes()[:-4])
+    elif damage in ("no index", "no sizes"):
+        path.unlink()
+    else:
+        path.write_text("{}" if damage == "other format" else "{")
+
+    with pytest.raises(DataError, match=name.replace(".", r"\.") if damage != "no index" else "holds no federation"):
+        fedkin.Federation.open(tmp_path / "f")
+
+
+def test_changed_data_are_found_when_asked_for(tmp_path: Path) -> None:
+    """Opening does not read, ``check`` does."""
+    federation().save(tmp_path / "f")
+    path = tmp_path / "f" / "train.x"
+    raw = bytearray(path.read_bytes())
+    raw[5] ^= 1
+    path.write_bytes(raw)
+
+    fedkin.Federation.open(tmp_path / "f")
+    with pytest.raises(DataError, match="has changed"):
+        fedkin.Federation.open(tmp_path / "f", check=True)
+
+
+def test_bad_data_are_refused_when_written(tmp_path: Path) -> None:
+    """As a federation in memory does: a value that is not finite, a label out of range, no client, a folder in use."""
+    one = federation()
+    bad = one.clients[0].train.x.clone()
+    bad[2] = torch.nan
+    data = type(one.clients[0].train)(bad, one.clients[0].train.y)
+    shard = fedkin.Shard(data, one.clients[0].validation, one.clients[0].test)
+    with pytest.raises(DataError, match="client 1, train part: sample 2 holds NaN"):
+        write(tmp_path / "a", [one.clients[0], shard], classes=4)
+    with pytest.raises(DataError, match=r"not in 0\.\.1"):
+        write(tmp_path / "b", one.clients, classes=2)
+    with pytest.raises(DataError, match="at least one client"):
+        write(tmp_path / "c", [], classes=2)
+    with pytest.raises(DataError, match="is not empty"):
+        write(tmp_path / "a", one.clients, classes=4)
