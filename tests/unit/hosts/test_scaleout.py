@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import tyro
 
+from fedkin.cli import nodes
 from fedkin.cli.nodes import Submission
 from fedkin.core import ConfigError
 from fedkin.hosts import actor, scaleout, submitted
+from fedkin.hosts.control import Control
 from fedkin.hosts.ports import free_port
 from fedkin.hosts.serve import serve
 from fedkin.hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
@@ -105,6 +107,17 @@ def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest
     asked = tyro.cli(Submission, args=shlex.split(command(word))[2:])
     assert (asked.file, asked.link) == (folder / "config.toml", tmp_path / "my link")
     assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
+
+
+@pytest.mark.parametrize(("words", "at"), [("", ""), ("--link my-link", " --link my-link"), ("--ray", " --ray")])
+def test_the_command_says_how_to_go_on(
+    words: str, at: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the link that the run was submitted to."""
+    asked = tyro.cli(Submission, args=["run.toml", "--detach", *words.split()])
+    monkeypatch.setattr(nodes, "submit", lambda *args: "7")
+    nodes._submitted(settings("fedavg"), Path("runs/a"), Control(asked.link, asked.link), asked)
+    assert capsys.readouterr().out.split("after a fault: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
 
 
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
