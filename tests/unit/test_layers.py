@@ -103,8 +103,9 @@ def test_local_sgd_exists_once() -> None:
     """Gradients are taken in one file of each engine, nowhere in methods or networks; and inside one loss, that of a
     meta-step, whose value depends on a gradient."""
     assert files_that_call(".autograd.grad") == ["engines/loop.py", "functional/meta.py"]
-    # a sample's own gradient, for private training; the step that is taken with it is that of loop.py
-    assert [name(p) for p in FILES if "torch.func" in set(imports(p))] == ["engines/private.py"]
+    # a sample's own gradient, for private training, and those of a stack; the step taken with them is that of loop.py
+    of_many = ["engines/private.py", "engines/stacked_train.py"]
+    assert [name(p) for p in FILES if "torch.func" in set(imports(p))] == of_many
     assert files_that_call(".backward") == []
     assert files_that_call(".optim.SGD") == []
 
@@ -122,7 +123,7 @@ def test_the_round_loop_exists_once() -> None:
 
 
 def test_client_programs_are_run_in_one_place() -> None:
-    """Every engine goes through `perform`; beside it only the probe of an upload's form runs a client program."""
+    """Every engine goes through `Turn.program`; beside it only the probe of an upload's form runs a client program."""
     assert files_that_call(".client_update", "engines/") == ["engines/check.py", "engines/tasks.py"]
     assert files_that_call("method.answer", "engines/") == ["engines/check.py", "engines/tasks.py"]
     assert files_that_call(".personalize", "engines/") == ["engines/check.py", "engines/tasks.py"]
@@ -134,7 +135,7 @@ def test_global_generators_are_not_used() -> None:
     stack trace for each absent kind of GPU: 0.3 ms, as much as a step of a small network.
     """
     assert files_that_call("torch.manual_seed") == []
-    keyed = {"core/net.py", "engines/tasks.py", "testing/trial.py"}
+    keyed = {"core/net.py", "engines/stacked_device.py", "engines/tasks.py", "testing/trial.py"}
     assert set(files_that_call("torch.default_generator.manual_seed")) <= keyed
     for path in FILES:
         assert "random" not in set(imports(path)) or name(path) == "testing/trial.py"
