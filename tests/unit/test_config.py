@@ -195,7 +195,10 @@ FEDAVG = {"name": "fedavg"}
         ({"method": FEDAVG, "run": {"rounds": True}}, r"\[run\] rounds must be a whole number, got True"),
         ({"method": FEDAVG, "run": {"dropout": "no"}}, r"\[run\] dropout must be a number, got 'no'"),
         ({"method": FEDAVG, "run": {"dropout": False}}, r"\[run\] dropout must be a number, got False"),
-        ({"method": FEDAVG, "run": {"engine": "gpu"}}, r"\[run\] engine must be 'workers' or 'loop' or 'stacked', got 'gpu'"),
+        (
+            {"method": FEDAVG, "run": {"engine": "gpu"}},
+            r"\[run\] engine must be 'workers' or 'loop' or 'stacked', got 'gpu'",
+        ),
         ({"method": FEDAVG, "run": {"engine": ["loop"]}}, r"engine must be .* got \['loop'\]"),
         ({"method": FEDAVG, "data": {"binary": 1}}, r"\[data\] binary must be true or false, got 1"),
         ({"method": FEDAVG, "model": {"model": 3}}, r"\[model\] model must be a text, got 3"),
