@@ -57,6 +57,18 @@ def test_a_run_does_not_depend_on_its_engine(method: Method, engine: Any) -> Non
     assert_same(play(method, federation, **how), play(method, federation, engine=engine, **how))
 
 
+@pytest.mark.parametrize("method", [DAPFL(), CAM(inner=IFCA(clusters=2))], ids=["da-pfl", "ifca-cam"])
+def test_a_run_on_stacks_is_the_loops_to_float_tolerance(method: Method) -> None:
+    """engine="stacked" gives the same cohorts, bytes and predictions, and models that differ by rounding."""
+    federation = planted()
+    how: dict[str, Any] = {"dropout": 0.2, "join_late": "1@3", "seed": 3}
+    a, b = play(method, federation, **how), play(method, federation, engine="stacked", **how)
+    assert [line["cohort"] for line in a.rounds] == [line["cohort"] for line in b.rounds]
+    assert a.final["accuracy"] == pytest.approx(b.final["accuracy"])
+    for name, t in a.server.state.items():
+        torch.testing.assert_close(t, b.server.state[name], rtol=1e-5, atol=1e-5)
+
+
 def test_engines_by_name_agree() -> None:
     """engine="workers" with one or two processes gives what engine="loop" gives."""
     loop = play(FedPer())

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Stacked:
 
     A request that cannot be stacked is trained by itself as in the loop, and the session says why, once, in its
     ``notes`` and in the log: networks with running statistics (batch normalisation), layers and losses that
-    ``torch.func.vmap`` refuses (GRU, decisions by value), and private training.
+    ``torch.func.vmap`` refuses (LSTM, decisions by value), and private training.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -56,6 +56,8 @@ class Stacked:
     """GiB on the device that a stack may take; 0 is most of what is free."""
     tf32: bool = False
     """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
+    tolerance: ClassVar[float] = 1e-5
+    """How far its results may be from the loop's, per number and its size, over the few rounds that tests play."""
     graphs: bool = True
     """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
 
@@ -257,4 +259,6 @@ def _naming(turn: Turn) -> Work:
 
 
 def _why(e: Exception) -> str:
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    """An error's first sentence."""
+    text = str(e).strip()
+    return text.splitlines()[0].split(". ")[0] if text else type(e).__name__
