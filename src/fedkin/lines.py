@@ -88,11 +88,14 @@ def _grouping(report: Report, people: People) -> dict[str, Any]:
 def _relations(report: Report) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     if report.weights is not None:
-        rows = {
-            str(i): {str(j): round(float(row[j]), 6) for j in row.nonzero().flatten().tolist()}
-            for i, row in zip(report.cohort, report.weights, strict=True)
-        }
+        rows = {str(i): _sparse(row) for i, row in zip(report.cohort, report.weights, strict=True)}
         lines.append({"round": report.round, "kind": "weights", "rows": rows})
     if report.clusters is not None:
         lines.append({"round": report.round, "kind": "clusters", "labels": report.clusters.tolist()})
     return lines
+
+
+def _sparse(row: Tensor) -> dict[str, float]:
+    """What is not zero, by client."""
+    there = row.nonzero().flatten()
+    return {str(j): round(w, 6) for j, w in zip(there.tolist(), row[there].tolist(), strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class ClientScore:
 
     def line(self, round: int) -> dict[str, Any]:
         """The line of ``clients.jsonl``: every field and the round, in types that JSON knows."""
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         return {"round": round, **fields}
 
 
