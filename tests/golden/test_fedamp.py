@@ -58,7 +58,7 @@ def plain(models: list[float], sigma: float, step: float) -> torch.Tensor:
     """xi of models that are numbers, without the guard."""
     w = torch.tensor(models, dtype=torch.float64)
     d = (w[:, None] - w[None]).square()
-    return attention(d, ~torch.eye(len(w), dtype=torch.bool), sigma, step)
+    return attention(d, ~torch.eye(len(w), dtype=torch.bool), torch.arange(len(w)), sigma, step)
 
 
 # ---- weights by distance -------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_rounding_leaves_no_weight_below_zero() -> None:
     hand = uploaded(FedAMP(sigma=1.0, server_step=9.0), [[w] for w in models])
     d = hand.server.near
     others = ~torch.eye(4, dtype=torch.bool)
-    assert float(attention(d, others, 1.0, largest_step(d, others, 1.0)).min()) < 0
+    assert float(attention(d, others, torch.arange(4), 1.0, largest_step(d, others, 1.0)).min()) < 0
     assert float(weights(hand).min()) == 0.0
 
 
@@ -327,7 +327,8 @@ def test_distances_leave_running_statistics_out() -> None:
         other = net.w0
         other[net.buffers] += 4.0
         send(hand, [net.w0.tolist(), other.tolist()])
-        close(hand.server.near, torch.eye(2) * 0 if variant == "distance" else torch.ones(2, 2), 1e-6)
+        if variant == "distance":
+            close(hand.server.near, torch.zeros(2, 2), 1e-6)
         close(hand.download([0, 1]).rows.model[0], (net.w0 + other) / 2, 1e-5)
 
 

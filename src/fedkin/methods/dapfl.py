@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
+
+_BLOCK, _PART = 1 << 20, 1 << 14  # pairs of clients looked at together; of which entries are computed together
 
 
 @dataclass(frozen=True)
@@ -70,24 +73,35 @@ class DAPFL(Method):
     def init(self, r: Round) -> Bundle:
         if self.variant == "v1":
             return Bundle(model=r.w0)
-        return Bundle(bank=torch.empty(0, r.net.size), affinity=torch.empty(0, 0, dtype=torch.float64))
+        return Bundle(bank=torch.empty(0, r.net.size), least=torch.tensor(0.0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         if self.variant == "v1":
             return s
-        k = len(r.roster)
-        c = torch.ones(k, k, dtype=torch.float64)
-        if self.variant in ("full", "v2"):
-            counts = r.roster.described.counts.double()
-            share = counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
-            c = affinity(share, single=self.single, floor=self.floor)
-        return Bundle(bank=grow(s.bank, k, r.w0), affinity=c)
+        least = float(s.least) or math.inf  # 0: none yet
+        if self.variant in ("full", "v2") and len(r.ids):
+            counts = self._counts(r)
+            for new in r.ids.split(max(1, _BLOCK // len(counts))):
+                least = least_entry(counts[new], counts[: int(new[-1]) + 1], least, single=self.single)
+        known = torch.tensor(0.0 if least == math.inf else least, dtype=torch.float64)
+        return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=known)
+
+    def _counts(self, r: Round) -> Tensor:
+        """Class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
+        counts = r.roster.described.counts.double()
+        return counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
+
+    def affinity(self, s: Bundle, r: Round) -> Tensor:
+        """c ``[m, m]`` of ``r.ids``."""
+        if self.variant not in ("full", "v2"):
+            return torch.ones(len(r.ids), len(r.ids), dtype=torch.float64)
+        return affinity(self._counts(r)[r.ids], single=self.single, floor=self.floor, least=float(s.least))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         if self.variant == "v1":
             return to_all(model=s.model)
         rows = s.bank[r.ids]
-        alpha = self.mixture(rows[:, r.net.params], s.affinity[r.ids][:, r.ids])
+        alpha = self.mixture(rows[:, r.net.params], self.affinity(s, r))
         learned = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         learned[:, r.ids] = alpha
         return to_each(model=r.mix(alpha, rows), weights=learned)
@@ -128,26 +142,53 @@ class DAPFL(Method):
         return Bundle(model=c.state.get("model", c.w0))
 
 
-def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9) -> Tensor:
-    """Affinity c ``[K, K]`` of class counts ``[K, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
+def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least: float | None = None) -> Tensor:
+    """Affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
 
     Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
     one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
+
+    Args:
+        least: the smallest computed entry among all clients, 0 if there is none; by default that among these.
     """
-    s = counts.double()
-    k, classes = s.shape
-    out, computed = torch.zeros(k, k, dtype=torch.float64), torch.zeros(k, k, dtype=torch.bool)
-    for i in range(k):
-        both = (s[i] > 0) & (s > 0)
-        e = both.sum(1)
-        a, b = s[i] * both, s * both
-        centre = ((a.sum(1) + b.sum(1)) / (2 * e.clamp(min=1)))[:, None]
-        u, v = (s[i] - centre) * both, (s - centre) * both
-        size = u.norm(dim=1) * v.norm(dim=1)
-        flat = size <= 1e-12 * a.norm(dim=1) * b.norm(dim=1)  # no spread: the neutral, lowest factor
-        cos = torch.where(flat, 1.0, (u * v).sum(1) / torch.where(flat, 1.0, size))
-        out[i] = e / classes * (2 - cos)
-        computed[i] = e >= (1 if single == "formula" else 2)
-    if not bool(computed.any()):
-        return torch.ones(k, k, dtype=torch.float64)
-    return torch.where(computed, out, floor * out[computed].min())
+    a = counts.double().T[:, :, None]
+    rows = [_entries(some, a.mT) for some in a.split(max(1, _PART // max(1, len(counts))), dim=1)]
+    out, e = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    computed = e >= _enough(single)
+    if least is None:
+        least = float(out[computed].min()) if bool(computed.any()) else 0.0
+    return torch.where(computed, out, floor * least if least else 1.0)
+
+
+def least_entry(a: Tensor, b: Tensor, known: float, *, single: str) -> float:
+    """The smallest computed entry of Eqs. 5-6 between class counts ``a [m, C]`` and ``b [k, C]``, if below ``known``.
+
+    An entry is at least e/C, so that pairs with more common classes than the smallest known entry allows are left out.
+    """
+    e = (a > 0).double() @ (b > 0).double().T  # far less work than the cosines
+    allowed = (e >= _enough(single)) & (e < known * a.shape[1] * (1 - 1e-12))
+    i, j = allowed.nonzero(as_tuple=True)
+    for part in e[i, j].argsort().split(_PART):  # the fewest common classes first: after these there is little left
+        part = part[e[i[part], j[part]] < known * a.shape[1] * (1 - 1e-12)]
+        if len(part):
+            entries, _ = _entries(a[i[part]].T, b[j[part]].T)
+            known = min(known, float(entries.min()))
+    return known
+
+
+def _enough(single: str) -> int:
+    """Common classes from which an affinity is computed."""
+    return 1 if single == "formula" else 2
+
+
+def _entries(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, broadcast; and how many classes are common."""
+    both = (a > 0) & (b > 0)
+    u, v, e = a * both, b * both, both.double().sum(0)
+    long = (u.square().sum(0) * v.square().sum(0)).sqrt()
+    centre = (u.sum(0) + v.sum(0)) / (2 * e.clamp(min=1))
+    u, v = (u - centre) * both, (v - centre) * both
+    size = (u.square().sum(0) * v.square().sum(0)).sqrt()
+    flat = size <= 1e-12 * long  # no spread: the neutral, lowest factor
+    cos = torch.where(flat, 1.0, (u * v).sum(0) / torch.where(flat, 1.0, size))
+    return e / a.shape[0] * (2 - cos), e
