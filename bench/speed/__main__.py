@@ -73,7 +73,9 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
                 continue
             flop = one * w.steps * w.cohort * (w.trainings if paper else 1)
             for evaluate in (False, True):
-                found = measure.whole(w, folder, ours, paper=paper, evaluate=evaluate, repeats=0 if args.quick else 2)
+                found = measure.whole(
+                    w, folder, ours, paper=paper, evaluate=evaluate, repeats=0 if args.quick else min(2, w.rounds)
+                )
                 say_whole(book.write("whole", w.name, peak, **about, **given, round_flop=flop, **found))
         for peer in peers if "pair" in args.parts else ():
             found = measure.beside(w, folder, ours, peer, 0 if args.quick else args.pairs)

@@ -74,7 +74,11 @@ def pfl_research(python: str) -> Peer:
 def flower(python: str) -> Peer:
     """Clients on a core each, two clients on a core, and one client at a time on all cores."""
     n = cores()
-    tries = [{"client_cpus": 1, "threads": 1}, {"client_cpus": 0.5, "threads": 1}, {"client_cpus": n, "threads": n}]
+    tries: list[dict[str, Any]] = [
+        {"client_cpus": 1, "threads": 1},
+        {"client_cpus": 0.5, "threads": 1},
+        {"client_cpus": n, "threads": n},
+    ]
     return Peer("flower", python, tries if n > 1 else tries[:2], {"cpus": n})
 
 
@@ -126,7 +130,7 @@ def steps(w: Workload, folder: Path) -> list[dict[str, Any]]:
     alone: dict[str, Any] = {"clients": 1, "cohort": 1, "engine": "loop", "written": True}
     found = []
     for kind in kinds:
-        ran = Ours().run(w, folder, **alone, **kind, rounds=8 if w.steps < 100 else 5)
+        ran = Ours().run(w, folder, **alone, **kind)
         seconds = [part["training"] / w.steps for part in ran.more["parts"]]
         found.append({**kind, "step_ms": 1000 * statistics.median(seconds), "least_ms": 1000 * min(seconds)})
     return found

@@ -87,7 +87,7 @@ WORKLOADS = {
         ),
         Workload(
             "W5", "ResNet-18, batch 100 (Tiny-ImageNet)", "resnet18", (3, 64, 64), 200, clients=2, cohort=2,
-            samples=200, tests=100, batch=100, lr=0.05, rounds=1, share=0.80,
+            samples=100, tests=20, batch=100, lr=0.05, rounds=1, share=0.80,
         ),
     )
 }  # fmt: skip

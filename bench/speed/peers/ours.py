@@ -43,7 +43,8 @@ def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], dict[s
         if report.round == s["rounds"]:
             raise _Enough
 
-    method = replace(fedkin.get_method(s["method"]), **s["fields"])
+    made: Any = fedkin.get_method(s["method"])
+    method = replace(made, **s["fields"])
     given = {name: s[name] for name in ("engine", "gradient", "workers") if s.get(name) is not None}
     out = Path(s["place"]) / "run" if s["written"] else None
     with contextlib.suppress(_Enough):
