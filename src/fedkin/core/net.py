@@ -151,6 +151,11 @@ class Net:
             return x.contiguous(memory_format=torch.channels_last)
         return x.contiguous()
 
+    def release(self) -> None:
+        """Lets go of the tensors of the last pass, whose memory would stay taken until the next."""
+        self._seen.clear()
+        self._load(self._w0)
+
     # ---- inside -----------------------------------------------------------------------------------------------
     def _still(self) -> Net:
         if not self._training:
