@@ -13,7 +13,8 @@ FedAvg's client step, made-up data, a new round each time:
   (PFedCS)
 - W4: perceptron 784-200-100-62, batch 10, 100 clients of 100 to 360 samples, one epoch (FEMNIST)
 
-For each: seconds per round of stacks (with and without CUDA graphs, with tf32), of one client at a time on the same
+For each: seconds per round of stacks (with and without CUDA graphs, with tf32, with convolutions as products
+of matrices), of one client at a time on the same
 device, and of the loop on one core of the CPU; the latter two are measured on a few clients and scaled by steps. The
 share of the peak is the work of the samples (torch's count of products, forward and back) over the peak of a product
 of two large fp32 matrices, measured here. `apart` is the largest distance of a trained number from the loop's. One
@@ -205,6 +206,7 @@ def measured(w: Workload, engine: Stacked, device: torch.device, top: float, rou
         "stacked": (engine, clients),
         **({"without graphs": (replace(engine, graphs=False), clients)} if cuda else {}),
         **({"tf32": (replace(engine, tf32=True), clients)} if cuda else {}),
+        "convolutions as products": (replace(engine, products=True), clients),
         "one at a time": (replace(engine, clients=1), w.few),
         "loop on the CPU": (Loop(), w.few),
     }

@@ -158,6 +158,11 @@ class Net:
         """``x`` in the memory layout this network is fastest on."""
         return nhwc(x) if self.channels_last and x.dim() == 4 else x.contiguous()
 
+    def release(self) -> None:
+        """Lets go of the tensors of the last pass, whose memory would stay taken until the next."""
+        self._seen.clear()
+        self._load(self._w0)
+
     # ---- inside -----------------------------------------------------------------------------------------------
     def _still(self) -> Net:
         if not self._training:

@@ -60,6 +60,8 @@ class Stacked:
     """How far its results may be from the loop's, per number and its size, over the few rounds that tests play."""
     graphs: bool = True
     """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
+    products: bool = False
+    """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
 
     def __post_init__(self) -> None:
         if self.clients < 0:
@@ -123,6 +125,7 @@ class StackedSession:
         with self._place.at_work():
             turns = [_DeviceTurn(self._job, task, self.outputs) for task in tasks]
             replies = lockstep([_naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
+        self._job.net.release()
         done = [turn.answer(reply) for turn, reply in zip(turns, replies, strict=True)]
         return [replace(a, reply=a.reply.owned(), state=a.state.owned()) for a in done]
 
@@ -154,23 +157,22 @@ class StackedSession:
             if kind in self._refused:
                 done += [self._alone(one) for one in left]
                 break
-            size = 0
+            size, full, failed = 0, False, None
             try:
                 size = self._stack_of(kind, left)
                 done += self._stack(left[:size])
-            except torch.OutOfMemoryError as e:
-                if size < 2:
-                    raise EngineError(
-                        f"one client's training does not fit into the memory of {self._place.device}; use a smaller "
-                        "batch, or the engine workers"
-                    ) from e
-                self._most[kind] = size // 2
-                self._place.forget()
+            except torch.OutOfMemoryError:
+                full = True
             except Exception as e:  # a client's own failure comes again, and is named, when it is trained alone
+                failed = _why(e)
+            self._job.net.release()
+            if full:  # by now nothing holds what the failed stack had taken
+                self._shrink(kind, size)
+            elif failed is not None:
                 done.append(self._alone(left[0]))
                 self._refused.add(kind)
                 name = getattr(left[0].asked.request.loss, "__name__", "the loss")
-                self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {_why(e)}")
+                self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {failed}")
         return done
 
     def _unfit(self, a: Asked) -> str | None:
@@ -193,9 +195,19 @@ class StackedSession:
         stacks = math.ceil(len(ones) / most)
         return math.ceil(len(ones) / stacks)
 
+    def _shrink(self, kind: Kind, size: int) -> None:
+        """Halves the stacks of a kind, which do not fit."""
+        if size < 2:
+            raise EngineError(
+                f"one client's training does not fit into the memory of {self._place.device}; use a smaller batch, or "
+                "the engine workers"
+            )
+        self._most[kind] = size // 2
+        self._place.forget()
+
     def _stack(self, ones: Sequence[_One]) -> list[Tensor]:
-        started = time.perf_counter()
-        trained = train([one.asked for one in ones], self._job.net, self._place, self._run)
+        started, products = time.perf_counter(), self._engine.products
+        trained = train([one.asked for one in ones], self._job.net, self._place, self._run, products=products)
         seconds, steps = time.perf_counter() - started, max(1, sum(one.asked.steps for one in ones))
         for one in ones:
             one.turn.seconds += seconds * one.asked.steps / steps

@@ -42,12 +42,21 @@ class Place:
         return t.to(self.device)
 
     def rows(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of one shape as the rows of one on the device, in memory of its own."""
-        return torch.stack([t.detach() for t in tensors]).to(self.device)
+        """Tensors of one shape as the rows of one on the device, in memory of its own; what is the same moves once."""
+        at: dict[tuple[int, tuple[int, ...]], int] = {}
+        index = [at.setdefault((t.data_ptr(), t.stride()), len(at)) for t in tensors]
+        different = [tensors[index.index(i)].detach() for i in range(len(at))]
+        host = self._staged((len(different), *different[0].shape), different[0].dtype)
+        there = torch.stack(different, out=host).to(self.device, non_blocking=True)
+        return there if len(different) == len(tensors) else there.index_select(0, self.up(torch.tensor(index)))
 
     def down(self, t: Tensor) -> Tensor:
         """The tensor on the host; waits for the device."""
-        return t.cpu()
+        return self._staged(t.shape, t.dtype).copy_(t) if self.cuda else t.cpu()
+
+    def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory of the host for a move; for a GPU of the kind that it reaches by itself."""
+        return torch.empty(*shape, dtype=dtype, pin_memory=self.cuda)
 
     def bundle(self, b: Bundle) -> Bundle:
         """The bundle with all its tensors on the device."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -14,6 +16,7 @@ from torch.func import grad, vmap
 from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train
 from fedkin.core.seeds import key
 from fedkin.engines.loop import orders
+from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_plan import Plan, plan, steps_of
 from fedkin.engines.tasks import Draws
@@ -38,7 +41,7 @@ class Asked:
     run: Recipe
     draws: Draws
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         return self.request.recipe(self.run)
 
@@ -112,7 +115,7 @@ class Steps:
         part: the part of a vector that moves.
     """
 
-    def __init__(self, first: Asked, net: Net, place: Place) -> None:
+    def __init__(self, first: Asked, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
         self.key = first.kind()[:-1]
         self.part = request.only or slice(0, len(request.start))
@@ -122,7 +125,8 @@ class Steps:
         moving = net.training(request.only)
 
         def one(w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]) -> Tensor:
-            return request.loss(moving, w, Batch(x, y), Bundle({**aux, **extra}))
+            with Products() if products else nullcontext():
+                return request.loss(moving, w, Batch(x, y), Bundle({**aux, **extra}))
 
         self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
 
@@ -165,13 +169,19 @@ def eagerly(steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Te
         steps(rows, batch, lr)
 
 
-def train(asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly) -> list[Tensor]:
-    """The trained vectors ``[P]`` of requests of one kind, on the host; the same as `sgd` gives for each."""
+def train(
+    asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly, *, products: bool = False
+) -> list[Tensor]:
+    """The trained vectors ``[P]`` of requests of one kind, rows of one host tensor; the same as `sgd` gives for each.
+
+    Args:
+        products: convolutions as products of matrices.
+    """
     drawn = [list(orders(len(a.data), a.recipe, a.draws.rng(), skip_single=net.batchnorm)) for a in asked]
     recipe = asked[0].recipe
     order = sorted(range(len(asked)), key=lambda i: -steps_of(drawn[i], recipe.batch))
     stack = [asked[i] for i in order]
-    steps = Steps(stack[0], net, place)
+    steps = Steps(stack[0], net, place, products=products)
     rows = _rows(stack, steps.part, place)
     if steps.part.start < steps.part.stop:
         place.seed(key(stack[0].draws.noise, *(a.draws.noise for a in stack[1:])))
@@ -181,7 +191,7 @@ def train(asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly) ->
             _carry_out(todo, stack, steps, rows, place, run)
     trained: list[Tensor] = [torch.empty(0)] * len(asked)
     for i, w in zip(order, place.down(rows.w), strict=True):
-        trained[i] = w.clone()  # a row in memory of its own
+        trained[i] = w
     return trained
 
 

@@ -106,9 +106,9 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     train = module.train
 
-    def watched(asked: Sequence[Any], *rest: Any) -> list[Tensor]:
+    def watched(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
         seen.append(len(asked))
-        return train(asked, *rest)
+        return train(asked, *rest, **more)
 
     monkeypatch.setattr(module, "train", watched)
     return seen
@@ -448,11 +448,11 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     train = module.train
 
-    def small(asked: Sequence[Any], *rest: Any) -> list[Tensor]:
+    def small(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
         seen.append(len(asked))
         if len(asked) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return train(asked, *rest)
+        return train(asked, *rest, **more)
 
     monkeypatch.setattr(module, "train", small)
     j = job(FedAvg())
@@ -463,10 +463,20 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
     assert session.notes == []
 
 
+def test_a_network_holds_no_stack_between_rounds() -> None:
+    """What the last pass put into the module is let go: nothing of a stack's memory stays taken."""
+    j = job(get_method("fedproto"))
+    known = torch.zeros(3, dtype=torch.bool)
+    answered(j, tasks(j, prototypes=torch.zeros(3, 7), known=known))
+    inside = [t for m in j.net._module.modules() for t in m._parameters.values() if t is not None]
+    assert {t.untyped_storage().data_ptr() for t in inside} == {j.net._w0.untyped_storage().data_ptr()}
+    assert j.net._seen == []
+
+
 def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to do."""
 
-    def full(*given: Any) -> Any:
+    def full(*given: Any, **more: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(module, "train", full)
@@ -604,8 +614,10 @@ def test_large_batches_outside_training_on_a_gpu() -> None:
     assert sizes == [256] * 5 + [220, 1024, 476]
 
 
-def test_images_are_the_loops() -> None:
-    """A convolution with group norm, held channels last on the host: two rounds of training and evaluation."""
+@pytest.mark.parametrize("products", [False, True])
+def test_images_are_the_loops(products: bool) -> None:
+    """A convolution with group norm, held channels last on the host: training and evaluation, with convolutions as
+    products of matrices, too."""
     net = Net(
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
@@ -619,5 +631,6 @@ def test_images_are_the_loops() -> None:
         return Data(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
 
     j = job(FedAvg(), net=net, shards=[ToyShard(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
-    assert agree(j, tasks(j, model=net.w0)) == []
-    assert agree(j, tasks(j, "evaluate", model=net.w0)) == []
+    engine = Stacked("cpu", products=products)
+    assert agree(j, tasks(j, model=net.w0), engine) == []
+    assert agree(j, tasks(j, "evaluate", model=net.w0), engine) == []

@@ -199,11 +199,27 @@ def test_an_empty_part_or_no_data_leave_the_start_as_it_is() -> None:
     assert torch.equal(start, NET.w0)
 
 
-def test_trained_vectors_share_no_memory() -> None:
-    """Each owns its own, so that what is done to one is not done to another."""
-    trained = train(asked([Train(NET.w0)] * 3, clients((5, 5, 5)), RECIPES["plain"]), NET, place())
-    assert len({t.untyped_storage().data_ptr() for t in trained}) == 3
-    assert all(t.untyped_storage().nbytes() == 4 * NET.size for t in trained)
+def test_what_is_the_same_for_many_moves_once() -> None:
+    """Three rows of one tensor and a fourth: two move, and each row can be written to by itself."""
+    moved: list[int] = []
+
+    class Watched(Place):
+        def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+            moved.append(shape[0])
+            return super()._staged(shape, dtype)
+
+    a, b = noise("a"), noise("b")
+    rows = Watched("cpu", 0.0, False).rows([a, b, a, a, a[:]])
+    assert moved == [2]
+    assert torch.equal(rows, torch.stack([a, b, a, a, a]))
+    rows[0] += 1
+    assert torch.equal(rows[2], a)
+
+
+def test_rows_that_look_at_one_memory_in_two_ways_are_not_taken_for_one() -> None:
+    """A matrix and its transpose."""
+    m = noise("m", size=9).view(3, 3)
+    assert torch.equal(place().rows([m, m.T]), torch.stack([m, m.T]))
 
 
 def test_dropout_draws_by_client_and_by_seed() -> None:
