@@ -190,8 +190,10 @@ def _mean(row: tables.Row) -> float:
 def _relations(run: Run) -> list[str]:
     """The figures of who learned from whom that the run has lines for."""
     parts = []
-    weights = relations.mean_weights(run.relations)
-    if len(weights):
+    if relations.too_many(run.relations):
+        fact = relations.weights_fact(run.relations, run.groups)
+        parts.append(f"<p>{html.escape(run.title)}: {html.escape(fact)}. There are too many clients for a map.</p>")
+    elif len(weights := relations.mean_weights(run.relations)):
         drawn = relations.weights_map(weights, run.groups, run.title)
         parts.append(
             _figure(drawn, "Row: a client; column: whom it learned from; bright is much weight, grey is unknown.")

@@ -17,6 +17,8 @@ from fedkin.evaluate import adjusted_rand
 from fedkin.report import style
 
 Line = Mapping[str, Any]
+MOST = 1000
+"""A map of who learned from whom shows no more clients than this: it has a dot for every pair."""
 
 
 def mean_weights(lines: Iterable[Line], size: int | None = None) -> np.ndarray:
@@ -25,6 +27,18 @@ def mean_weights(lines: Iterable[Line], size: int | None = None) -> np.ndarray:
     A row is averaged over the rounds in which it is there; a client that never has one gets a row of NaN.
     ``size`` is K; by default the largest id + 1.
     """
+    rows = _rows(lines)
+    k = max(size or 0, _clients(rows))
+    weights = np.full((k, k), np.nan)
+    for i, row in rows.items():
+        weights[i] = 0.0
+        for j, weight in row.items():
+            weights[i, j] = weight
+    return weights
+
+
+def _rows(lines: Iterable[Line]) -> dict[int, dict[int, float]]:
+    """The same as weights that are not zero, by client and by whom it learned from."""
     sums: dict[int, dict[int, float]] = {}
     seen: dict[int, int] = {}
     for line in lines:
@@ -36,14 +50,43 @@ def mean_weights(lines: Iterable[Line], size: int | None = None) -> np.ndarray:
             into = sums.setdefault(i, {})
             for j, weight in row.items():
                 into[int(j)] = into.get(int(j), 0.0) + float(weight or 0.0)
-    largest = max([*seen, *(j for row in sums.values() for j in row)], default=-1)
-    k = max(size or 0, largest + 1)
-    weights = np.full((k, k), np.nan)
-    for i, row in sums.items():
-        weights[i] = 0.0
-        for j, total in row.items():
-            weights[i, j] = total / seen[i]
-    return weights
+    return {i: {j: total / seen[i] for j, total in row.items()} for i, row in sums.items()}
+
+
+def _clients(rows: Mapping[int, Mapping[int, float]]) -> int:
+    """The largest id in them, plus 1."""
+    return 1 + max([*rows, *(j for row in rows.values() for j in row)], default=-1)
+
+
+def too_many(lines: Iterable[Line]) -> bool:
+    """Whether the ``weights`` lines name a client that no map of `MOST` clients has."""
+    return any(
+        max([int(i), *map(int, row)]) >= MOST
+        for line in lines
+        if line.get("kind") == "weights"
+        for i, row in line["rows"].items()
+    )
+
+
+def weights_fact(lines: Iterable[Line], groups: Sequence[int] | None = None) -> str:
+    """What the title of a map says, of more clients than a map can show; memory grows with the lines."""
+    rows = _rows(lines)
+    k = _clients(rows)
+    known = None if groups is None else _pad(groups, k)
+    own = [max(0.0, row.get(i, 0.0)) for i, row in rows.items()]
+    others = [{j: w for j, w in row.items() if j != i and w > 0} for i, row in rows.items()]
+    total = sum(sum(row.values()) for row in others)
+    if total <= 0:
+        return "no client learned from another"
+    if known is not None and (known >= 0).any():
+        sizes = {int(g): int((known == g).sum()) for g in np.unique(known[known >= 0])}
+        same = sum(w for i, row in zip(rows, others, strict=True) for j, w in row.items() if 0 <= known[i] == known[j])
+        pairs = sum(sizes[int(known[i])] - 1 for i in rows if known[i] >= 0) / (len(rows) * (k - 1))
+        return f"{100 * same / total:.0f} % of weight on others is in the own group (chance: {100 * pairs:.0f} %)"
+    squares = [sum(w * w for w in row.values()) / sum(row.values()) ** 2 for row in others if row]
+    partners = sum(1 / square for square in squares) / len(squares)
+    share = sum(own) / (sum(own) + total)
+    return f"a client learns from about {partners:.1f} others; own weight {100 * share:.0f} %"
 
 
 def weights_map(weights: np.ndarray, groups: Sequence[int] | None = None, title: str = "") -> Figure:

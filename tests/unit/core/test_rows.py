@@ -152,3 +152,58 @@ def test_grow_adds_filled_rows() -> None:
     assert fill.tolist() == [7.0, 8.0]
     assert grow(torch.zeros(0, dtype=torch.int64), 2, torch.tensor(-1)).tolist() == [-1, -1]
     assert grow(bank, 3, fill).tolist() == bank.tolist()
+
+
+# ---- many rows ----------------------------------------------------------------------------------------------------
+def test_mix_of_more_rows_than_a_block() -> None:
+    """700 rows are three blocks and 300 mixtures two: what NumPy gives, and the sum of what the blocks give."""
+    weights, rows = draw(300, 700).double(), draw(700, 9, seed=1)
+    weights[:, 256:512] = 0.0  # a block that nobody reads
+    close(mix(weights, rows), (weights.numpy() @ rows.double().numpy()).astype(np.float32), 1e-5)
+    parts = [weights[:, a : a + 256] @ rows[a : a + 256].double() for a in (0, 256, 512)]
+    assert torch.equal(mix(weights, rows), sum(parts, torch.zeros(300, 9, dtype=torch.float64)).float())
+
+
+def test_a_block_without_weight_is_not_read() -> None:
+    """Rows that weigh nothing for anybody may hold anything."""
+    weights, rows = torch.zeros(1, 600), torch.ones(600, 3)
+    weights[0, 5], rows[256:512] = 1.0, torch.nan
+    assert mix(weights, rows).tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_up_to_a_block_nothing_has_changed() -> None:
+    """256 rows are summed by one product for each block of columns, as fewer are."""
+    weights, rows = draw(2, 256).double(), draw(256, 5000, seed=1)
+    wanted = torch.cat([weights @ rows[:, b].double() for b in algebra.blocks(rows)], 1).float()
+    assert torch.equal(mix(weights, rows), wanted)
+    assert [b.stop - b.start for b in algebra.blocks(rows)] == [4096, 904]
+
+
+def test_blocks_of_many_rows_stay_wide() -> None:
+    """A bank of 100,000 rows is read 256 columns at a time, not 10, so that pages of its file are used as a whole."""
+    spans = list(algebra.blocks(torch.empty(100_000, 1).expand(-1, 600)))
+    assert [s.stop - s.start for s in spans] == [256, 256, 88]
+
+
+def test_a_keeper_is_asked_first() -> None:
+    """`grow` and `put` give what the keeper gives, and do it in memory where it gives None or there is none."""
+    asked: list[str] = []
+
+    class Some:
+        def grow(self, bank: torch.Tensor | None, total: int, fill: torch.Tensor) -> torch.Tensor | None:
+            asked.append("grow")
+            return torch.full((total, 2), 7.0) if fill.dim() else None
+
+        def put(self, bank: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+            asked.append("put")
+            return None
+
+    with algebra.kept_by(Some()):
+        assert grow(None, 3, torch.zeros(2)).tolist() == [[7.0, 7.0]] * 3
+        assert grow(None, 3, torch.tensor(1)).tolist() == [1, 1, 1]
+        assert put(torch.zeros(2), torch.tensor([1]), torch.tensor([5.0])).tolist() == [0.0, 5.0]
+        with algebra.kept_by(None):
+            assert grow(None, 1, torch.zeros(2)).tolist() == [[0.0, 0.0]]
+    assert asked == ["grow", "grow", "put"]
+    assert grow(None, 1, torch.zeros(2)).tolist() == [[0.0, 0.0]]
+    assert len(asked) == 3

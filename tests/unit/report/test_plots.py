@@ -260,3 +260,27 @@ def test_pyplot_is_never_used(made):
     """No display and no figure that stays open: pyplot is not even imported."""
     drawn(plots.accuracy_over_rounds(made()))
     assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("groups", [None, [0, 1, -1, 0, 1, 1, 0]])
+def test_the_fact_of_many_clients_is_that_of_the_map(groups):
+    """Summed without a matrix it says the same words, own weights and clients that never said anything included."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for t in range(4):
+        cohort = rng.choice(7, size=3, replace=False).tolist()
+        rows = {str(i): {str(j): float(rng.random()) for j in cohort} for i in cohort}
+        lines.append({"round": t, "kind": "weights", "rows": rows})
+    known = 1 + max(int(i) for line in lines for i in line["rows"])
+    groups = groups and groups[:known]
+    weights = relations.mean_weights(lines)
+    assert relations.weights_fact(lines, groups) == title(relations.weights_map(weights, groups))
+    alone = [{"round": 1, "kind": "weights", "rows": {"5": {"5": 1.0}}}]
+    assert relations.weights_fact(alone) == title(relations.weights_map(relations.mean_weights(alone)))
+
+
+def test_more_clients_than_a_map_shows():
+    """Ids from 1000 on; the last one in a row's columns counts too."""
+    for i, j, many in (("1", "999", False), ("1", "1000", True), ("1000", "1", True)):
+        assert relations.too_many([{"round": 1, "kind": "weights", "rows": {i: {j: 1.0}}}]) == many
+    assert not relations.too_many([{"round": 1, "kind": "clusters", "labels": [0] * 2000}])
