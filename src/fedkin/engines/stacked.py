@@ -182,8 +182,9 @@ class StackedSession:
         if a.draws.private is not None:
             return "private training takes the gradients of single samples, client by client"
         if len(a.request.start) >= net.size and net.buffers.start < net.buffers.stop:
-            names = ", ".join(net.names[len(net.layers()) :])
-            return f"the network has running statistics ({names}), so it is trained client by client"
+            names = net.names[len(net.layers()) :]
+            few = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+            return f"the network has running statistics ({few}), so it is trained client by client"
         return None
 
     def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:

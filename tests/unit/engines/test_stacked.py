@@ -287,6 +287,14 @@ def test_batch_normalisation_is_trained_client_by_client(stacks: list[int]) -> N
     assert all(torch.equal(got[i].reply.model, wanted[i].reply.model) for i in got)
 
 
+def test_of_many_running_statistics_two_are_named() -> None:
+    """A deep network has dozens."""
+    layers = [m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))]
+    net = Net(lambda: nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)), (WIDTH,), CLASSES)
+    (note,) = answered(job(FedAvg(), net=net), tasks(job(FedAvg()), model=net.w0))[1]
+    assert note.startswith("the network has running statistics (1.running_mean, 1.running_var and 4 more), so")
+
+
 def test_a_head_alone_is_stacked_even_beside_batch_normalisation(stacks: list[int]) -> None:
     """FedRep's heads are trained on stored features: no running statistics are in it."""
     j = job(get_method("fedrep"), net=network("norm"))
