@@ -72,7 +72,7 @@ def test_short_last_batches_of_one_size_are_taken_together() -> None:
 
 
 def test_of_clients_with_equally_many_steps_left_the_smallest_batch_goes_first() -> None:
-    """13 and 20 samples, two epochs: after a common batch of 10 the first takes its 3, and can join the second's next."""
+    """13 and 20 samples, two epochs: after a common batch of 10 the first takes its 3, then both take 10 again."""
     p = plan(drawn([13, 20], Recipe(epochs=2, batch=10)), 10, decays=False)
     assert [(s.m, s.size) for s in p.segments[:3]] == [(2, 10), (1, 3), (2, 10)]
 
