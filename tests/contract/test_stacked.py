@@ -26,6 +26,7 @@ from fedkin.testing.toys import CLASSES, ToyShard
 from fedkin.testing.trial import Setting, difference, play, tensors
 
 CPU = Stacked(device="cpu")
+ENGINES = [CPU, *([Stacked(device="cuda")] if torch.cuda.is_available() else [])]
 ALONE = {"per-fedavg"} | {name for name in VARIANTS if name.startswith("per-fedavg")}  # a gradient inside the loss
 ALL: dict[str, Method] = {**{name: METHODS[name]() for name in METHODS}, **VARIANTS}
 
@@ -50,9 +51,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def agree(method: Method, setting: Setting) -> None:
-    """Asserts that a run on stacks leaves behind what it leaves on the loop."""
-    apart = difference(tensors(play(method, setting)), tensors(play(method, setting, CPU)), CPU.tolerance)
-    assert apart is None, apart
+    """Asserts that a run on stacks leaves behind what it leaves on the loop; on a GPU, too, where there is one."""
+    loop = tensors(play(method, setting))
+    for engine in ENGINES:
+        apart = difference(loop, tensors(play(method, setting, engine)), engine.tolerance)
+        assert apart is None, f"{engine}: {apart}"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -56,12 +56,13 @@ class Stacked:
     """GiB on the device that a stack may take; 0 is most of what is free."""
     tf32: bool = False
     """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
-    tolerance: ClassVar[float] = 1e-5
-    """How far its results may be from the loop's, per number and its size, over the few rounds that tests play."""
     graphs: bool = True
     """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
     products: bool = False
     """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
+
+    tolerance: ClassVar[float] = 1e-5
+    """How far a number may be from the loop's, relative to its size if above 1, over the few rounds that tests play."""
 
     def __post_init__(self) -> None:
         if self.clients < 0:
@@ -114,9 +115,9 @@ class StackedSession:
                 there = self._place.bundle(given)
                 return self._place.down(self._place.outputs(lambda x: f(there, x), data))
             except RuntimeError as e:
-                if not self._place.cuda or isinstance(e, torch.OutOfMemoryError):
+                if not self._place.cuda:
                     raise
-                self._here = True
+                self._here = not isinstance(e, torch.OutOfMemoryError)  # that may pass
                 self.say(f"the network is evaluated on the host, as it fails on {self._place.device}: {_why(e)}")
         return chunked(lambda x: f(given, x), self._job.net.layout(data.x))
 
@@ -181,13 +182,14 @@ class StackedSession:
         if a.draws.private is not None:
             return "private training takes the gradients of single samples, client by client"
         if len(a.request.start) >= net.size and net.buffers.start < net.buffers.stop:
-            names = ", ".join(net.names[len(net.layers()) :])
-            return f"the network has running statistics ({names}), so it is trained client by client"
+            names = net.names[len(net.layers()) :]
+            few = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+            return f"the network has running statistics ({few}), so it is trained client by client"
         return None
 
     def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:
         """How many of these requests make the next stack: what fits, and no small rest."""
-        most = self._most.get(kind)
+        most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
             largest = bytes_of(ones[0].asked, self._job.net, self._place)
             most = self._most[kind] = max(1, self._place.room() // max(1, largest))

@@ -69,9 +69,8 @@ class Place:
         if known is not None and labels is data.y:
             return known  # type: ignore[no-any-return]
         there = Data(self.up(data.x.contiguous()), self.up(data.y))
-        held = sum(d.x.nbytes + d.y.nbytes for _, d in self._kept.values())
         # a value that is its own key would keep itself alive
-        if there.x is not data.x and held + there.x.nbytes + there.y.nbytes <= self._data_bytes:
+        if there.x is not data.x and there.x.nbytes + there.y.nbytes <= self._left_for_data():
             self._kept[data.x] = (data.y, there)
         return there
 
@@ -89,8 +88,11 @@ class Place:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
     def room(self) -> int:
-        """Bytes that one stack may take now."""
-        return int(self._memory * _GIB) if self._memory else self._free() * 4 // 5
+        """Bytes that one stack may take now, beside all data that may still come."""
+        return int(self._memory * _GIB) if self._memory else max(0, self._free() - self._left_for_data()) * 4 // 5
+
+    def _left_for_data(self) -> int:
+        return self._data_bytes - sum(int(d.x.nbytes + d.y.nbytes) for _, d in self._kept.values())
 
     def _free(self) -> int:
         if not self.cuda:

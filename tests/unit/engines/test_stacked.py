@@ -185,6 +185,17 @@ def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
     assert agree(j, tasks(j, step, round=3, **received)) == []
 
 
+def test_clients_without_training_data_keep_what_they_were_sent() -> None:
+    """Alone and beside others."""
+    none = samples(0, 9, "train", 0)
+    empty = ToyShard(none, none, none)
+    for shards in ([empty, empty], [empty, *federation()[:2]]):
+        j = job(FedAvg(), shards=shards)
+        assert agree(j, tasks(j, model=j.net.w0)) == []
+        got, _ = answered(j, tasks(j, model=j.net.w0))
+        assert torch.equal(got[0].reply.model, j.net.w0)
+
+
 def test_a_chosen_cluster_is_passed_on() -> None:
     """Evaluation gives the same cluster as the loop's, and confusion matrices of all samples."""
     j = job(get_method("ifca"))
@@ -274,6 +285,14 @@ def test_batch_normalisation_is_trained_client_by_client(stacks: list[int]) -> N
     assert stacks == []
     wanted, _ = answered(j, tasks(j, model=j.net.w0), Loop())
     assert all(torch.equal(got[i].reply.model, wanted[i].reply.model) for i in got)
+
+
+def test_of_many_running_statistics_two_are_named() -> None:
+    """A deep network has dozens."""
+    layers = [m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))]
+    net = Net(lambda: nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)), (WIDTH,), CLASSES)
+    (note,) = answered(job(FedAvg(), net=net), tasks(job(FedAvg()), model=net.w0))[1]
+    assert note.startswith("the network has running statistics (1.running_mean, 1.running_var and 4 more), so")
 
 
 def test_a_head_alone_is_stacked_even_beside_batch_normalisation(stacks: list[int]) -> None:
@@ -580,6 +599,24 @@ def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(monkeypatch
     assert session.notes == [
         "the network is evaluated on the host, as it fails on cpu: Expected all tensors to be on the same device"
     ]
+
+
+def test_a_device_that_is_full_for_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluation then runs on the host that one time."""
+    j = job(FedAvg())
+    session = CPU.start(j)
+    session._place.cuda = True
+    monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
+    asked: list[int] = []
+
+    def full(*given: Any) -> Tensor:
+        asked.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(session._place, "outputs", full)
+    assert len(list(session.map(tasks(j, "evaluate", model=j.net.w0)))) == 6
+    assert len(asked) == 11  # two parts of six clients, one of whom has no validation samples
+    assert session.notes == ["the network is evaluated on the host, as it fails on cpu: CUDA out of memory"]
 
 
 @pytest.mark.parametrize("tf32", [False, True])

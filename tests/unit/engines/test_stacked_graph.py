@@ -1,7 +1,7 @@
 """Steps that are recorded and played again: the same results, recorded only where it pays and can be done.
 
-There is no CUDA here, so `record` is replaced: what it gives runs the step anew, in the memory of the recording. That
-is what a CUDA graph does.
+So that this can be tested without a GPU `record` is replaced: what it gives runs the step anew, in the memory of the
+recording. That is what a CUDA graph does.
 """
 
 from __future__ import annotations
@@ -134,3 +134,20 @@ def test_forgetting_frees_what_was_recorded(recorded: Made) -> None:
         train(asked((8, 8), Recipe(epochs=20, batch=4)), NET, place, graphs)
         assert len(recorded) == count
         graphs.forget()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
+@pytest.mark.parametrize("request_", [{}, {"center": NET.w0, "mu": 0.3, "clip": 0.5}, {"only": NET.head}])
+def test_a_cuda_graph_gives_what_the_steps_give(request_: dict[str, Any]) -> None:
+    """The recording itself, on a GPU: the vectors of the host's steps, and nothing that had to be left out."""
+    recipe = Recipe(epochs=40, batch=4, lr=0.05, momentum=0.5)
+    place, said = Place("cuda", 0.0, False), list[str]()
+    graphs = Graphs(place, said.append)
+    for _ in range(2):
+        one = asked((9, 8, 8, 3), recipe, **request_)
+        with place.at_work():
+            found = train(one, NET, place, graphs)
+        for a, b in zip(found, train(one, NET, Place("cpu", 0.0, False)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert said == []
+    assert any(graphs._kept.values())

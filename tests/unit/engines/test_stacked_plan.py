@@ -71,6 +71,12 @@ def test_short_last_batches_of_one_size_are_taken_together() -> None:
     assert [(s.m, s.size) for s in p.segments] == [(3, 10), (2, 10), (1, 10), (3, 3)]
 
 
+def test_of_clients_with_equally_many_steps_left_the_smallest_batch_goes_first() -> None:
+    """13 and 20 samples, two epochs: after a common batch of 10 the first takes its 3, then both take 10 again."""
+    p = plan(drawn([13, 20], Recipe(epochs=2, batch=10)), 10, decays=False)
+    assert [(s.m, s.size) for s in p.segments[:3]] == [(2, 10), (1, 3), (2, 10)]
+
+
 def test_epochs_are_told_apart_where_the_step_size_changes() -> None:
     """With a decay after each epoch no segment has steps of two, and each row says in which it is."""
     p = plan(drawn([20, 10], Recipe(epochs=2, batch=10)), 10, decays=True)
