@@ -3,6 +3,7 @@
 from fedkin.engines.attacks import Attack
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
+from fedkin.engines.needs import Needs, needs
 from fedkin.engines.noise import KeyedCounts
 from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
@@ -19,6 +20,7 @@ __all__ = [
     "KeyedCounts",
     "Loop",
     "Message",
+    "Needs",
     "Plan",
     "Private",
     "Report",
@@ -34,5 +36,6 @@ __all__ = [
     "hand_over",
     "join_rounds",
     "lockstep",
+    "needs",
     "rounds",
 ]
