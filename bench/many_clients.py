@@ -39,6 +39,7 @@ import fedkin
 from fedkin.data import is_shelf, write
 from fedkin.engines.workers import cores
 
+METHODS = ["fedavg", "fedper", "ifca", "da-pfl"]
 CLASSES, SHAPE, COHORT, TRAIN, TEST = 10, (3, 32, 32), 100, 20, 5
 
 
@@ -152,6 +153,20 @@ def pss(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
+def table(lines: list[dict[str, Any]]) -> str:
+    """The newest line of each method and number of clients; ratios to the smallest number."""
+    newest = {(line["method"], line["clients"]): line for line in lines}
+    heads = "method clients s/round ratio server,s writing,s evaluation,s peak,MiB disk,MiB".split()
+    rows = [" | ".join(heads).replace(",", ", "), "---" + " | --:" * (len(heads) - 1)]
+    least = min(k for _, k in newest)
+    for (name, k), line in sorted(newest.items(), key=lambda item: (METHODS.index(item[0][0]), item[0][1])):
+        ratio = "" if k == least else f"{line['round_s'] / newest[name, least]['round_s']:.2f}x"
+        seconds = [f"{line[part]:.2f}" for part in ("server_s", "writing_s", "evaluation_s")]
+        large = [f"{line[part]:,}" for part in ("peak_mib", "disk_mib")]
+        rows.append(" | ".join([name, f"{k:,}", f"{line['round_s']:.2f}", ratio, *seconds, *large]))
+    return "".join(f"| {row} |\n" for row in rows)
+
+
 def machine() -> dict[str, Any]:
     return {"cores": cores(), "python": platform.python_version(), "torch": torch.__version__,
             "fedkin": fedkin.__version__, "load_before": os.getloadavg()[0]}  # fmt: skip
@@ -161,11 +176,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 10_000])
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "fedper", "ifca", "da-pfl"])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--state", default="auto", choices=["auto", "memory", "file"])
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "fedkin-many-clients")
+    parser.add_argument("--table", action="store_true", help="print the table of the lines in --out and run nothing")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "many_clients.jsonl")
     args = parser.parse_args()
+    if args.table:
+        print(table([json.loads(text) for text in args.out.read_text().splitlines()]), end="")
+        return
     args.data.mkdir(parents=True, exist_ok=True)
     folders = {k: federation(k, args.data) for k in args.clients}
     for name in args.methods:

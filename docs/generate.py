@@ -1,16 +1,45 @@
-"""Makes what is read off the code: `what-leaves-a-client.md`, and who can be private, in `robust-and-private.md`."""
+"""Makes what is read off the code: `what-leaves-a-client.md`; who can be private, in `robust-and-private.md`; what
+methods keep, in `results/many-clients.md`."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedkin.core import MethodError
+from fedkin.core import MethodError, Net, Recipe
 from fedkin.core.method import Method
+from fedkin.course import one_thread
+from fedkin.engines import needs
 from fedkin.engines.noise import says
 from fedkin.methods import METHODS, TITLES
+from fedkin.models.start import factory
 from fedkin.testing.payloads import page
 from fedkin.testing.toys import network
 
 PRIVATE = ("<!-- who can be private: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
+
+KEPT = ("<!-- what methods keep: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
+CLIENTS = 10_000
+
+
+def kept(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
+    """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings."""
+    net = Net(factory("cam-lenet", (3, 32, 32), 10), (3, 32, 32), 10)
+    rows = [
+        "| method | server, each client | server, each pair | client | banks, disk | states, disk | pairs, memory |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for name, method in methods.items():
+        with one_thread():
+            found = needs(method, net, Recipe())
+        assert found is not None
+        sizes = (found.row, found.pair, found.state)
+        large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
+        cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "-" for n in large]
+        rows.append(f"| {titles[name]} | {' | '.join(cells)} |")
+    return "".join(row + "\n" for row in rows)
+
+
+def _bytes(n: int) -> str:
+    return "-" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
 
 
 def private(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
@@ -28,10 +57,10 @@ def private(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
     return "".join(row + "\n" for row in rows)
 
 
-def renewed(text: str, table: str) -> str:
-    """The page ``robust-and-private.md`` with another table."""
-    before, rest = text.split(PRIVATE[0])
-    return before + PRIVATE[0] + table + PRIVATE[1] + rest.split(PRIVATE[1])[1]
+def renewed(text: str, table: str, marks: tuple[str, str] = PRIVATE) -> str:
+    """A page with another table between its marks."""
+    before, rest = text.split(marks[0])
+    return before + marks[0] + table + marks[1] + rest.split(marks[1])[1]
 
 
 def main() -> None:
@@ -39,6 +68,8 @@ def main() -> None:
     (here / "what-leaves-a-client.md").write_text(page(methods, TITLES), encoding="utf-8")
     path = here / "robust-and-private.md"
     path.write_text(renewed(path.read_text(encoding="utf-8"), private(methods, TITLES)), encoding="utf-8")
+    path = here / "results" / "many-clients.md"
+    path.write_text(renewed(path.read_text(encoding="utf-8"), kept(methods, TITLES), KEPT), encoding="utf-8")
 
 
 if __name__ == "__main__":

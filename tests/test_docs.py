@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -139,6 +140,22 @@ def test_who_can_be_private_is_what_the_code_says() -> None:
     text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     assert made["renewed"](text, made["private"]({name: make() for name, make in METHODS.items()}, TITLES)) == text
+
+
+def test_what_methods_keep_is_what_the_code_keeps() -> None:
+    """The table of `results/many-clients.md`; `python docs/generate.py` makes it anew."""
+    text = (ROOT / "docs" / "results" / "many-clients.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    table = made["kept"]({name: make() for name, make in METHODS.items()}, TITLES)
+    assert made["renewed"](text, table, made["KEPT"]) == text
+
+
+def test_what_many_clients_cost_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table of `results/many-clients.md` is the one that `bench/many_clients.py` makes of its lines."""
+    bench = runpy.run_path(str(ROOT / "bench" / "many_clients.py"))
+    lines = (ROOT / "bench" / "results" / "many_clients.jsonl").read_text().splitlines()
+    table = bench["table"]([json.loads(text) for text in lines])
+    assert table in (ROOT / "docs" / "results" / "many-clients.md").read_text(encoding="utf-8")
 
 
 def test_what_privacy_costs_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -25,6 +28,7 @@ from fedkin.engines import (
     choose,
     gradients,
     join_rounds,
+    needs,
 )
 from fedkin.folder import RunFolder
 from fedkin.identity import network_mark, table_of, title_of
@@ -117,7 +121,8 @@ def run(
         table: the settings to write into the folder, if the run was made from a file or from flags.
 
     Raises:
-        ConfigError: a setting is out of range, or the method does not merge uploads as the aggregation would have it,
+        ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
+            (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
         RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run.
@@ -146,6 +151,8 @@ def run(
     )
     privacy.require(method, net)
     in_files = _in_files(state, net, len(federation))
+    if not resume and 4 * net.size * len(federation) > IN_MEMORY:
+        _require_room(method, net, recipe, len(federation), in_files, out)
     stays = isinstance(federation.clients, Shelf)  # on disk, each client's laid out when it is read
     shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
@@ -227,6 +234,21 @@ def _in_files(state: str, net: Net, clients: int) -> bool:
     if state not in get_args(Kept):
         raise ConfigError(f"state must be one of {', '.join(map(repr, get_args(Kept)))}, got {state!r}")
     return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
+
+
+def _require_room(
+    method: Method, net: Net, recipe: Recipe, clients: int, in_files: bool, out: Path | str | None
+) -> None:
+    """Raises `ConfigError` if what the method keeps cannot fit, before anything is trained."""
+    with one_thread():
+        found = needs(method, net, recipe)
+    place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
+    while not place.exists():
+        place = place.parent
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    short = found and found.shortage(clients, in_files=in_files, memory=memory, disk=shutil.disk_usage(place).free)
+    if short:
+        raise ConfigError(f"{type(method).__name__} does not fit: {short}")
 
 
 def _attacked(attack: Attack, clients: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, MethodError, Round, Train, Work, to_all, to_each
+from fedkin.core.rows import grow, put
 from fedkin.engines import Workers
 from fedkin.testing import RuleBroken, check_method
 
@@ -374,6 +375,26 @@ def test_server_code_that_writes_into_what_it_was_given_is_found(step: Any, mess
 
 
 # ---- failed answers -----------------------------------------------------------------------------------------------
+
+
+def test_old_rows_that_are_read_after_put_are_found() -> None:
+    """In memory the old bank is as it was, in a file it is not: the two would come to different models."""
+
+    def late(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        bank = put(s.bank, r.ids, up.model)
+        return Bundle(model=r.mean(up.model) + (bank - s.bank).mean(0), bank=bank)
+
+    def early(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        moved = (up.model - s.bank[r.ids]).sum(0) / len(s.bank)
+        return Bundle(model=r.mean(up.model) + moved, bank=put(s.bank, r.ids, up.model))
+
+    steps = {
+        "init": lambda self, r: Bundle(model=r.w0, bank=torch.empty(0, r.net.size)),
+        "admit": lambda self, s, r: s.but(bank=grow(s.bank, len(r.roster), r.w0)),
+    }
+    check(broken(**steps, aggregate=early), "banks")
+    with pytest.raises(RuleBroken, match="'banks': with banks that `put` changes in place"):
+        check(broken(**steps, aggregate=late), "banks")
 
 
 def test_a_client_that_remembers_beside_its_state_is_found() -> None:

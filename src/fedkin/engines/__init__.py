@@ -4,6 +4,7 @@ from fedkin.engines.attacks import Attack
 from fedkin.engines.choice import choose, gradients
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
+from fedkin.engines.needs import Needs, needs
 from fedkin.engines.noise import KeyedCounts
 from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
@@ -23,6 +24,7 @@ __all__ = [
     "KeyedCounts",
     "Loop",
     "Message",
+    "Needs",
     "Plan",
     "Private",
     "Report",
@@ -41,5 +43,6 @@ __all__ = [
     "hand_over",
     "join_rounds",
     "lockstep",
+    "needs",
     "rounds",
 ]

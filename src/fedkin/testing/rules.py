@@ -12,9 +12,11 @@ from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Round, Rule, stack
 from fedkin.core.robust import Kind as RuleKind
+from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
 from fedkin.engines.secure import fixed, pooled, summed
 from fedkin.testing.declaration import check_declaration
+from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
 from fedkin.testing.toys import KINDS, Kind, ToyShard, federation, others_changed, samples
 from fedkin.testing.trial import (
@@ -288,6 +290,17 @@ def pure_steps(case: Case) -> None:
         _equal(tensors(case.usual(kind)), tensors(watched), "looked on at, the method does something else")
 
 
+# ---- banks --------------------------------------------------------------------------------------------------------
+
+
+def banks(case: Case) -> None:
+    setting, keeper = replace(case.setting("mlp"), joins=join_rounds(6, "2@3")), InPlace()
+    with kept_by(keeper):
+        found = case.play(setting)
+    if keeper.banks:
+        _equal(tensors(case.play(setting)), tensors(found), "with banks that `put` changes in place, as files do")
+
+
 # ---- answers that fail --------------------------------------------------------------------------------------------
 
 
@@ -484,6 +497,7 @@ RULES: dict[str, Callable[[Case], None]] = {
     "odd federations": odd_federations,
     "own memory": own_memory,
     "pure steps": pure_steps,
+    "banks": banks,
     "failed answers": failed_answers,
     "robust": robust,
     "secure aggregation": secure_aggregation,

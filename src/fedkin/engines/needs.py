@@ -1,0 +1,99 @@
+"""What a method keeps when there are many clients, found by trying it on one, two and three made-up ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedkin.core import Bundle, Client, Data, Method, Net, Recipe, Roster, Round, stack
+from fedkin.core.rows import kept_by
+from fedkin.engines.check import described
+from fedkin.engines.drive import drive
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes.
+
+    Attributes:
+        once: what the server keeps whoever takes part.
+        row: what it keeps of each client: a bank takes that much for each.
+        pair: what it keeps of each pair of clients (i, j), both ways and i = j included.
+        state: what each client keeps, its first round over.
+    """
+
+    once: int
+    row: int
+    pair: int
+    state: int
+
+    def server(self, clients: int) -> int:
+        """All that the server keeps."""
+        return self.once + self.row * clients + self.pair * clients**2
+
+    def states(self, clients: int) -> int:
+        """All that clients keep."""
+        return self.state * clients
+
+    def memory(self, clients: int, *, in_files: bool) -> int:
+        """Memory that goes with the clients. A bank is copied when it changes; a state is kept beside the next one."""
+        if in_files:
+            return self.once + self.pair * clients**2
+        return 2 * (self.server(clients) + self.states(clients))
+
+    def disk(self, clients: int) -> int:
+        """Room for files: banks, and two states for each client."""
+        return self.row * clients + 2 * self.states(clients)
+
+    def shortage(self, clients: int, *, in_files: bool, memory: int, disk: int) -> str | None:
+        """What does not fit into so many bytes of memory and disk, with advice; None if all does."""
+        wanted, room = self.memory(clients, in_files=in_files), self.disk(clients) if in_files else 0
+        parts = f"{_size(self.row)} on the server and {_size(self.state)} on the client for each of {clients} clients"
+        if self.pair:
+            parts += f", and {self.pair} bytes on the server for each pair of them"
+        if wanted > memory:
+            advice = "take fewer clients or another method" if in_files else 'set state = "file", or take fewer clients'
+            return f"it keeps {parts}: that takes {_size(wanted)} of memory, there are {_size(memory)}; {advice}"
+        if room > disk:
+            found = f"it keeps {parts}: that takes {_size(room)} on disk, {_size(disk)} are free"
+            return f"{found}; name a folder on another disk by --out"
+        return None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"
+
+
+def needs(method: Method, net: Net, recipe: Recipe) -> Needs | None:
+    """What a method keeps: the server when clients have joined, a client after its first round.
+
+    The clients have one blank sample per class and train nothing. A bank that is not made for newcomers, but only of
+    uploads, is not noticed. None where made-up clients make no sense to the method.
+    """
+    try:
+        one, two, three = (_kept(method, net, recipe, k) for k in (1, 2, 3))
+    except Exception:  # an estimate must not be what ends a run
+        return None
+    pair = max(0, (three[0] - 2 * two[0] + one[0]) // 2)
+    row = max(0, two[0] - one[0] - 3 * pair)
+    return Needs(max(0, one[0] - row - pair), row, pair, three[1])
+
+
+def _kept(method: Method, net: Net, recipe: Recipe, clients: int) -> tuple[int, int]:
+    """Bytes of the server's state with so many clients, and of one client's."""
+    said = described(method, net, recipe)
+    everyone = stack(dict.fromkeys(range(clients), said))
+    roster = Roster(everyone.size, Bundle({name: rows for name, rows in everyone.items() if name != "size"}))
+    r = Round(1, 100, net, roster, torch.arange(clients), cohort=clients, step="admit")
+    with kept_by(None), torch.random.fork_rng(devices=[]):
+        before = r.but(index=0, roster=Roster(everyone.size[:0]), ids=r.ids[:0], step="init")
+        s = method.admit(method.init(before), r)
+        client = _client(net, recipe, method.distribute(s, r.but(step="distribute")).row(0))
+        drive(method.client_update(client), lambda request: request.start.detach().clone())
+    return s.nbytes, client.state.nbytes
+
+
+def _client(net: Net, recipe: Recipe, received: Bundle) -> Client:
+    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    return Client(0, data, data, net, recipe, received, Bundle(), group=0)
