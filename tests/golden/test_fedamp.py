@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
+from fedkin.core.rows import squared_distances
 from fedkin.data import Dirichlet, federate, load
 from fedkin.functional.attention import attention, largest_step
 from fedkin.methods import DAPFL, Local
@@ -308,6 +309,22 @@ def test_a_newcomer_learns_before_others_learn_from_it(method: FedAMP) -> None:
     assert torch.equal(xi[:3, 3], torch.zeros(3, dtype=torch.float64))
     assert float(xi[3, :3].sum()) > 0.1
     close(xi.sum(1), torch.ones(4), 1e-12)
+
+
+@pytest.mark.parametrize("start", [0.5, 4096.0], ids=["near 0", "far from 0"])
+def test_distances_of_some_rounds_are_those_of_all_models(start: float) -> None:
+    """Rounds of some clients, 2^-10 apart, and two lots of newcomers: what the server keeps of all pairs is what all
+    models give, to 1e-9 of the largest; in single precision around 4096 nothing would be left of it."""
+    hand = ByHand(FedAMP(), vector_net(*[start] * 6), [copies([0.0] * 6, 4)] * 7, present=3)
+    rng = torch.Generator().manual_seed(1)
+    for ids, known in (([0, 2], 5), ([1, 3, 4], 7), ([0, 4, 6], 7), ([2], 7)):
+        send(hand, (start + 2**-10 * torch.randn(len(ids), 6, generator=rng)).tolist(), ids)
+        if known > len(hand.roster):
+            hand.join(known)
+        exact = squared_distances(hand.server.bank, exact=True)
+        close(hand.server.near / exact.max(), exact / exact.max(), 1e-9)
+        among = exact[hand.server.seen][:, hand.server.seen]
+        close(float(hand.server.sigma) / float(among[among > 0].median()), 1.0, 1e-6)
 
 
 def test_clients_left_out_keep_their_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 
 import torch
@@ -126,16 +127,43 @@ def two_gaussians(d: Tensor, *, floor: float = 1e-6, tolerance: float = 1e-3, st
 def two_ward(d: Tensor) -> Tensor:
     """The lower of two groups of every row ``d [..., n]`` by Ward's clustering cut at two, bool ``[..., n]``.
 
-    Scipy takes the rows one after another: n^2 / 2 distances each.
+    Never splits ties. Rows one after another, n log n steps each.
     """
-    from scipy.cluster.hierarchy import fcluster, linkage  # scipy comes with scikit-learn; slow to import, rarely used
+    rows = d.reshape(-1, d.shape[-1])
+    ordered = rows.sort(1).values
+    last = torch.tensor([_lower_by_ward(row) - 1 for row in ordered.double().tolist()], dtype=torch.int64)
+    return (rows <= ordered.gather(1, last[:, None])).reshape(d.shape)
 
-    out = torch.ones_like(d, dtype=torch.bool).reshape(-1, d.shape[-1])
-    for lower, x in zip(out, d.double().reshape(-1, d.shape[-1]), strict=True):
-        second = torch.from_numpy(fcluster(linkage(x.numpy()[:, None], "ward"), 2, "maxclust") == 2)
-        if bool(second.any()):
-            lower.copy_(second == (x[second].mean() < x[~second].mean()))
-    return out.reshape(d.shape)
+
+def _lower_by_ward(x: list[float]) -> int:
+    """How many of the ascending numbers are in the lower group.
+
+    On a line Ward's nearest two groups are always neighbours: a group between two others is nearer to one of them.
+    """
+    n, left = len(x), len(x)
+    size, mean, age = [1] * n, list(x), [0] * n
+    before, after = list(range(-1, n - 1)), list(range(1, n + 1))
+
+    def pair(i: int, j: int) -> tuple[float, int, int, int]:
+        cost = size[i] * size[j] / (size[i] + size[j]) * (mean[i] - mean[j]) ** 2
+        return cost, i, age[i], age[j]  # valid as long as neither has grown older
+
+    waiting = [pair(i, i + 1) for i in range(n - 1)]
+    heapq.heapify(waiting)
+    while left > 2:
+        _, i, mine, its = heapq.heappop(waiting)
+        j = after[i]
+        if age[i] != mine or age[j] != its:
+            continue
+        mean[i] = (size[i] * mean[i] + size[j] * mean[j]) / (size[i] + size[j])
+        size[i], after[i], age[i], age[j] = size[i] + size[j], after[j], mine + 1, -1
+        if after[i] < n:
+            before[after[i]] = i
+            heapq.heappush(waiting, pair(i, after[i]))
+        if before[i] >= 0:
+            heapq.heappush(waiting, pair(before[i], i))
+        left -= 1
+    return size[0]
 
 
 def ward_groups(pairs: Tensor, weights: Tensor, most: int) -> Tensor:

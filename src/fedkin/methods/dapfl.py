@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,8 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
-
-_BLOCK, _PART = 1 << 20, 1 << 14  # pairs of clients looked at together; of which entries are computed together
+from fedkin.functional.affinity import affinity, least_entry
 
 
 @dataclass(frozen=True)
@@ -78,13 +76,10 @@ class DAPFL(Method):
     def admit(self, s: Bundle, r: Round) -> Bundle:
         if self.variant == "v1":
             return s
-        least = float(s.least) or math.inf  # 0: none yet
-        if self.variant in ("full", "v2") and len(r.ids):
-            counts = self._counts(r)
-            for new in r.ids.split(max(1, _BLOCK // len(counts))):
-                least = least_entry(counts[new], counts[: int(new[-1]) + 1], least, single=self.single)
-        known = torch.tensor(0.0 if least == math.inf else least, dtype=torch.float64)
-        return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=known)
+        least = s.least
+        if self.variant in ("full", "v2"):  # of newcomers with all
+            least = least_entry(self._counts(r), r.ids, least, single=self.single)
+        return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=least)
 
     def _counts(self, r: Round) -> Tensor:
         """Class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
@@ -140,55 +135,3 @@ class DAPFL(Method):
 
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=c.state.get("model", c.w0))
-
-
-def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least: float | None = None) -> Tensor:
-    """Affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
-
-    Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
-    one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
-
-    Args:
-        least: the smallest computed entry among all clients, 0 if there is none; by default that among these.
-    """
-    a = counts.double().T[:, :, None]
-    rows = [_entries(some, a.mT) for some in a.split(max(1, _PART // max(1, len(counts))), dim=1)]
-    out, e = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    computed = e >= _enough(single)
-    if least is None:
-        least = float(out[computed].min()) if bool(computed.any()) else 0.0
-    return torch.where(computed, out, floor * least if least else 1.0)
-
-
-def least_entry(a: Tensor, b: Tensor, known: float, *, single: str) -> float:
-    """The smallest computed entry of Eqs. 5-6 between class counts ``a [m, C]`` and ``b [k, C]``, if below ``known``.
-
-    An entry is at least e/C, so that pairs with more common classes than the smallest known entry allows are left out.
-    """
-    e = (a > 0).double() @ (b > 0).double().T  # far less work than the cosines
-    allowed = (e >= _enough(single)) & (e < known * a.shape[1] * (1 - 1e-12))
-    i, j = allowed.nonzero(as_tuple=True)
-    for part in e[i, j].argsort().split(_PART):  # the fewest common classes first: after these there is little left
-        part = part[e[i[part], j[part]] < known * a.shape[1] * (1 - 1e-12)]
-        if len(part):
-            entries, _ = _entries(a[i[part]].T, b[j[part]].T)
-            known = min(known, float(entries.min()))
-    return known
-
-
-def _enough(single: str) -> int:
-    """Common classes from which an affinity is computed."""
-    return 1 if single == "formula" else 2
-
-
-def _entries(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, broadcast; and how many classes are common."""
-    both = (a > 0) & (b > 0)
-    u, v, e = a * both, b * both, both.double().sum(0)
-    long = (u.square().sum(0) * v.square().sum(0)).sqrt()
-    centre = (u.sum(0) + v.sum(0)) / (2 * e.clamp(min=1))
-    u, v = (u - centre) * both, (v - centre) * both
-    size = (u.square().sum(0) * v.square().sum(0)).sqrt()
-    flat = size <= 1e-12 * long  # no spread: the neutral, lowest factor
-    cos = torch.where(flat, 1.0, (u * v).sum(0) / torch.where(flat, 1.0, size))
-    return e / a.shape[0] * (2 - cos), e

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor
 
 import rowwise
@@ -45,12 +46,17 @@ def test_candidates_of_all_rows_at_once(rows: list[list[float]], rule: str) -> N
     close(threshold(d, 3, 10), [rowwise.threshold(row, 3, 10) for row in d], 1e-14)
 
 
-@settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**20), n=st.integers(1, 12))
-def test_candidates_by_ward_of_all_rows_at_once(seed: int, n: int) -> None:
-    """Ward written out by hand and scipy's agree where no two pairs of groups are equally near."""
-    d = torch.rand(4, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    assert candidates(d, "hier").tolist() == torch.stack([rowwise.candidates(row, "hier") for row in d]).tolist()
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**20), n=st.integers(1, 14), power=st.sampled_from([1, 3, 9]))
+def test_candidates_by_ward_of_all_rows_at_once(seed: int, n: int, power: int) -> None:
+    """The same as by looking at all pairs of groups before every join, and as scipy's cut at two."""
+    d = torch.rand(4, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).pow(power)
+    got = candidates(d, "hier")
+    assert got.tolist() == torch.stack([rowwise.candidates(row, "hier") for row in d]).tolist()
+    for row, lower in zip(d, got, strict=True):
+        if n > 1:
+            theirs = torch.from_numpy(fcluster(linkage(row.numpy()[:, None], "ward"), 2, "maxclust"))
+            assert lower.tolist() == (theirs == theirs[row.argmin()]).tolist()
 
 
 @settings(max_examples=300, deadline=None)
