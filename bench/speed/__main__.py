@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -143,7 +144,7 @@ def options() -> argparse.ArgumentParser:
 def asked(args: argparse.Namespace) -> list[Peer]:
     """The programs beside ours."""
     found = [measure.plain()] if args.plain else []
-    found += [measure.pfl_research(args.pfl_research)] if args.pfl_research else []
+    found += measure.pfl_research(args.pfl_research) if args.pfl_research else []
     found += [measure.flower(args.flower)] if args.flower else []
     return found + ([measure.pfllib(*args.pfllib)] if args.pfllib else [])
 
@@ -175,4 +176,5 @@ def main(words: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the program being measured ends, too
     main()

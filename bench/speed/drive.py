@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -65,12 +67,16 @@ def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = Fa
         started, peak = time.time(), None
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [python, str(SCRIPTS / f"{script}.py"), str(file)],
-                stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(Path(place)), cwd=place,
+                [python, str(SCRIPTS / f"{script}.py"), str(file)], stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=environment(Path(place)), cwd=place, start_new_session=True,
             )  # fmt: skip
-            if watch:
-                peak = _watched(process)
-            said, _ = process.communicate(timeout=_LONGEST)
+            try:
+                if watch:
+                    peak = _watched(process)
+                said, _ = process.communicate(timeout=_LONGEST)
+            finally:  # with the processes that it started, of which a timeout or Ctrl-C would leave some
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         ended = time.time()
         lines = [line for line in said.splitlines() if line.startswith('{"speed"')]
         if process.returncode or not lines:
@@ -93,7 +99,8 @@ def environment(place: Path) -> dict[str, str]:
 def _watched(process: subprocess.Popen[str]) -> float | None:
     """The peak of a program's memory until it ends; it says little enough for a pipe."""
     peak = None
-    while process.poll() is None:
+    until = time.monotonic() + _LONGEST
+    while process.poll() is None and time.monotonic() < until:
         now = memory_mb(process.pid)
         peak = now if peak is None else max(peak, now or 0.0)
         time.sleep(_LOOK_EVERY)

@@ -64,11 +64,12 @@ def threads() -> list[dict[str, Any]]:
     return [{"threads": n} for n in sorted({1, cores()})]
 
 
-def pfl_research(python: str) -> Peer:
-    tries: list[dict[str, Any]] = [{"processes": 1, **one} for one in threads()]
+def pfl_research(python: str) -> list[Peer]:
+    """In one process, as it comes; and beside it in one process per core, which has to be set up by hand."""
+    found = [Peer("pfl-research", python, [{"processes": 1, **one} for one in threads()])]
     if cores() > 1:
-        tries.append({"processes": cores(), "threads": 1})
-    return Peer("pfl-research", python, tries)
+        found.append(Peer("pfl-research", python, [{"processes": cores(), "threads": 1}]))
+    return found
 
 
 def flower(python: str) -> Peer:

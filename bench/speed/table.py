@@ -88,7 +88,7 @@ def share(line: Line) -> float:
 
 def _pairs(lines: Sequence[Line]) -> str:
     rows = []
-    for line in _last(lines, "pair", lambda x: x["peer"]):
+    for line in _last(lines, "pair", lambda x: (x["peer"], x["setting"].get("processes", 1) > 1)):
         mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
         goal = WORKLOADS[line["workload"]].ratios.get(line["peer"])
         low, high = line["spread"]

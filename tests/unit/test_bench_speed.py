@@ -50,7 +50,7 @@ def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) ->
 
 def test_workloads_can_be_compared() -> None:
     """Whole batches only, so that all programs take equal steps; a paper's method exists; goals are of known peers."""
-    peers = {p.name for p in (measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
+    peers = {p.name for p in (*measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
     for w in (v for each in WORKLOADS.values() for v in (each, each.quick())):
         assert w.samples % w.batch == 0
         assert w.cohort <= w.clients
@@ -154,8 +154,8 @@ def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pyt
 def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """pfl-research in one process and, as its guide has it, in several; Flower with clients side by side too."""
     monkeypatch.setattr(measure, "cores", lambda: 4)
-    several = [(t["processes"], t["threads"]) for t in measure.pfl_research("p").tries]
-    assert several == [(1, 1), (1, 4), (4, 1)]
+    one, several = ([(t["processes"], t["threads"]) for t in p.tries] for p in measure.pfl_research("p"))
+    assert (one, several) == ([(1, 1), (1, 4)], [(4, 1)])
     assert [(t["client_cpus"], t["threads"]) for t in measure.flower("p").tries] == [(1, 1), (0.5, 1), (4, 4)]
     assert [t["threads"] for t in measure.pfllib("c", "p").tries] == [1, 4]
 
@@ -251,7 +251,8 @@ def test_the_tables_say_what_was_measured() -> None:
 
 
 def test_the_last_line_counts_and_quick_ones_do_not() -> None:
-    """A workload that is measured again replaces its row; methods and evaluation have rows of their own."""
+    """A workload that is measured again replaces its row; methods, evaluation and a peer's several processes have rows
+    of their own."""
     again = {**WHOLE, "outside": 0.03}
     quick = {**WHOLE, "outside": 0.9, "quick": True}
     other = {**WHOLE, "method": "da-pfl", "workload": "W1a"}
@@ -260,6 +261,8 @@ def test_the_last_line_counts_and_quick_ones_do_not() -> None:
     assert " 3.0 % " in text
     assert " 90.0 % " not in text
     assert text.index("| W1a | DA-PFL |") < text.index("| W4 | FedAvg |")
+    pairs = [{**PAIR, "setting": {"processes": n, "threads": 1}, "ratio": 1.0 * n} for n in (1, 2, 1)]
+    assert table.tables(pairs).count("| W4 | Flower (processes ") == 2
 
 
 def test_only_the_tables_of_the_page_change() -> None:
