@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -32,6 +33,7 @@ class Ran:
         round_s: seconds of each timed round.
         first_s: seconds from the command until its first round began.
         whole_s: seconds from the command to its end.
+        cpu_s: seconds that its processes computed, start-up included: says more than the others on a busy machine.
         accuracy: of the test samples after the last round, all clients' together.
         loss: mean test loss after the last round, where it is told.
         memory_mb: peak of all its processes together; only where it was watched, which disturbs the timing.
@@ -41,6 +43,7 @@ class Ran:
     round_s: list[float]
     first_s: float
     whole_s: float
+    cpu_s: float
     accuracy: float
     loss: float | None = None
     memory_mb: float | None = None
@@ -64,7 +67,7 @@ def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = Fa
         told = {**w.described(), "rounds": w.rounds + 2, "folder": str(folder), "place": place, **settings}
         file, log = Path(place) / "settings.json", Path(place) / "log"
         file.write_text(json.dumps(told), encoding="utf-8")
-        started, peak = time.time(), None
+        started, spent, peak = time.time(), _cpu_s(), None
         with log.open("w") as errors:
             process = subprocess.Popen(
                 [python, str(SCRIPTS / f"{script}.py"), str(file)], stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -83,9 +86,15 @@ def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = Fa
             raise SystemExit(f"{script} by {python} failed:\n{said[-2000:]}\n{log.read_text()[-4000:]}")
     found: dict[str, Any] = json.loads(lines[-1])["speed"]
     return Ran(
-        found.pop("round_s"), found.pop("first") - started, ended - started, found.pop("accuracy"),
+        found.pop("round_s"), found.pop("first") - started, ended - started, _cpu_s() - spent, found.pop("accuracy"),
         found.pop("loss", None), peak, found,
     )  # fmt: skip
+
+
+def _cpu_s() -> float:
+    """Seconds of computing by programs that have ended, and by the processes that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def environment(place: Path) -> dict[str, str]:

@@ -179,6 +179,7 @@ def beside(w: Workload, folder: Path, ours: Ours, peer: Peer, pairs: int) -> dic
         "setting": best,
         "tried": [{**one, "round_s": round(found.median_s, 5)} for one, found in tried],
         "pairs": [[round(mine.median_s, 5), round(theirs.median_s, 5)] for mine, theirs in ran],
+        "cpu_s": [[round(mine.cpu_s, 2), round(theirs.cpu_s, 2)] for mine, theirs in ran],
         "ratio": statistics.median(ratios),
         "spread": [min(ratios), max(ratios)],
         "first_s": [statistics.median(pair[side].first_s for pair in ran) for side in (0, 1)],

@@ -135,16 +135,19 @@ def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pyt
 
     def peer_ran(self: measure.Peer, w: Workload, folder: Path, tried: dict[str, int], **more: object) -> Ran:
         asked.append((tried["threads"], bool(more.get("watch"))))
-        return Ran([seconds[tried["threads"]]], 2.0, 9.0, 0.5, 1.5, 7.0, {"versions": {"torch": "x"}, "checkout": "c"})
+        return Ran(
+            [seconds[tried["threads"]]], 2.0, 9.0, 5.0, 0.5, 1.5, 7.0, {"versions": {"torch": "x"}, "checkout": "c"}
+        )
 
     mine = iter([9.0, 1.0, 2.0, 1.5])
     monkeypatch.setattr(measure.Peer, "run", peer_ran)
-    monkeypatch.setattr(measure.Ours, "run", lambda *_, **__: Ran([next(mine)], 1.0, 9.0, 0.6, None, 3.0))
+    monkeypatch.setattr(measure.Ours, "run", lambda *_, **__: Ran([next(mine)], 1.0, 9.0, 4.0, 0.6, None, 3.0))
     peer = measure.Peer("plain", "python", [{"threads": n} for n in seconds])
     found = measure.beside(TINY, tmp_path, measure.Ours(), peer, 3)
     assert asked == [(1, False), (2, False), (3, False), (2, True), (2, False), (2, False), (2, False)]  # True: watched
     assert found["setting"] == {"threads": 2}
     assert found["pairs"] == [[1.0, 3.0], [2.0, 3.0], [1.5, 3.0]]
+    assert found["cpu_s"] == [[4.0, 5.0]] * 3
     assert found["ratio"] == 2.0
     assert found["spread"] == [1.5, 3.0]
     assert found["memory_mb"] == [3.0, 7.0]
@@ -206,6 +209,7 @@ def test_a_quick_run_writes_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert pair["setting"] == {"threads": 1}
     assert len(pair["pairs"]) == 1
     assert pair["ratio"] == pytest.approx(pair["pairs"][0][1] / pair["pairs"][0][0], rel=0.05)
+    assert min(pair["cpu_s"][0]) > 0.1  # both at least load torch
     assert pair["peer_versions"]["torch"] == torch.__version__
     assert table.tables(lines) == "Nothing has been measured yet."
 
