@@ -60,7 +60,7 @@ def _wholes(lines: Sequence[Line]) -> str:
     rows = []
     for line in _last(lines, "whole", lambda x: (x["method"], x["evaluate"])):
         per, goal = updates(line), WORKLOADS[line["workload"]].share
-        wanted = "" if goal is None or line["method"] != "fedavg" or line["evaluate"] else f"{100 * goal:.0f} %"
+        wanted = "" if goal is None or line["evaluate"] else f"{100 * goal:.0f} %"
         memory = "–" if line["memory_mb"] is None else f"{line['memory_mb']:.0f} MB"
         outside = "–" if line["evaluate"] else f"{100 * line['outside']:.1f} %"
         rows.append(

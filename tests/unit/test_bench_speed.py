@@ -280,6 +280,19 @@ def test_only_the_tables_of_the_page_change() -> None:
     assert table.renewed(made, lines) == made
 
 
+def test_the_command_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--table` runs nothing: it prints the tables of the lines and puts them into the page."""
+    page, file = tmp_path / "page.md", tmp_path / "lines.jsonl"
+    page.write_text("<!-- measured --><!-- /measured -->")
+    file.write_text("".join(json.dumps(line) + "\n" for line in (WHOLE, START)))
+    monkeypatch.setattr(table, "PAGE", page)
+    command.main(["--table", "--lines", str(file)])
+    assert capsys.readouterr().out.strip() == table.tables([WHOLE, START])
+    assert page.read_text() == f"<!-- measured -->\n{table.tables([WHOLE, START])}\n<!-- /measured -->"
+
+
 def test_the_page_shows_what_was_measured() -> None:
     """The tables of `docs/performance.md` are those that `python -m bench.speed --table` makes of the lines."""
     text = table.PAGE.read_text(encoding="utf-8")
