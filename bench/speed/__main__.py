@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -39,10 +40,16 @@ class Book:
 
     def __init__(self, file: Path, quick: bool, note: str) -> None:
         self._file, self._quick, self._note = file, quick, note
+        self.peak = (0.0, 0.0)
 
-    def write(self, kind: str, workload: str, peak: tuple[float, float], **found: Any) -> dict[str, Any]:
+    def measure_peak(self) -> None:
+        """The best so far: others who use the machine can only make it look slower than it is."""
+        now = machine.matmul_peak(256 if self._quick else 2048)
+        self.peak = (max(self.peak[0], now[0]), max(self.peak[1], now[1]))
+
+    def write(self, kind: str, workload: str, **found: Any) -> dict[str, Any]:
         line = {
-            "kind": kind, "workload": workload, **found, "peak_gflops": [round(p, 1) for p in peak],
+            "kind": kind, "workload": workload, **found, "peak_gflops": [round(p, 1) for p in self.peak],
             "quick": self._quick, "machine": machine.described(), "versions": machine.versions(),
             "day": date.today().isoformat(),
             **({"note": self._note} if self._note else {}),
@@ -55,10 +62,11 @@ class Book:
 
 def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer], book: Book) -> None:
     """Everything that was asked for on one workload."""
-    peak = machine.matmul_peak(256 if args.quick else 2048)
+    book.measure_peak()
     one = flops.of_step(get_model(w.model, w.shape, w.classes), w.shape, w.batch)
     print(
-        f"\n{w.name}: {w.about}; {one / 1e9:.3g} GFLOP a step; peak {peak[0]:.0f} and {peak[1]:.0f} GFLOP/s", flush=True
+        f"\n{w.name}: {w.about}; {one / 1e9:.3g} GFLOP a step; peak {book.peak[0]:.0f} and {book.peak[1]:.0f} GFLOP/s",
+        flush=True,
     )
     about = {"settings": w.described(), "cohort": w.cohort, "samples": w.samples, "step_flop": one}
     given = {"given": {name: value for name, value in vars(ours).items() if value is not None}}
@@ -67,7 +75,7 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
         federation.write(w, folder)
         if "step" in args.parts:
             for found in measure.steps(w, folder):
-                say_step(book.write("step", w.name, peak, **about, **found))
+                say_step(book.write("step", w.name, **about, **found))
         for paper in (False, True) if "whole" in args.parts else ():
             if paper and w.paper is None:
                 continue
@@ -76,10 +84,10 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
                 found = measure.whole(
                     w, folder, ours, paper=paper, evaluate=evaluate, repeats=0 if args.quick else min(2, w.rounds)
                 )
-                say_whole(book.write("whole", w.name, peak, **about, **given, round_flop=flop, **found))
+                say_whole(book.write("whole", w.name, **about, **given, round_flop=flop, **found))
         for peer in peers if "pair" in args.parts else ():
             found = measure.beside(w, folder, ours, peer, 0 if args.quick else args.pairs)
-            say_pair(book.write("pair", w.name, peak, **about, **given, **found))
+            say_pair(book.write("pair", w.name, **about, **given, **found))
 
 
 def say_step(line: dict[str, Any]) -> None:
@@ -143,7 +151,7 @@ def options() -> argparse.ArgumentParser:
 def asked(args: argparse.Namespace) -> list[Peer]:
     """The programs beside ours."""
     found = [measure.plain()] if args.plain else []
-    found += [measure.pfl_research(args.pfl_research)] if args.pfl_research else []
+    found += measure.pfl_research(args.pfl_research) if args.pfl_research else []
     found += [measure.flower(args.flower)] if args.flower else []
     return found + ([measure.pfllib(*args.pfllib)] if args.pfllib else [])
 
@@ -167,7 +175,7 @@ def main(words: list[str] | None = None) -> None:
         measured(WORKLOADS[name].quick() if args.quick else WORKLOADS[name], args, ours, peers, book)
     if "start" in args.parts:
         seconds = [measure.first_round() for _ in range(1 if args.quick else 5)]
-        book.write("start", "W4", (0.0, 0.0), first_s=[round(s, 3) for s in seconds])
+        book.write("start", "W4", first_s=[round(s, 3) for s in seconds])
         print(
             f"\ngoal: first round <= 3 s after `fedkin run` with 100 clients; {statistics.median(seconds):.2f} s",
             flush=True,
@@ -175,4 +183,5 @@ def main(words: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the program being measured ends, too
     main()

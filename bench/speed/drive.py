@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -30,6 +33,7 @@ class Ran:
         round_s: seconds of each timed round.
         first_s: seconds from the command until its first round began.
         whole_s: seconds from the command to its end.
+        cpu_s: seconds that its processes computed, start-up included: says more than the others on a busy machine.
         accuracy: of the test samples after the last round, all clients' together.
         loss: mean test loss after the last round, where it is told.
         memory_mb: peak of all its processes together; only where it was watched, which disturbs the timing.
@@ -39,6 +43,7 @@ class Ran:
     round_s: list[float]
     first_s: float
     whole_s: float
+    cpu_s: float
     accuracy: float
     loss: float | None = None
     memory_mb: float | None = None
@@ -62,24 +67,34 @@ def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = Fa
         told = {**w.described(), "rounds": w.rounds + 2, "folder": str(folder), "place": place, **settings}
         file, log = Path(place) / "settings.json", Path(place) / "log"
         file.write_text(json.dumps(told), encoding="utf-8")
-        started, peak = time.time(), None
+        started, spent, peak = time.time(), _cpu_s(), None
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [python, str(SCRIPTS / f"{script}.py"), str(file)],
-                stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(Path(place)), cwd=place,
+                [python, str(SCRIPTS / f"{script}.py"), str(file)], stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=environment(Path(place)), cwd=place, start_new_session=True,
             )  # fmt: skip
-            if watch:
-                peak = _watched(process)
-            said, _ = process.communicate(timeout=_LONGEST)
+            try:
+                if watch:
+                    peak = _watched(process)
+                said, _ = process.communicate(timeout=_LONGEST)
+            finally:  # with the processes that it started, of which a timeout or Ctrl-C would leave some
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         ended = time.time()
         lines = [line for line in said.splitlines() if line.startswith('{"speed"')]
         if process.returncode or not lines:
             raise SystemExit(f"{script} by {python} failed:\n{said[-2000:]}\n{log.read_text()[-4000:]}")
     found: dict[str, Any] = json.loads(lines[-1])["speed"]
     return Ran(
-        found.pop("round_s"), found.pop("first") - started, ended - started, found.pop("accuracy"),
+        found.pop("round_s"), found.pop("first") - started, ended - started, _cpu_s() - spent, found.pop("accuracy"),
         found.pop("loss", None), peak, found,
     )  # fmt: skip
+
+
+def _cpu_s() -> float:
+    """Seconds of computing by programs that have ended, and by the processes that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -93,7 +108,8 @@ def environment(place: Path) -> dict[str, str]:
 def _watched(process: subprocess.Popen[str]) -> float | None:
     """The peak of a program's memory until it ends; it says little enough for a pipe."""
     peak = None
-    while process.poll() is None:
+    until = time.monotonic() + _LONGEST
+    while process.poll() is None and time.monotonic() < until:
         now = memory_mb(process.pid)
         peak = now if peak is None else max(peak, now or 0.0)
         time.sleep(_LOOK_EVERY)

@@ -64,11 +64,12 @@ def threads() -> list[dict[str, Any]]:
     return [{"threads": n} for n in sorted({1, cores()})]
 
 
-def pfl_research(python: str) -> Peer:
-    tries: list[dict[str, Any]] = [{"processes": 1, **one} for one in threads()]
+def pfl_research(python: str) -> list[Peer]:
+    """In one process, as it comes; and beside it in one process per core, which has to be set up by hand."""
+    found = [Peer("pfl-research", python, [{"processes": 1, **one} for one in threads()])]
     if cores() > 1:
-        tries.append({"processes": cores(), "threads": 1})
-    return Peer("pfl-research", python, tries)
+        found.append(Peer("pfl-research", python, [{"processes": cores(), "threads": 1}]))
+    return found
 
 
 def flower(python: str) -> Peer:
@@ -178,6 +179,7 @@ def beside(w: Workload, folder: Path, ours: Ours, peer: Peer, pairs: int) -> dic
         "setting": best,
         "tried": [{**one, "round_s": round(found.median_s, 5)} for one, found in tried],
         "pairs": [[round(mine.median_s, 5), round(theirs.median_s, 5)] for mine, theirs in ran],
+        "cpu_s": [[round(mine.cpu_s, 2), round(theirs.cpu_s, 2)] for mine, theirs in ran],
         "ratio": statistics.median(ratios),
         "spread": [min(ratios), max(ratios)],
         "first_s": [statistics.median(pair[side].first_s for pair in ran) for side in (0, 1)],

@@ -60,7 +60,7 @@ def _wholes(lines: Sequence[Line]) -> str:
     rows = []
     for line in _last(lines, "whole", lambda x: (x["method"], x["evaluate"])):
         per, goal = updates(line), WORKLOADS[line["workload"]].share
-        wanted = "" if goal is None or line["method"] != "fedavg" or line["evaluate"] else f"{100 * goal:.0f} %"
+        wanted = "" if goal is None or line["evaluate"] else f"{100 * goal:.0f} %"
         memory = "–" if line["memory_mb"] is None else f"{line['memory_mb']:.0f} MB"
         outside = "–" if line["evaluate"] else f"{100 * line['outside']:.1f} %"
         rows.append(
@@ -88,7 +88,7 @@ def share(line: Line) -> float:
 
 def _pairs(lines: Sequence[Line]) -> str:
     rows = []
-    for line in _last(lines, "pair", lambda x: x["peer"]):
+    for line in _last(lines, "pair", lambda x: (x["peer"], x["setting"].get("processes", 1) > 1)):
         mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
         goal = WORKLOADS[line["workload"]].ratios.get(line["peer"])
         low, high = line["spread"]

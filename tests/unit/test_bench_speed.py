@@ -50,7 +50,7 @@ def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) ->
 
 def test_workloads_can_be_compared() -> None:
     """Whole batches only, so that all programs take equal steps; a paper's method exists; goals are of known peers."""
-    peers = {p.name for p in (measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
+    peers = {p.name for p in (*measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
     for w in (v for each in WORKLOADS.values() for v in (each, each.quick())):
         assert w.samples % w.batch == 0
         assert w.cohort <= w.clients
@@ -135,16 +135,19 @@ def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pyt
 
     def peer_ran(self: measure.Peer, w: Workload, folder: Path, tried: dict[str, int], **more: object) -> Ran:
         asked.append((tried["threads"], bool(more.get("watch"))))
-        return Ran([seconds[tried["threads"]]], 2.0, 9.0, 0.5, 1.5, 7.0, {"versions": {"torch": "x"}, "checkout": "c"})
+        return Ran(
+            [seconds[tried["threads"]]], 2.0, 9.0, 5.0, 0.5, 1.5, 7.0, {"versions": {"torch": "x"}, "checkout": "c"}
+        )
 
     mine = iter([9.0, 1.0, 2.0, 1.5])
     monkeypatch.setattr(measure.Peer, "run", peer_ran)
-    monkeypatch.setattr(measure.Ours, "run", lambda *_, **__: Ran([next(mine)], 1.0, 9.0, 0.6, None, 3.0))
+    monkeypatch.setattr(measure.Ours, "run", lambda *_, **__: Ran([next(mine)], 1.0, 9.0, 4.0, 0.6, None, 3.0))
     peer = measure.Peer("plain", "python", [{"threads": n} for n in seconds])
     found = measure.beside(TINY, tmp_path, measure.Ours(), peer, 3)
     assert asked == [(1, False), (2, False), (3, False), (2, True), (2, False), (2, False), (2, False)]  # True: watched
     assert found["setting"] == {"threads": 2}
     assert found["pairs"] == [[1.0, 3.0], [2.0, 3.0], [1.5, 3.0]]
+    assert found["cpu_s"] == [[4.0, 5.0]] * 3
     assert found["ratio"] == 2.0
     assert found["spread"] == [1.5, 3.0]
     assert found["memory_mb"] == [3.0, 7.0]
@@ -154,8 +157,8 @@ def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pyt
 def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """pfl-research in one process and, as its guide has it, in several; Flower with clients side by side too."""
     monkeypatch.setattr(measure, "cores", lambda: 4)
-    several = [(t["processes"], t["threads"]) for t in measure.pfl_research("p").tries]
-    assert several == [(1, 1), (1, 4), (4, 1)]
+    one, several = ([(t["processes"], t["threads"]) for t in p.tries] for p in measure.pfl_research("p"))
+    assert (one, several) == ([(1, 1), (1, 4)], [(4, 1)])
     assert [(t["client_cpus"], t["threads"]) for t in measure.flower("p").tries] == [(1, 1), (0.5, 1), (4, 4)]
     assert [t["threads"] for t in measure.pfllib("c", "p").tries] == [1, 4]
 
@@ -206,6 +209,7 @@ def test_a_quick_run_writes_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert pair["setting"] == {"threads": 1}
     assert len(pair["pairs"]) == 1
     assert pair["ratio"] == pytest.approx(pair["pairs"][0][1] / pair["pairs"][0][0], rel=0.05)
+    assert min(pair["cpu_s"][0]) > 0.1  # both at least load torch
     assert pair["peer_versions"]["torch"] == torch.__version__
     assert table.tables(lines) == "Nothing has been measured yet."
 
@@ -251,7 +255,8 @@ def test_the_tables_say_what_was_measured() -> None:
 
 
 def test_the_last_line_counts_and_quick_ones_do_not() -> None:
-    """A workload that is measured again replaces its row; methods and evaluation have rows of their own."""
+    """A workload that is measured again replaces its row; methods, evaluation and a peer's several processes have rows
+    of their own."""
     again = {**WHOLE, "outside": 0.03}
     quick = {**WHOLE, "outside": 0.9, "quick": True}
     other = {**WHOLE, "method": "da-pfl", "workload": "W1a"}
@@ -260,6 +265,8 @@ def test_the_last_line_counts_and_quick_ones_do_not() -> None:
     assert " 3.0 % " in text
     assert " 90.0 % " not in text
     assert text.index("| W1a | DA-PFL |") < text.index("| W4 | FedAvg |")
+    pairs = [{**PAIR, "setting": {"processes": n, "threads": 1}, "ratio": 1.0 * n} for n in (1, 2, 1)]
+    assert table.tables(pairs).count("| W4 | Flower (processes ") == 2
 
 
 def test_only_the_tables_of_the_page_change() -> None:
@@ -271,6 +278,19 @@ def test_only_the_tables_of_the_page_change() -> None:
     assert made.endswith("\n<!-- /measured -->\nend\n")
     assert "old" not in made
     assert table.renewed(made, lines) == made
+
+
+def test_the_command_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--table` runs nothing: it prints the tables of the lines and puts them into the page."""
+    page, file = tmp_path / "page.md", tmp_path / "lines.jsonl"
+    page.write_text("<!-- measured --><!-- /measured -->")
+    file.write_text("".join(json.dumps(line) + "\n" for line in (WHOLE, START)))
+    monkeypatch.setattr(table, "PAGE", page)
+    command.main(["--table", "--lines", str(file)])
+    assert capsys.readouterr().out.strip() == table.tables([WHOLE, START])
+    assert page.read_text() == f"<!-- measured -->\n{table.tables([WHOLE, START])}\n<!-- /measured -->"
 
 
 def test_the_page_shows_what_was_measured() -> None:

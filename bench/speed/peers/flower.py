@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ.pop("RAY_ADDRESS", None)  # a cluster of other machines
 
 from common import network, scored, settings, tell
 from flower_client import app
@@ -26,7 +27,7 @@ def main() -> None:
     last: dict[str, Any] = {}
     server = ServerApp()
 
-    @server.main()  # type: ignore[untyped-decorator]
+    @server.main()
     def play(grid: Grid, context: Context) -> None:
         def ended(number: int, weights: ArrayRecord) -> None:
             ends.append(time.time())

@@ -29,13 +29,14 @@ def _data(path: str, client: int) -> tuple[Tensor, Tensor]:
     return arrays(_settings(path), "train", client)
 
 
-@app.train()  # type: ignore[untyped-decorator]
+@app.train()
 def train(message: Message, context: Context) -> Message:
-    config = message.content["config"]
-    path = str(config["settings"])
-    torch.set_num_threads(int(config["threads"]))
+    config: Any = message.content["config"]
+    weights: Any = message.content["arrays"]
+    path = config["settings"]
+    torch.set_num_threads(config["threads"])
     module = _network(path)
-    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    module.load_state_dict(weights.to_torch_state_dict())
     x, y = _data(path, int(context.node_config["partition-id"]))
     epoch(module, x, y, _settings(path))
     content = RecordDict(

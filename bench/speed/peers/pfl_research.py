@@ -67,7 +67,7 @@ def train(s: dict[str, Any]) -> tuple[list[float], nn.Module]:
 
     ends: list[float] = []
 
-    class Watch(TrainingProcessCallback):  # type: ignore[misc,type-arg]
+    class Watch(TrainingProcessCallback):  # type: ignore[misc]
         def on_train_begin(self, *, model: Any) -> Any:
             ends.append(time.time())
             return Metrics()
