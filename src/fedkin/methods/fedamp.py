@@ -149,9 +149,9 @@ class FedAMP(Method):
         return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def _median(self, s: Bundle) -> float:
-        """The median squared distance above 0 of those that have sent a model; 0 if there is none."""
+        """The median squared distance above 0 of those that have sent a model, each pair once; 0 if there is none."""
         d = s.near if bool(s.seen.all()) else s.near[s.seen][:, s.seen]
-        above = d[d.tril() > 0]  # each pair once, which leaves the median where it is
+        above = d[d.tril() > 0]
         return float(above.median()) if len(above) else 0.0
 
     def deliver(self, s: Bundle, r: Round) -> Download:

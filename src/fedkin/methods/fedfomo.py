@@ -52,27 +52,24 @@ class FedFomo(Method):
         self.check("epsilon_decay", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        width = 1 + self.peers
         return Bundle(
             models=torch.empty(0, r.net.size),
             owner=torch.empty(0, dtype=torch.int64),  # whose each of them is
             known=torch.empty(0, dtype=torch.int64),  # pairs of clients of which something is known, ascending,
             affinity=torch.empty(0, dtype=torch.float64),  # and what the second's models have brought the first
-            sources=torch.empty(
-                0, 1 + self.peers, dtype=torch.int64
-            ),  # of whom each one's last mixture is, itself first,
-            learned=torch.empty(0, 1 + self.peers, dtype=torch.float64),  # and with what weight
+            sources=torch.empty(0, width, dtype=torch.int64),  # of whom each one's last mixture is, itself first,
+            learned=torch.empty(0, width, dtype=torch.float64),  # and with what weight
             stuck=torch.tensor(0.0, dtype=torch.float64),  # share of the round's clients without any gain
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        nobody = torch.full((1 + self.peers,), -1)
-        sources = grow(s.sources, len(r.roster), nobody)
-        sources[r.ids, 0] = r.ids
-        itself = torch.eye(1 + self.peers, dtype=torch.float64)[0]
+        own, itself = torch.full((len(r.ids), 1 + self.peers), -1), torch.eye(1 + self.peers, dtype=torch.float64)[0]
+        own[:, 0] = r.ids
         return s.but(
             known=torch.cat([s.known, key(r.ids, r.ids)]),
             affinity=torch.cat([s.affinity, torch.full(r.ids.shape, 0.1, dtype=torch.float64)]),
-            sources=sources,
+            sources=put(grow(s.sources, len(r.roster), torch.full((1 + self.peers,), -1)), r.ids, own),
             learned=grow(s.learned, len(r.roster), itself),
         )
 

@@ -110,8 +110,8 @@ class PFedCS(Method):
         others = torch.ones_like(d, dtype=torch.bool).scatter_(1, me[:, None], False)
         chosen = others.clone()
         if self.select == "random":
-            drawn = [torch.randperm(len(pool) - 1, generator=r.client_rng(k))[: self.random_size] for k in ids.tolist()]
-            places = torch.stack(drawn)
+            orders = [torch.randperm(len(pool) - 1, generator=r.client_rng(k)) for k in ids.tolist()]
+            places = torch.stack(orders)[:, : self.random_size]
             chosen = torch.zeros_like(others).scatter_(1, places + (places >= me[:, None]), True)
         elif self.select != "all":
             away = d[others].view(len(ids), -1)
