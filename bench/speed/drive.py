@@ -33,7 +33,8 @@ class Ran:
         round_s: seconds of each timed round.
         first_s: seconds from the command until its first round began.
         whole_s: seconds from the command to its end.
-        cpu_s: seconds that its processes computed, start-up included: says more than the others on a busy machine.
+        cpu_s: seconds that its processes computed, start-up included: says more than others on a busy machine. Those
+            that their parent did not wait for, such as Ray's, are missing.
         accuracy: of the test samples after the last round, all clients' together.
         loss: mean test loss after the last round, where it is told.
         memory_mb: peak of all its processes together; only where it was watched, which disturbs the timing.
