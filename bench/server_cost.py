@@ -81,6 +81,8 @@ def remembered(s: Bundle, r: Round) -> Bundle:
             s[name] = torch.tensor(True)
         elif last in ("near", "unlike"):
             s[name] = symmetric(k)
+        elif last == "long":
+            s[name] = torch.full_like(t, WIDTH * 62_006**0.5)
         elif last == "uploaded":
             s[name] = torch.full_like(t, r.index - 1)
         elif last == "sigma":
