@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
 from fedkin.core.rows import grow, put
-from fedkin.functional.divisions import fork, largest_within_reach, more_like_second
+from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths
 
 _MEASURED = 5  # rounds in which relative thresholds find their scale
@@ -124,7 +124,7 @@ class CFL(Method):
         """The state with cluster c measured and, if it is at rest while a member is not, divided in two."""
         members = (self.relations(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
-        mean, longest = self._mean(s, r, ids).double().norm(), s.long[ids].max()
+        mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()
         s = s.but(norms=put(s.norms, torch.tensor([c]), torch.stack([mean, longest])))
         unit = float(s.scale.max()) / 4 if self.eps == "relative" else 1.0
         apart = float(mean) < self.eps1 * unit and float(longest) > self.eps2 * unit
@@ -135,7 +135,7 @@ class CFL(Method):
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return s
         model, i = s.centres[[c]], len(s.splits)
-        ways = [self._mean(s, r, ids[half]) for half in (~second, second)]
+        ways = [mean_of(s.updates, ids[half], r) for half in (~second, second)]
         return s.but(
             labels=put(s.labels, ids[second], torch.tensor(i + 1)),
             passed=put(s.passed, ids, torch.tensor(i + 1)),
@@ -145,13 +145,6 @@ class CFL(Method):
             ways=torch.cat([s.ways, torch.stack(ways)[None]]),
             norms=torch.cat([s.norms, torch.zeros(1, 2)]),
         )
-
-    def _mean(self, s: Bundle, r: Round, ids: Tensor) -> Tensor:
-        """The mean update of these clients; where they are most of all, without a copy of their rows."""
-        if 2 * len(ids) <= len(s.updates):
-            return r.but(ids=ids).mean(s.updates[ids])
-        weight = torch.zeros(len(s.updates), dtype=torch.float64).index_copy_(0, ids, r.but(ids=ids).weight)
-        return r.mean(s.updates, weight)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
