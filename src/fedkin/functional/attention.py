@@ -31,7 +31,7 @@ def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
 
 
 def largest_step_among(near: Tensor, ids: Tensor, may_teach: Tensor, sigma: float) -> float:
-    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; ``may_teach``: see `others_of`."""
+    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
     parts = ids.split(max(1, _BLOCK // max(1, len(near))))
     return min(largest_step(near[some], others_of(some, may_teach), sigma) for some in parts)
 
