@@ -70,7 +70,7 @@ def symmetric(k: int) -> Tensor:
 def remembered(s: Bundle, r: Round) -> Bundle:
     """The state as if every client had taken part before."""
     k, rng = len(r.roster), generator(0, "labels")
-    s = Bundle(s)
+    s = Bundle({name: t for name, t in s.items() if name != "own"})  # Fed-CAM after its warm-up
     for name, t in s.items():
         last = name.split(".")[-1]
         if last in ("bank", "updates", "features", "heads") and len(t) == k and k:
@@ -81,6 +81,8 @@ def remembered(s: Bundle, r: Round) -> Bundle:
             s[name] = torch.tensor(True)
         elif last in ("near", "unlike"):
             s[name] = symmetric(k)
+        elif last == "long":
+            s[name] = torch.full_like(t, WIDTH * 62_006**0.5)
         elif last == "uploaded":
             s[name] = torch.full_like(t, r.index - 1)
         elif last == "sigma":

@@ -167,6 +167,15 @@ def test_what_privacy_costs_is_what_was_measured(capsys: pytest.CaptureFixture[s
     assert all(f"\n{row}\n" in text for row in rows)
 
 
+def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
+    """The table of `results/server-cost.md` is the one that `bench/server_cost.py` makes of its lines; every method of
+    the catalogue is in it."""
+    text = (ROOT / "docs" / "results" / "server-cost.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "bench" / "server_cost.py"))["table"]()
+    assert made in text
+    assert all(f"\n| {name} | 0" in made or f"\n| {name} | 1" in made for name in METHODS)
+
+
 def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     """All python of the page in one script: three methods that keep the contract, learn, and differ."""
     text = (ROOT / "docs" / "write-a-method.md").read_text(encoding="utf-8")

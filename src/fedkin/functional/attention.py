@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_BLOCK = 1 << 20  # pairs looked at together
+
 
 def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) -> Tensor:
     """FedAMP's weights float64 ``[m, a]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
@@ -26,6 +28,17 @@ def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
     """The longest step of `attention` that leaves nobody a negative own weight; infinite if nobody learns."""
     largest = float(_slope(d, others, sigma).sum(1).max()) if len(d) else 0.0
     return 1 / largest if largest > 0 else torch.inf
+
+
+def largest_step_among(near: Tensor, ids: Tensor, may_teach: Tensor, sigma: float) -> float:
+    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
+    parts = ids.split(max(1, _BLOCK // max(1, len(near))))
+    return min(largest_step(near[some], others_of(some, may_teach), sigma) for some in parts)
+
+
+def others_of(ids: Tensor, may_teach: Tensor) -> Tensor:
+    """Whom each of ``ids [m]`` may learn from, bool ``[m, K]``: those in ``may_teach [K]``, but itself."""
+    return may_teach.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
 
 
 def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:

@@ -69,7 +69,7 @@ def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam
     if reading == "literal-norm":  # where all are equally far, the printed weights are 0/0
         least, largest = _range(d, base)
         base = torch.where(least == largest, member, base)
-    (least, largest), count = _range(d, base), base.sum(1, keepdim=True)
+    (least, largest), count = _range(d, base), base.sum(1, keepdim=True).double()
     mean = torch.where(base, d, 0.0).sum(1, keepdim=True) / count
     even = (least == largest) | (mean >= largest)
     similar = torch.where(even, 1 / count, (largest - d) / (count * torch.where(even, 1.0, largest - mean)))

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.core import Round
+
 
 def fork(splits: Tensor, labels: Tensor, passed: Tensor) -> Tensor:
     """The division at which each client still has to find its side, int64 ``[m]``; -1 for those at home.
@@ -48,3 +50,14 @@ def more_like_second(rows: Tensor, pairs: Tensor) -> Tensor:
     """Whether each of ``rows [m, P]`` has the larger cosine with the second of its directions ``pairs [m, 2, P]``."""
     alike = F.cosine_similarity(rows[:, None].double(), pairs.double(), dim=2)
     return alike[:, 1] > alike[:, 0]
+
+
+def mean_of(bank: Tensor, ids: Tensor, r: Round) -> Tensor:
+    """The mean of the rows ``ids [m]`` of ``bank [K, P]`` by the run's rule and weights, ``[P]``.
+
+    Where they are most of all, without a copy of them.
+    """
+    if 2 * len(ids) <= len(bank):
+        return r.but(ids=ids).mean(bank[ids])
+    weight = torch.zeros(len(bank), dtype=torch.float64).index_copy_(0, ids, r.but(ids=ids).weight)
+    return r.mean(bank, weight)

@@ -74,6 +74,13 @@ def renewed(pairs: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     return out
 
 
+def median_above_zero(pairs: Tensor, among: Tensor) -> float:
+    """The median of the entries above 0 of the symmetric ``pairs [K, K]`` ``among [K]`` clients; 0 if there is none."""
+    d = pairs if bool(among.all()) else pairs[among][:, among]
+    above = d[d.tril() > 0]  # each pair once, which leaves the median where it is
+    return float(above.median()) if len(above) else 0.0
+
+
 def _products(rows: Tensor, ids: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
     """Inner products of some rows with all, ``[m, K]``, and squared lengths of all ``[K]``."""
     products = torch.zeros(len(ids), len(rows), dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
 from fedkin.core.rows import grow, put
-from fedkin.functional.divisions import fork, largest_within_reach, more_like_second
+from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths
 
 _MEASURED = 5  # rounds in which relative thresholds find their scale
@@ -61,7 +61,8 @@ class CFL(Method):
             centres=r.fresh(0)[None].clone(),
             labels=torch.empty(0, dtype=torch.int64),
             passed=torch.empty(0, dtype=torch.int64),  # divisions that the client has its side of
-            updates=torch.empty(0, r.net.params.stop),  # the newest of every client,
+            updates=torch.empty(0, r.net.params.stop),  # the newest of every client, how long it is,
+            long=torch.empty(0, dtype=torch.float64),
             fresh=torch.empty(0, dtype=torch.bool),  # and whether it is younger than its cluster
             splits=torch.empty(0, dtype=torch.int64),  # division i: the cluster divided; its second half became i + 1
             roots=torch.empty(0, r.net.size),  # the model at which it was divided
@@ -76,6 +77,7 @@ class CFL(Method):
             labels=grow(s.labels, k, torch.tensor(0)),
             passed=grow(s.passed, k, torch.tensor(0)),
             updates=grow(s.updates, k, torch.zeros(s.updates.shape[1])),
+            long=grow(s.long, k, torch.tensor(0.0)),
             fresh=grow(s.fresh, k, torch.tensor(False)),
         )
 
@@ -101,11 +103,12 @@ class CFL(Method):
         s = self._walk(s, r.ids[~home], update[~home])
         if not bool(home.any()):
             return s
-        r, longest = r.among(r.ids[home]), lengths(update[home]).max()
+        r, long = r.among(r.ids[home]), lengths(update[home])
         s = s.but(
             updates=put(s.updates, r.ids, update[home]),
+            long=put(s.long, r.ids, long),
             fresh=put(s.fresh, r.ids, torch.tensor(True)),
-            scale=s.scale if len(s.scale) == _MEASURED else torch.cat([s.scale, longest[None]]),
+            scale=s.scale if len(s.scale) == _MEASURED else torch.cat([s.scale, long.max()[None]]),
         )
         for c in s.labels[r.ids].unique().tolist():
             s = self._divide(s, r, c)
@@ -121,19 +124,18 @@ class CFL(Method):
         """The state with cluster c measured and, if it is at rest while a member is not, divided in two."""
         members = (self.relations(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
-        updates = s.updates[ids]
-        mean, longest = r.but(ids=ids).mean(updates).double().norm(), lengths(updates).max()
+        mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()
         s = s.but(norms=put(s.norms, torch.tensor([c]), torch.stack([mean, longest])))
         unit = float(s.scale.max()) / 4 if self.eps == "relative" else 1.0
         apart = float(mean) < self.eps1 * unit and float(longest) > self.eps2 * unit
         waits = len(ids) < len(members) and self.split_requires == "all"
         if r.index <= self.after or waits or len(ids) <= 2 or not apart:
             return s
-        second, across = bipartition(cosines(updates), self.linkage)
+        second, across = bipartition(cosines(s.updates[ids]), self.linkage)
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return s
         model, i = s.centres[[c]], len(s.splits)
-        ways = [r.but(ids=ids[half]).mean(updates[half]) for half in (~second, second)]
+        ways = [mean_of(s.updates, ids[half], r) for half in (~second, second)]
         return s.but(
             labels=put(s.labels, ids[second], torch.tensor(i + 1)),
             passed=put(s.passed, ids, torch.tensor(i + 1)),

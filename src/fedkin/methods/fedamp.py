@@ -10,10 +10,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put
-from fedkin.functional.attention import attention, cosine_attention, largest_step
-from fedkin.functional.pairs import cosines_from, distances_from, renewed, widened
-
-_BLOCK = 1 << 20  # pairs looked at together
+from fedkin.functional.attention import attention, cosine_attention, largest_step_among, others_of
+from fedkin.functional.pairs import cosines_from, distances_from, median_above_zero, renewed, widened
 
 
 @dataclass(frozen=True)
@@ -91,14 +89,13 @@ class FedAMP(Method):
         given = 1.0 if self.server_step is None else self.server_step
         return max(1e-300, float(given * self.step_decay ** ((r.index - 1) // self.decay_every)))
 
-    def _others(self, s: Bundle, r: Round, ids: Tensor) -> Tensor:
-        """Whom each of ``ids`` may learn from, bool ``[n, K]``: from others that have sent a model."""
-        open_ = s.seen.clone() if self.over == "bank" else torch.zeros_like(s.seen).index_fill_(0, r.ids, True) & s.seen
-        return open_.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
+    def _open(self, s: Bundle, r: Round) -> Tensor:
+        """Whom others may learn from, bool ``[K]``: those that have sent a model."""
+        return s.seen if self.over == "bank" else torch.zeros_like(s.seen).index_fill_(0, r.ids, True) & s.seen
 
     def mixture(self, s: Bundle, r: Round) -> Tensor:
         """xi ``[m, K]``: what each last model, running statistics aside, weighs for each of ``r.ids``."""
-        others = self._others(s, r, r.ids)
+        others = others_of(r.ids, self._open(s, r))
         if self.variant == "heur":
             own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(others),), self.self_weight)
             return cosine_attention(self._cosines(s, r), others, r.ids, self.scale, own)
@@ -116,17 +113,16 @@ class FedAMP(Method):
     def step(self, s: Bundle, r: Round) -> tuple[float, bool]:
         """The step that the weights take, and whether it was shortened because somebody's own were below 0."""
         wanted, sigma = self._alpha(r), float(s.sigma) or 1.0
-        most = int(self._others(s, r, r.ids).sum(1).max()) if len(r.ids) and float(s.sigma) else 0
         if self.variant == "heur":
             return wanted, False
+        may_teach = self._open(s, r)
+        most = int(others_of(r.ids, may_teach).sum(1).max()) if len(r.ids) and float(s.sigma) else 0
         if self.server_step is None:
             wanted = sigma / 2 / max(1, most)
         if wanted * most <= sigma:  # no slope is above 1 / sigma
             return wanted, False
-        rows = torch.zeros_like(s.seen).index_fill_(0, r.ids, True)
-        rows = (rows | s.seen if self.over == "bank" else rows).nonzero().flatten()
-        parts = rows.split(max(1, _BLOCK // len(s.seen)))
-        step = min(wanted, *(largest_step(s.near[p], self._others(s, r, p), sigma) for p in parts))
+        rows = may_teach.index_fill(0, r.ids, True).nonzero().flatten()
+        step = min(wanted, largest_step_among(s.near, rows, may_teach, sigma))
         return step, step < wanted
 
     def client_update(self, c: Client) -> Work:
@@ -143,16 +139,10 @@ class FedAMP(Method):
         if self.variant == "distance":
             new["near"] = renewed(s.near, r.ids, distances_from(new.bank[:, r.net.params], r.ids))
             if self.sigma == "median" or (self.sigma == "first" and sigma == 0):
-                sigma = self._median(new) or sigma
+                sigma = median_above_zero(new.near, new.seen) or sigma
         pull, clamped = float(up.pull.mean()), float(up.clamped.mean())
         numbers = {"sigma": sigma, "step": step, "guarded": float(guarded), "pull": pull, "clamped": clamped}
         return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
-
-    def _median(self, s: Bundle) -> float:
-        """The median squared distance above 0 of those that have sent a model, each pair once; 0 if there is none."""
-        d = s.near if bool(s.seen.all()) else s.near[s.seen][:, s.seen]
-        above = d[d.tril() > 0]
-        return float(above.median()) if len(above) else 0.0
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         return to_all()

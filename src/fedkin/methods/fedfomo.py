@@ -76,15 +76,14 @@ class FedFomo(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
         weights = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
-        weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # nobody weighs nothing
-        record = to_each(weights=weights)  # known one participation late: clients decide after the download
+        weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # as of their last participation
         width = max((len(c) for c in chosen), default=0)
         if width == 0:
-            return record
+            return to_each(weights=weights)
         places = torch.stack([torch.nn.functional.pad(c, (0, width - len(c)), value=-1) for c in chosen])
         models, owner = s.models[places.clamp(min=0)], s.owner[places.clamp(min=0)]
         models[places < 0] = 0.0
-        return record | to_each(models=models, ids=torch.where(places < 0, -1, owner))
+        return to_each(models=models, ids=torch.where(places < 0, -1, owner), weights=weights)
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
         """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
@@ -133,9 +132,9 @@ class FedFomo(Method):
         if self.pool == "bank":
             kept = ~torch.isin(s.owner, owner)
             owner, models = torch.cat([s.owner[kept], owner]), torch.cat([s.models[kept], models])
-        stuck = (up.gains <= 0).all(1).double().mean()
         last = {"sources": put(s.sources, r.ids, sources), "learned": put(s.learned, r.ids, learned)}
-        return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last, stuck=stuck)
+        last["stuck"] = (up.gains <= 0).all(1).double().mean()
+        return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         ids = up.ids[up.ids != -1]

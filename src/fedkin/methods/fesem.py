@@ -79,7 +79,8 @@ class FeSEM(Method):
         seen[r.ids] = True
         labels = s.labels.clone()
         if bool(s.grouped) or self.start == "first-uploads":
-            labels[seen] = self._group(s, r, features[seen], r.roster.size[seen])
+            points = features if bool(seen.all()) else features[seen]
+            labels[seen] = self._group(s, r, points, r.roster.size[seen])
         centres = r.group_mean(up.model, labels[r.ids], s.centres)
         return Bundle(centres=centres, labels=labels, features=features, seen=seen, grouped=torch.tensor(True))
 

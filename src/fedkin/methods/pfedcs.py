@@ -13,8 +13,6 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
 from fedkin.functional.losses import distillation
 
-_BLOCK = 1 << 20  # pairs of clients looked at together
-
 
 @dataclass(frozen=True)
 class PFedCS(Method):
@@ -98,7 +96,7 @@ class PFedCS(Method):
         p = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         if not bool(given.any()):
             return to_all()
-        for some in given.nonzero().flatten().split(max(1, _BLOCK // len(pool))):
+        for some in given.nonzero().flatten().split(max(1, (1 << 20) // len(pool))):
             p[some[:, None], pool] = self.mixture(s, r, r.ids[some], pool)
         return to_each(given=given, weights=p, teacher=r.mix(p[:, pool], s.heads[pool]))
 
