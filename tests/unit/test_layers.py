@@ -112,11 +112,13 @@ def test_local_sgd_exists_once() -> None:
 def test_the_round_loop_exists_once() -> None:
     """`aggregate`, `distribute`, `sample` and `admit` of a method are called by the loop alone.
 
-    A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own.
+    A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own. What
+    a method keeps is found by letting made-up clients join, once.
     """
+    tried = {"admit": ["engines/needs.py"], "distribute": ["engines/needs.py"]}
     for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "hear"):
         found = [f for f in files_that_call(f"method.{step}") if not f.startswith("testing/")]
-        assert found == ["engines/rounds.py"], step
+        assert found == [*tried.get(step, []), "engines/rounds.py"], step
         wrappers = [f for f in files_that_call(f"inner.{step}") if not f.startswith("methods/")]
         assert wrappers == ["testing/spy.py"], step
 
