@@ -72,6 +72,8 @@ def test_the_same_bits_as_in_memory(name: str, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "file", tmp_path / "memory")
     for result in (other, nowhere):
         assert result.rounds == one.rounds
+        assert list(result.clients) == one.clients
+        assert result.clients[-1] == one.clients[-1]
         assert result.server.state.keys() == one.server.state.keys()
         assert all(torch.equal(t, one.server.state[n]) for n, t in result.server.state.items())
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -25,13 +25,33 @@ from torch import Tensor
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
-from fedkin.report.folder import write_atomic
+from fedkin.report.folder import Lines, write_atomic
 from fedkin.states import Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
+
+
+class Written(Sequence[dict[str, Any]]):
+    """The lines of a file, read anew whenever they are looked at: those of many clients need not be in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = Lines(path)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, i: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, i: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return list(self)[i]
 
 
 class RunFolder:

@@ -112,8 +112,8 @@ def test_local_sgd_exists_once() -> None:
 def test_the_round_loop_exists_once() -> None:
     """`aggregate`, `distribute`, `sample` and `admit` of a method are called by the loop alone.
 
-    A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own. What
-    a method keeps is found by letting made-up clients join, once.
+    A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own.
+    What a method keeps is found by letting made-up clients join, once.
     """
     tried = {"admit": ["engines/needs.py"], "distribute": ["engines/needs.py"]}
     for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "hear"):
