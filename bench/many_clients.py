@@ -156,7 +156,7 @@ def pss(pid: int) -> int:
 def table(lines: list[dict[str, Any]]) -> str:
     """The newest line of each method and number of clients; ratios to the smallest number."""
     newest = {(line["method"], line["clients"]): line for line in lines}
-    heads = "method clients s/round ratio server,s writing,s evaluation,s peak,MiB disk,MiB".split()
+    heads = ["method", "clients", "s/round", "ratio", "server,s", "writing,s", "evaluation,s", "peak,MiB", "disk,MiB"]
     rows = [" | ".join(heads).replace(",", ", "), "---" + " | --:" * (len(heads) - 1)]
     least = min(k for _, k in newest)
     for (name, k), line in sorted(newest.items(), key=lambda item: (METHODS.index(item[0][0]), item[0][1])):
