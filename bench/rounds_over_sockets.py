@@ -152,7 +152,7 @@ def plain(link: Link, folder: Path, nodes: int, rounds: int, torch: bool) -> dic
 def ours(link: Link, folder: Path, nodes: int, rounds: int) -> dict[str, Any]:
     """Seconds of each round of fedkin's FedAvg; and of them, one client's in local training."""
     file = folder / "run" / "timing.jsonl"
-    number = submit(settings(nodes, rounds), folder / "run", link.settings.home)
+    number = submit(settings(nodes, rounds), folder / "run", link.control)
     ends = watched(lambda: lines(file), rounds + 1, link)
     link.control.ask("stop", number)  # the last ten rounds, which are evaluated
     found = [json.loads(text) for text in file.read_text().splitlines()[1 : rounds + 1]]

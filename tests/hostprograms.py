@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from fedkin.config import Settings
 from fedkin.course import Result
 from fedkin.hosts import keys
-from fedkin.hosts.link import Link, LinkSettings, start_link
+from fedkin.hosts.link import Link, LinkSettings, find_link, start_link
 from fedkin.hosts.ports import free_port
 from fedkin.hosts.programs import Program, descendants, last_lines
 from fedkin.hosts.submit import submit
@@ -121,14 +121,11 @@ class Fleet:
         """From now on: what goes wrong with a client's updates, by round, see `faulty`."""
         self.faults(i).write_text(json.dumps(what))
 
-    def home(self) -> Path:
-        return self.settings.home
-
     # ---- runs ---------------------------------------------------------------------------------------------------
     def submit(self, s: Settings, name: str) -> Path:
         """Hands a run to the link; its folder."""
         folder = self.folder / name
-        submit(s, folder, self.home())
+        submit(s, folder, find_link(self.place))
         return folder
 
     def finish(self, folder: Path, seconds: float = 300.0) -> list[dict[str, Any]]:

@@ -12,7 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Client, Data, Download, Method, Net, Recipe, Roster, Round, Train, stack
+from fedkin.core import (
+    Batch,
+    Bundle,
+    Client,
+    Data,
+    Download,
+    Method,
+    Net,
+    Recipe,
+    Roster,
+    Round,
+    Train,
+    Work,
+    stack,
+    to_all,
+)
 from fedkin.core.seeds import generator
 from fedkin.engines import Loop, Plan, Report, Server, Simulation, begin, drive, rounds
 from fedkin.engines.loop import sgd
@@ -128,6 +143,27 @@ def federation(sizes: Sequence[int] = (9, 23, 14, 30, 11), seed: int = 0) -> lis
         parts = [blobs(size, shares, 1000 * seed + 10 * i + k, turn) for k, size in enumerate((n, 5, 8))]
         out.append(Shard(*parts, group=i % 2))
     return out
+
+
+# ---- methods -------------------------------------------------------------------------------------------------------
+class Averaging:
+    """The steps of FedAvg, for methods that differ from it in one: ``class Toy(Averaging, Method)``.
+
+    Not a method itself: those are final.
+    """
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))
 
 
 # ---- one round at a time -------------------------------------------------------------------------------------------

@@ -194,8 +194,10 @@ class RunSettings:
     """Longest gradient that a single sample may have in private training."""
     dp_delta: float = 1e-5
     """Chance with which the epsilon of private training may fail to hold."""
-    engine: Literal["workers", "loop"] = "workers"
-    """How clients are trained: in processes side by side, or one after another."""
+    gradient: Literal["auto", "autograd"] = "auto"
+    """How gradients are found: written out for chains of conv, pool, linear and ReLU layers, or always by autograd."""
+    engine: Literal["auto", "workers", "loop", "stacked"] = "auto"
+    """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
     state: Literal["auto", "memory", "file"] = "auto"
@@ -217,7 +219,7 @@ class HostSettings:
     """Seconds that a client has for one message, up to 10 of them for its way; it sits out the round if it needs
     longer."""
     max_reply_mb: int = 256
-    """A client's answer of more megabytes is refused before it is unpacked."""
+    """A client's answer of more megabytes is refused before it is unpacked; Flower has it in memory by then."""
     most_samples: int = 10_000_000
     """A client that claims more training samples is refused: it would outweigh all others."""
 

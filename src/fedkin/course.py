@@ -180,7 +180,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     }
     if folder is not None:
         if "made_by" not in p.table:
-            summary["command"] = f"fedkin run {folder.path / 'config.toml'}"
+            summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
         folder.write("summary", summary)
     return Result(
         title=p.title,

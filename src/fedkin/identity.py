@@ -61,10 +61,12 @@ def table_of(
     late: str | None,
     attack: Attack | None = None,
     privacy: Privacy | None = None,
+    gradient: str = "auto",
 ) -> dict[str, Any]:
     """What a run made by a program says of itself: enough to recognise it, not to make it again."""
     attacked = {"attack": attack.kind, "attackers": attack.share} if attack and attack.share else {}
     attacked |= privacy.table() if privacy else {}
+    how = {} if gradient == "auto" else {"gradient": gradient}
     own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
     return {
         "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
@@ -72,5 +74,5 @@ def table_of(
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},
         "recipe": plain(recipe),
-        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {}), **attacked},
+        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {}), **attacked, **how},
     }

@@ -20,12 +20,13 @@ from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
     Engine,
+    Gradient,
     Job,
-    Loop,
     Plan,
     Simulation,
-    Workers,
     chance_of_dropout,
+    choose,
+    gradients,
     join_rounds,
     needs,
 )
@@ -51,7 +52,8 @@ def run(
     rounds: int = 50,
     participation: float = 1.0,
     seed: int = 0,
-    engine: Literal["workers", "loop"] | Engine = "workers",
+    gradient: Gradient = "auto",
+    engine: Literal["auto", "workers", "loop", "stacked"] | Engine = "auto",
     workers: int = 0,
     state: Kept = "auto",
     eval_every: int | None = None,
@@ -88,7 +90,11 @@ def run(
         rounds: communication rounds.
         participation: share of the clients sampled in each round.
         seed: of every random draw.
-        engine: "workers" (processes), "loop" (one client after another), or an engine of your own.
+        gradient: "auto" (written out where the network is a chain of convolution, pooling, linear and ReLU layers) or
+            "autograd".
+        engine: "workers" (processes), "loop" (one client after another), "stacked" (many at once, on a GPU if
+            there is one; ``Stacked(...)`` has its settings), "auto" (what is fastest here), or an
+            engine of your own. ``summary["computed"]`` says what was taken.
         workers: processes, 0 for one per core; results do not depend on it.
         state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
             "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
@@ -149,13 +155,16 @@ def run(
         _require_room(method, net, recipe, len(federation), in_files, out)
     stays = isinstance(federation.clients, Shelf)  # on disk, each client's laid out when it is read
     shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
-    made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy)
+    made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or title_of(method), _attacked(false, len(federation))
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():
-        session = _engine(engine, workers).start(privacy.simulated(Job(method, net, recipe, shards, seed)))
+        job = privacy.simulated(Job(method, net, recipe, shards, seed, gradient=gradient))
+        chosen, why = choose(engine, workers, job)
+        beside["computed"] = f"{why}; {gradients(chosen, job)}"
+        session = chosen.start(job)
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
@@ -218,16 +227,6 @@ def plan_of(run: RunSettings) -> Plan:
 def privacy_of(run: RunSettings) -> Privacy:
     """What a run promises single samples, from its settings."""
     return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
-
-
-def _engine(engine: str | Engine, workers: int) -> Engine:
-    if engine == "workers":
-        return Workers(workers)
-    if engine == "loop":
-        return Loop()
-    if isinstance(engine, str):
-        raise ConfigError(f"unknown engine {engine!r}; there are workers and loop")
-    return engine
 
 
 def _in_files(state: str, net: Net, clients: int) -> bool:

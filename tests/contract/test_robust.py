@@ -14,6 +14,7 @@ from fedkin.engines import Plan
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.trial import Setting, play
+from toys import Averaging
 
 KINDS: tuple[Any, ...] = ("median", "trimmed", "krum", "norm")
 PLAIN: dict[str, Method] = {"fedavg": FedAvg(), "ifca": IFCA(clusters=2), "da-pfl": DAPFL(),
@@ -75,20 +76,10 @@ def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
 
 
 @dataclass(frozen=True)
-class Boast(Method):
+class Boast(Averaging, Method):
     """Says that rules cover it, and averages without them."""
 
     robust = True
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Download:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=up.model.mean(0))

@@ -9,13 +9,14 @@ import torch
 
 from fedkin.comparison import Plan as Comparison
 from fedkin.config import RunSettings
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, MethodError, Round, Train, Work, stack, to_all
+from fedkin.core import Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.engines import Plan
 from fedkin.engines.secure import fixed, pooled, summed
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.spy import Spy
 from fedkin.testing.trial import Setting, play
+from toys import Averaging
 
 OFFERED = ("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "clustered-sampling-size", "fedper", "fedrep",
            "fedbabu", "fedrod", "per-fedavg", "ditto", "pfa", "oracle")  # fmt: skip
@@ -87,20 +88,13 @@ def test_nobody_is_refused_for_nothing(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Boast(Method):
+class Boast(Averaging, Method):
     """Says that sums suffice, and looks at the longest upload."""
 
     secure_aggregation = True
 
     def init(self, r: Round) -> Bundle:
         return Bundle(model=r.w0, longest=torch.tensor(0.0))
-
-    def distribute(self, s: Bundle, r: Round) -> Download:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=r.mean(up.model), longest=up.model.norm(dim=1).max())

@@ -27,10 +27,10 @@ from fedkin.core import (
     Round,
     Train,
     Work,
+    head_loss,
     to_all,
     to_each,
 )
-from fedkin.functional.losses import head_loss
 from fedkin.identity import title_of
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FeSEM, get_method, get_title
 from fedkin.methods.cfl import CFL

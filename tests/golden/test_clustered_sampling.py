@@ -30,10 +30,16 @@ def clients(
     return hand
 
 
+def remember(hand: ByHand, updates: list[list[float]]) -> None:
+    """These are the clients' last updates."""
+    rows, everybody = torch.tensor(updates), torch.arange(len(updates))
+    hand.server = hand.server.but(updates=rows, unlike=unlikeness(rows, everybody, hand.method.measure))
+
+
 def table(hand: ByHand, updates: list[list[float]] | None = None, ids: list[int] | None = None) -> list[list[int]]:
     """What the slots are drawn from, after these updates, with these clients available."""
     if updates is not None:
-        hand.server = hand.server.but(updates=torch.tensor(updates))
+        remember(hand, updates)
     r = hand.at("sample", range(len(hand.data)) if ids is None else ids)
     got: list[list[int]] = hand.method.table(hand.server, r, r.rng).tolist()
     return got
@@ -86,7 +92,9 @@ def test_one_client_has_every_slot(by: str) -> None:
 # ---- Algorithm 2: by similarity ------------------------------------------------------------------------------------
 def test_angles_between_updates() -> None:
     """v, v, a vector at a right angle, and two clients without an update: 0, pi/2 = 1.570796, and 0 to all."""
-    got = unlikeness(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]]), "angle")
+    got = unlikeness(
+        torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]]), torch.arange(5), "angle"
+    )
     right = 1.570796
     wanted = [[0, 0, right, 0, 0], [0, 0, right, 0, 0], [right, right, 0, 0, 0], [0] * 5, [0] * 5]
     close(got, wanted)
@@ -146,7 +154,7 @@ def test_one_of_each_kind_in_every_cohort() -> None:
     """Three clients that move one way, three the other, two slots: each cohort has one of each; drawn by size alone it
     has two of one kind in half of the rounds."""
     hand = clients(ClusteredSampling(), [10] * 6, 2)
-    hand.server = hand.server.but(updates=torch.tensor(at_degrees(0, 175, 5, 180, 10, 185)))
+    remember(hand, at_degrees(0, 175, 5, 180, 10, 185))
     for t in range(1, 30):
         drawn = hand.method.sample(hand.server, hand.at("sample", range(6), t))
         assert sorted(i % 2 for i in drawn.ids.tolist()) == [0, 1]
@@ -157,7 +165,7 @@ def test_cohorts_are_unbiased() -> None:
     for method in (BY_SIZE, ClusteredSampling()):
         hand = clients(method, [7, 5, 5, 3], 3)
         if method.by == "similarity":
-            hand.server = hand.server.but(updates=torch.tensor(at_degrees(0, 10, 90, 100)))
+            remember(hand, at_degrees(0, 10, 90, 100))
         count = torch.zeros(4)
         for t in range(1, 1001):
             drawn = hand.method.sample(hand.server, hand.at("sample", range(4), t))
@@ -260,10 +268,24 @@ def test_newcomers_are_alike() -> None:
     """Two clients that move one way, two the other, two newcomers; three slots of M = 60, masses 30: the newcomers
     share a slot, and the bank has grown by zeros."""
     hand = ByHand(ClusteredSampling(), vector_net(0.0, 0.0), [copies([0.0, 0.0], 10)] * 6, cohort=3, present=4)
-    hand.server = hand.server.but(updates=torch.tensor(at_degrees(0, 180, 1, 181)))
+    remember(hand, at_degrees(0, 180, 1, 181))
     hand.join(6)
     assert not bool(hand.server.updates[4:].any())
     assert table(hand) == [[30, 0, 30, 0, 0, 0], [0, 30, 0, 30, 0, 0], [0, 0, 0, 0, 30, 30]]
+
+
+@pytest.mark.parametrize("measure", ["angle", "l2", "l1"])
+def test_what_is_known_of_pairs_follows_the_updates(measure: str) -> None:
+    """Three rounds of some clients and two lots of newcomers: the same as of all pairs anew, to rounding."""
+    hand = ByHand(ClusteredSampling(measure=measure), mlp(), [s.train for s in federation()], present=3)
+    for ids, known in (([0, 2], 4), ([1, 2, 3], 5), ([0, 4], 5)):
+        hand.play(ids)
+        assert not known > len(hand.server.updates) or hand.join(known) is None
+        every = torch.arange(known)
+        close(
+            hand.server.unlike, unlikeness(hand.server.updates, every, measure), 1e-7 if measure == "angle" else 1e-12
+        )
+        assert torch.equal(hand.server.unlike, hand.server.unlike.T)
 
 
 def test_only_who_is_available_is_drawn() -> None:

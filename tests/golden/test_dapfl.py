@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, Data, Recipe
+from fedkin.functional.affinity import affinity
 from fedkin.methods import DAPFL, FedAvg
-from fedkin.methods.dapfl import affinity
 from toys import ByHand, Run, apart, close, copies, federation, mlp, quadratic, run, two_quadratics, vector_net
 
 FIRST = [80, 50, 20]
@@ -28,8 +28,15 @@ def mixture(method: DAPFL, models: list[list[float]], c: list[list[float]] = C) 
 def given(method: DAPFL, models: list[list[float]] = MODELS, c: list[list[float]] = C) -> torch.Tensor:
     """What `distribute` sends to three clients with these last models and this affinity."""
     hand = ByHand(method, vector_net(0.0, 0.0), [copies([0.0, 0.0], 4)] * len(models))
-    hand.server = Bundle(bank=torch.tensor(models), affinity=torch.tensor(c, dtype=torch.float64))
-    return hand.download(range(len(models))).rows.model
+    hand.server = hand.server.but(bank=torch.tensor(models))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DAPFL, "affinity", lambda *_: torch.tensor(c, dtype=torch.float64))
+        return hand.download(range(len(models))).rows.model
+
+
+def known(hand: ByHand) -> torch.Tensor:
+    """The affinity of all its clients."""
+    return hand.method.affinity(hand.server, hand.at("distribute", range(len(hand.data))))
 
 
 # ---- affinity ------------------------------------------------------------------------------------------------------
@@ -131,8 +138,8 @@ def test_affinity_from_proportions_ignores_size() -> None:
     """Class shares instead of counts: (80, 50, 20) and (8, 5, 2) have the same shares, cos 1, so c = 1, not 2.59."""
     y = torch.arange(3)
     data = [Data(torch.zeros(n, 4), y.repeat_interleave(torch.tensor(s))) for n, s in ((150, FIRST), (15, [8, 5, 2]))]
-    close(ByHand(DAPFL(counts="proportions"), mlp(), data).server.affinity, torch.ones(2, 2), 1e-9)
-    close(ByHand(DAPFL(), mlp(), data).server.affinity[0, 1], 2.592803287899349, 1e-9)
+    close(known(ByHand(DAPFL(counts="proportions"), mlp(), data)), torch.ones(2, 2), 1e-9)
+    close(known(ByHand(DAPFL(), mlp(), data))[0, 1], 2.592803287899349, 1e-9)
 
 
 # ---- mixture -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
+from fedkin.core.rows import squared_distances
 from fedkin.data import Dirichlet, federate, load
 from fedkin.functional.attention import attention, largest_step
 from fedkin.methods import DAPFL, Local
@@ -58,7 +59,7 @@ def plain(models: list[float], sigma: float, step: float) -> torch.Tensor:
     """xi of models that are numbers, without the guard."""
     w = torch.tensor(models, dtype=torch.float64)
     d = (w[:, None] - w[None]).square()
-    return attention(d, ~torch.eye(len(w), dtype=torch.bool), sigma, step)
+    return attention(d, ~torch.eye(len(w), dtype=torch.bool), torch.arange(len(w)), sigma, step)
 
 
 # ---- weights by distance -------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def test_rounding_leaves_no_weight_below_zero() -> None:
     hand = uploaded(FedAMP(sigma=1.0, server_step=9.0), [[w] for w in models])
     d = hand.server.near
     others = ~torch.eye(4, dtype=torch.bool)
-    assert float(attention(d, others, 1.0, largest_step(d, others, 1.0)).min()) < 0
+    assert float(attention(d, others, torch.arange(4), 1.0, largest_step(d, others, 1.0)).min()) < 0
     assert float(weights(hand).min()) == 0.0
 
 
@@ -310,6 +311,22 @@ def test_a_newcomer_learns_before_others_learn_from_it(method: FedAMP) -> None:
     close(xi.sum(1), torch.ones(4), 1e-12)
 
 
+@pytest.mark.parametrize("start", [0.5, 4096.0], ids=["near 0", "far from 0"])
+def test_distances_of_some_rounds_are_those_of_all_models(start: float) -> None:
+    """Rounds of some clients, 2^-10 apart, and two lots of newcomers: what the server keeps of all pairs is what all
+    models give, to 1e-9 of the largest; in single precision around 4096 nothing would be left of it."""
+    hand = ByHand(FedAMP(), vector_net(*[start] * 6), [copies([0.0] * 6, 4)] * 7, present=3)
+    rng = torch.Generator().manual_seed(1)
+    for ids, known in (([0, 2], 5), ([1, 3, 4], 7), ([0, 4, 6], 7), ([2], 7)):
+        send(hand, (start + 2**-10 * torch.randn(len(ids), 6, generator=rng)).tolist(), ids)
+        if known > len(hand.roster):
+            hand.join(known)
+        exact = squared_distances(hand.server.bank, exact=True)
+        close(hand.server.near / exact.max(), exact / exact.max(), 1e-9)
+        among = exact[hand.server.seen][:, hand.server.seen]
+        close(float(hand.server.sigma) / float(among[among > 0].median()), 1.0, 1e-6)
+
+
 def test_clients_left_out_keep_their_model() -> None:
     """Who does not take part is evaluated with what it holds; nothing is sent for evaluation."""
     hand = uploaded(FedAMP(), LINE)
@@ -327,7 +344,8 @@ def test_distances_leave_running_statistics_out() -> None:
         other = net.w0
         other[net.buffers] += 4.0
         send(hand, [net.w0.tolist(), other.tolist()])
-        close(hand.server.near, torch.eye(2) * 0 if variant == "distance" else torch.ones(2, 2), 1e-6)
+        if variant == "distance":
+            close(hand.server.near, torch.zeros(2, 2), 1e-6)
         close(hand.download([0, 1]).rows.model[0], (net.w0 + other) / 2, 1e-5)
 
 

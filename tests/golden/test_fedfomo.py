@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Data, Net, Recipe
+from fedkin.functional.improvement import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
 from toys import ByHand, Shard, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
@@ -46,9 +47,23 @@ def mixed(hand: ByHand) -> tuple[dict[int, float], list[float]]:
     return dict(zip(ids, up.gains[0].tolist(), strict=True)), hand.kept[0].before.tolist()
 
 
+def liked(hand: ByHand) -> torch.Tensor:
+    """P as a table of all pairs."""
+    table = torch.zeros(len(hand.roster), len(hand.roster), dtype=torch.float64)
+    table[hand.server.known >> 32, hand.server.known & (2**32 - 1)] = hand.server.affinity
+    return table
+
+
+def like(hand: ByHand, table: torch.Tensor) -> None:
+    """These are P's entries."""
+    who = torch.arange(len(table))
+    hand.server = hand.server.but(known=key(who[:, None], who).flatten(), affinity=table.double().flatten())
+
+
 def learned(hand: ByHand) -> dict[int, float]:
     """Client 0's weights as the server knows them."""
-    return {i: float(v) for i, v in enumerate(hand.server.learned[0])}
+    r = hand.at("distribute", [0])
+    return {i: float(v) for i, v in enumerate(hand.method.distribute(hand.server, r).weights[0])}
 
 
 def same(got: dict[int, float], wanted: dict[int, float], tolerance: float = 1e-6) -> None:
@@ -130,8 +145,8 @@ def test_raw_record() -> None:
     """P starts at 0 with .1 on the diagonal: .1 + .75, 0, .5, -1.5; a second round adds to it."""
     hand = plane(FedFomo(), [[1.0, 1.0], B, C], [0.0, 0.0], [0.5, 0.0])
     mixed(hand)
-    close(hand.server.affinity[0], [0.85, 0.0, 0.5, -1.5], 1e-6)
-    close(hand.server.affinity[1:], 0.1 * torch.eye(4)[1:], 1e-7)
+    close(liked(hand)[0], [0.85, 0.0, 0.5, -1.5], 1e-6)
+    close(liked(hand)[1:], 0.1 * torch.eye(4)[1:], 1e-7)
 
 
 def test_normalised_record() -> None:
@@ -139,10 +154,10 @@ def test_normalised_record() -> None:
     gains cancel in the divisor, and one round outweighs many."""
     hand = plane(FedFomo(affinity="normalised"), [[1.0, 1.0], B, C], [0.0, 0.0], [0.5, 0.0])
     mixed(hand)
-    close(hand.server.affinity[0], [3.1, 0.0, 2.0, -6.0], 1e-5)
+    close(liked(hand)[0], [3.1, 0.0, 2.0, -6.0], 1e-5)
     still = plane(FedFomo(affinity="normalised"), [], [0.0, 0.0], [0.0, 0.0])
     mixed(still)
-    close(still.server.affinity, [[0.1]], 1e-12)  # a sum of 0 divides nothing
+    close(liked(still), [[0.1]], 1e-12)  # a sum of 0 divides nothing
 
 
 def test_the_record_is_of_the_last_mixture_alone() -> None:
@@ -155,14 +170,14 @@ def test_the_record_is_of_the_last_mixture_alone() -> None:
     hand.kept[0] = Bundle(before=torch.tensor([0.0, 0.0]), model=torch.tensor([0.5, 0.0]))
     mixed(hand)
     same(learned(hand), {0: 0.6, 1: 0.0, 2: 0.4})
-    close(hand.server.affinity[0], [0.1 + 2 * 0.75, 0.5, -1.5 + 0.5])
+    close(liked(hand)[0], [0.1 + 2 * 0.75, 0.5, -1.5 + 0.5])
 
 
 def test_the_best_other_comes_first() -> None:
     """After that round B (client 2) is the one to ask for; sorted the wrong way, as in a published program, it would be
     C, the worst."""
     hand = plane(FedFomo(peers=1, epsilon=0.0), [[1.0, 1.0], B, C], [0.0, 0.0], [0.5, 0.0])
-    hand.server = hand.server.but(affinity=torch.tensor([[0.85, 0.0, 0.5, -1.5]] * 4, dtype=torch.float64))
+    like(hand, torch.tensor([[0.85, 0.0, 0.5, -1.5]] * 4))
     assert hand.download([0]).row(0).ids.tolist() == [2]
     hand.method = FedFomo(peers=2, epsilon=0.0)
     assert hand.download([0]).row(0).ids.tolist() == [2, 1]
@@ -179,9 +194,9 @@ def ten(method: FedFomo, t: int) -> ByHand:
     """Ten clients that have all uploaded, client i at i; each likes high numbers."""
     hand = ByHand(method, vector_net(0.0), [copies(0.0, 2)] * 10)
     hand.t = t
-    liked = torch.arange(10, dtype=torch.float64).expand(10, 10)
+    like(hand, torch.arange(10.0).expand(10, 10))
     models = torch.arange(10.0)[:, None]
-    hand.server = hand.server.but(models=models, owner=torch.arange(10), affinity=liked.clone())
+    hand.server = hand.server.but(models=models, owner=torch.arange(10))
     return hand
 
 
@@ -207,7 +222,7 @@ def test_exploring_draws_anew_in_every_round_and_for_every_client() -> None:
 def test_ties_are_broken_at_random() -> None:
     """At the start P is equal for all others: every client is asked for about as often as any other."""
     hand = ten(FedFomo(epsilon=0.0), 1)
-    hand.server = hand.server.but(affinity=torch.zeros(10, 10, dtype=torch.float64))
+    like(hand, torch.zeros(10, 10))
     seen = torch.zeros(10)
     for hand.t in range(1, 41):
         for ids in hand.download(range(10)).rows.ids:
@@ -234,7 +249,7 @@ def test_only_models_that_were_uploaded_are_sent() -> None:
     gained = hand.play([0, 1, 3]).gains
     assert gained[1:, 2].tolist() == [0.0, 0.0]
     assert bool(gained[:, :2].any(1).all())
-    assert float(hand.server.learned[1, [0, 2, 4]].sum()) == 0.0
+    assert float(hand.download([1]).weights[0, [0, 2, 4]].sum()) == 0.0
 
 
 @pytest.mark.parametrize(("pool", "ids"), [("last-round", [2]), ("bank", [0, 1, 2])])
@@ -268,10 +283,10 @@ def test_a_newcomer_chooses_among_models_at_once() -> None:
     hand = ByHand(FedFomo(), mlp(), [s.train for s in federation()], present=4)
     hand.play([0, 1, 2, 3])
     hand.play([0, 1, 2, 3])
-    before = hand.server.affinity.clone()
+    before = liked(hand)
     hand.join(5)
-    assert torch.equal(hand.server.affinity[:4, :4], before)
-    close(hand.server.affinity[4], [0, 0, 0, 0, 0.1], 1e-12)
+    assert torch.equal(liked(hand)[:4, :4], before)
+    close(liked(hand)[4], [0, 0, 0, 0, 0.1], 1e-12)
     up = hand.play([4])
     assert float(up.gains[0, 0]) == 0.0
     assert float(up.gains[0, 1:].max()) > 0

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, ConfigError, Data, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, ConfigError, Data, Net, Recipe, Train, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
-from fedkin.functional.losses import head_loss
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.fedrep import FedRep
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares

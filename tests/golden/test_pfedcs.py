@@ -63,14 +63,20 @@ def server(method: PFedCS, heads: Tensor = HEADS, sizes: tuple[int, ...] = SIZES
 
 def weights(method: PFedCS, t: int, k: int = 0, heads: Tensor = HEADS, sizes: tuple[int, ...] = SIZES) -> Tensor:
     hand = server(method, heads, sizes)
-    return method.mixture(hand.server, hand.at("distribute", range(len(sizes)), t), k, torch.arange(len(sizes)))
+    r = hand.at("distribute", range(len(sizes)), t)
+    return method.mixture(hand.server, r, torch.tensor([k]), torch.arange(len(sizes)))[0]
+
+
+def customised(d: Tensor, chosen: list[bool], k: int, sizes: Tensor, lam: float, reading: str) -> Tensor:
+    """The weights of one client's row."""
+    return customised_weights(d[None], torch.tensor([chosen]), torch.tensor([k]), sizes, lam, reading)[0]
 
 
 # ---- 1: six clients in two groups ----------------------------------------------------------------------------------
 def test_distances() -> None:
     """Squared Frobenius distances of six classifiers, and each row divided by its largest: D is not symmetric."""
     close(squared_distances(HEADS, exact=True), U)
-    d = torch.stack([row_distances(HEADS, k) for k in range(6)])
+    d = row_distances(HEADS, torch.arange(6))
     close(d, D)
     close((d - d.T).abs().max(), 0.1843971631205673)
 
@@ -132,7 +138,7 @@ def test_printed_weights_do_not_sum_to_one() -> None:
     mean, largest = float(d[1:].mean()), float(d[1:].max())
     printed = 0.5 * (largest - d) / (2 * (largest - mean)) + 0.5 * n / 400
     close(printed, [0.75, 0.875, 0.125], 1e-6)
-    got = customised_weights(d, torch.tensor([False, True, True]), 0, n, 0.5, "literal-norm")
+    got = customised(d, [False, True, True], 0, n, 0.5, "literal-norm")
     close(got, printed / 1.75, 1e-6)
 
 
@@ -153,7 +159,7 @@ def test_customised_classifier(t: int, v: list[float]) -> None:
         close(sent.rows.teacher[0], v)
         close(sent.weights.sum(1), [1, 1], 1e-12)
     r = hand.at("distribute", [0], t)
-    close(hand.method.mixture(hand.server, r, 0, torch.arange(6)).float() @ HEADS, v)
+    close(hand.method.mixture(hand.server, r, torch.tensor([0]), torch.arange(6))[0].float() @ HEADS, v)
 
 
 def test_customised_classifier_in_the_last_round_of_stage_one() -> None:
@@ -184,7 +190,7 @@ def test_two_clients() -> None:
 def test_equidistant_clients() -> None:
     """All others equally far: all collaborate (a mixture of normals would find nobody), p = .625, .125 x 3."""
     heads = torch.eye(4)
-    close(row_distances(heads, 0), [0, 1, 1, 1])
+    close(row_distances(heads, torch.tensor([0]))[0], [0, 1, 1, 1])
     assert threshold(torch.ones(3, dtype=torch.float64), 3, 10) == 1.0
     close(weights(PFedCS(beta=10), 3, heads=heads, sizes=(10,) * 4), [0.625, 0.125, 0.125, 0.125], 1e-12)
 
@@ -192,15 +198,15 @@ def test_equidistant_clients() -> None:
 @pytest.mark.parametrize("select", ["gmm", "kmeans", "hier", "fixed", "all"])
 def test_identical_classifiers(select: str) -> None:
     """All classifiers equal, as after a common start: D = 0 and not 0/0; everybody weighs the same, .25."""
-    close(row_distances(torch.ones(4, 4), 0), torch.zeros(4))
+    close(row_distances(torch.ones(4, 4), torch.tensor([0]))[0], torch.zeros(4))
     close(weights(PFedCS(beta=10, select=select), 3, heads=torch.ones(4, 4), sizes=(10,) * 4), [0.25] * 4, 1e-12)
 
 
 def test_one_client_has_no_teacher() -> None:
     """Alone: nobody to learn from, weight 1 on itself by the formula; the server sends no teacher."""
-    d = row_distances(HEADS[:1], 0)
+    d = row_distances(HEADS[:1], torch.tensor([0]))[0]
     close(d, [0.0])
-    close(customised_weights(d, torch.tensor([False]), 0, torch.tensor([7]), 0.5, "union"), [1.0])
+    close(customised(d, [False], 0, torch.tensor([7]), 0.5, "union"), [1.0])
     hand = server(PFedCS(beta=10), HEADS[:1], (7,))
     hand.t = 1
     assert "teacher" not in hand.download([0]).row(0)
@@ -220,8 +226,8 @@ def test_fixed_distance_is_relative_to_the_own_row() -> None:
     """D is divided by the row's own largest: in row 3 of the six, client 2 is at 3.45/4.21 = .819, in row 4 at
     3.45/4.23; with .818 only row 4 takes it. The global largest (4.23) would let both pass."""
     p3, p4 = (weights(PFedCS(beta=10, select="fixed", fixed=0.818), 1, k=k) for k in (3, 4))
-    assert float(candidates(row_distances(HEADS, 3)[[2]], "fixed", 0.818)) == 0
-    assert float(candidates(row_distances(HEADS, 4)[[2]], "fixed", 0.818)) == 1
+    assert float(candidates(row_distances(HEADS, torch.tensor([3]))[0][[2]], "fixed", 0.818)) == 0
+    assert float(candidates(row_distances(HEADS, torch.tensor([4]))[0][[2]], "fixed", 0.818)) == 1
     close([p3.sum(), p4.sum()], [1, 1], 1e-12)
 
 
@@ -379,7 +385,10 @@ def test_mixture_of_normals_agrees_with_an_independent_one() -> None:
 def test_mixture_is_deterministic_and_free_of_seeds() -> None:
     """The same heads give the same weights in every call and for every seed of the run; only "random" draws."""
     hand = server(PFedCS(beta=10))
-    a, b = (hand.method.mixture(hand.server, hand.at("x", range(6), 3).but(seed=s), 0, torch.arange(6)) for s in (0, 7))
+    a, b = (
+        hand.method.mixture(hand.server, hand.at("x", range(6), 3).but(seed=s), torch.tensor([0]), torch.arange(6))
+        for s in (0, 7)
+    )
     assert torch.equal(a, b)
 
 

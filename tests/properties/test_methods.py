@@ -7,15 +7,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from fedkin.core import Bundle, Method, Recipe, to_all, to_each
+from fedkin.core import Bundle, Data, Method, Net, Recipe, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
+from fedkin.functional.affinity import affinity
 from fedkin.functional.collaboration import candidates, row_distances, threshold
 from fedkin.functional.grouping import lloyd, nearest, two_means
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FedProx, Local, PFedCS
 from fedkin.methods.cfic import even_cohort, label_feature
-from fedkin.methods.dapfl import affinity
 from toys import ByHand, blobs, close, copies, mlp, plane_net, vector_net
 
 FEW = settings(max_examples=25, deadline=None)
@@ -72,6 +73,25 @@ def test_affinity_is_symmetric_and_bounded(counts: list[list[int]]) -> None:
     assert float(c.max()) <= 3 + 1e-9
 
 
+@settings(max_examples=150, deadline=None)
+@given(counts=tables, seed=seeds, single=st.sampled_from(["floor", "formula"]), first=st.integers(1, 6))
+def test_a_cohort_has_its_part_of_the_affinity_of_all(
+    counts: list[list[int]], seed: int, single: str, first: int
+) -> None:
+    """Clients that join in two lots and take part in part: the same entries, floor included, as the matrix of all has
+    in these rows and columns; that matrix is never made."""
+    data = [
+        Data(torch.zeros(sum(row), 4), torch.arange(len(row)).repeat_interleave(torch.tensor(row))) for row in counts
+    ]
+    net = Net(lambda: nn.Sequential(nn.Linear(4, len(counts[0]))), (4,), len(counts[0]))
+    hand = ByHand(DAPFL(single=single), net, data, present=min(first, len(data)))
+    if first < len(data):
+        hand.join(len(data))
+    ids = shuffled(seed, len(data))[: 1 + seed % len(data)].sort().values
+    got = hand.method.affinity(hand.server, hand.at("distribute", ids.tolist()))
+    close(got, affinity(torch.tensor(counts), single=single)[ids][:, ids], 1e-12)
+
+
 @FEW
 @given(counts=tables, seed=seeds)
 def test_affinity_does_not_depend_on_the_names_of_classes(counts: list[list[int]], seed: int) -> None:
@@ -90,7 +110,8 @@ def pfedcs_weights(heads: torch.Tensor, sizes: list[int], k: int, t: int, **opti
     method = PFedCS(beta=10, **options)
     hand = ByHand(method, plane_net(), [copies([0.0, 0.0], n) for n in sizes], total=20)
     hand.server = hand.server.but(heads=heads, uploaded=torch.ones(len(sizes), dtype=torch.int64))
-    return method.mixture(hand.server, hand.at("distribute", range(len(sizes)), t), k, torch.arange(len(sizes)))
+    r = hand.at("distribute", range(len(sizes)), t)
+    return method.mixture(hand.server, r, torch.tensor([k]), torch.arange(len(sizes)))[0]
 
 
 @FEW
@@ -150,7 +171,7 @@ def test_scaling_all_classifiers_changes_nothing(sizes: list[int], seed: int, t:
 def test_somebody_is_always_within_the_threshold(seed: int, n: int, t: int) -> None:
     """tau lies between the least and the mean distance, so the nearest passes; by two-means and Ward it is a
     candidate."""
-    d = row_distances(draw(seed, n + 1, 4), 0)[1:]
+    d = row_distances(draw(seed, n + 1, 4), torch.tensor([0]))[0][1:]
     tau = threshold(d, t, 10)
     assert float(d.min()) <= tau <= float(d.mean()) + 1e-15
     for rule in ("kmeans", "hier"):

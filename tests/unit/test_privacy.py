@@ -14,12 +14,12 @@ import pytest
 import fedkin
 from fedkin.comparison import Plan, compare
 from fedkin.config import DataSettings, RunSettings, read_toml, settings_from
-from fedkin.core import Bundle, Client, ConfigError, Download, ModelError, Recipe, Round, Train, Work, to_all
+from fedkin.core import ConfigError, ModelError, Recipe
 from fedkin.data import planted_groups
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
 from folders import assert_same_run
-from toys import mlp, mlp_with_batchnorm
+from toys import Averaging, mlp, mlp_with_batchnorm
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
 HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
@@ -37,21 +37,8 @@ def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
 
 
 @dataclass(frozen=True)
-class Own(fedkin.Method):
+class Own(Averaging, fedkin.Method):
     """Somebody's own: FedAvg, but it does not say what it tells beside models."""
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Download:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 # ---- the accountant ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.runner import Result, resume, run_settings
 from folders import FILES, content, lines_in, records, small
+from toys import Averaging
 
 RECIPE = Recipe(steps=2, batch=5, lr=0.1)
 
@@ -54,6 +55,18 @@ def test_a_run_does_not_depend_on_its_engine(method: Method, engine: Any) -> Non
     how: dict[str, Any] = {"dropout": 0.2, "join_late": "1@3", "seed": 3}
 
     assert_same(play(method, federation, **how), play(method, federation, engine=engine, **how))
+
+
+@pytest.mark.parametrize("method", [DAPFL(), CAM(inner=IFCA(clusters=2))], ids=["da-pfl", "ifca-cam"])
+def test_a_run_on_stacks_is_the_loops_to_float_tolerance(method: Method) -> None:
+    """engine="stacked" gives the same cohorts, bytes and predictions, and models that differ by rounding."""
+    federation = planted()
+    how: dict[str, Any] = {"dropout": 0.2, "join_late": "1@3", "seed": 3}
+    a, b = play(method, federation, **how), play(method, federation, engine="stacked", **how)
+    assert [line["cohort"] for line in a.rounds] == [line["cohort"] for line in b.rounds]
+    assert a.final["accuracy"] == pytest.approx(b.final["accuracy"])
+    for name, t in a.server.state.items():
+        torch.testing.assert_close(t, b.server.state[name], rtol=1e-5, atol=1e-5)
 
 
 def test_engines_by_name_agree() -> None:
@@ -301,7 +314,7 @@ def test_a_module_starts_from_its_values() -> None:
 
 
 @dataclass(frozen=True)
-class Kept(Method):
+class Kept(Averaging, Method):
     """FedAvg that shows what a run starts from."""
 
     seen: list[torch.Tensor]
@@ -309,16 +322,6 @@ class Kept(Method):
     def init(self, r: Round) -> Bundle:
         self.seen.append(r.w0)
         return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Any:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 def test_a_factory_starts_from_the_seed() -> None:
@@ -393,25 +396,16 @@ def halved(w: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Scaled(Method):
+class Scaled(Averaging, Method):
     """FedAvg with a function as a hyperparameter, which no file can hold."""
 
     scale: Any = halved
     among: tuple[int | None, ...] = (1, None)
 
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Any:
-        return to_all(model=s.model)
-
     def client_update(self, c: Client) -> Work:
         w = yield Train(c.received.model)
         c.state = Bundle(rounds=c.state.get("rounds", torch.tensor(0)) + 1)
         return Bundle(model=self.scale(w))
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 def test_a_method_of_ones_own_is_written_down(tmp_path: Path) -> None:
@@ -500,7 +494,7 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
         ({"dropout": float("nan")}, "dropout"),
         ({"join_late": "soon"}, "join_late must look like 3@50.*'soon'"),
         ({"join_late": "6@2"}, "6 of 6 clients"),
-        ({"engine": "cluster"}, "unknown engine 'cluster'; there are workers and loop"),
+        ({"engine": "cluster"}, "unknown engine 'cluster'; there are auto, workers, loop, stacked"),
         ({"engine": "workers", "workers": -1}, "workers must be 0 .* got -1"),
     ],
     ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),
@@ -531,11 +525,8 @@ def test_client_code_that_fails_is_named() -> None:
 
 
 @dataclass(frozen=True)
-class Failing(Method):
+class Failing(Averaging, Method):
     """FedAvg whose client 2 fails in round 3."""
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0, round=torch.tensor(0))
 
     def distribute(self, s: Bundle, r: Round) -> Any:
         return to_all(model=s.model, round=torch.tensor(r.index))
@@ -545,6 +536,3 @@ class Failing(Method):
             1 / 0  # noqa: B018 - the fault that is looked for
         w = yield Train(c.received.model)
         return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return s.but(model=r.mean(up.model))

@@ -180,6 +180,7 @@ def _finish(result: Result, show: Show) -> int:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
         screen.table(tables.final_table(run))
+        screen.say(f"computed by {run.summary['computed']}")
         if "privacy" in run.summary:
             screen.say(f"privacy of {sentence(run.summary['privacy'])}")
         if show.reach is not None:

@@ -75,9 +75,9 @@ def submit_command(args: list[str]) -> int:
 
 def _submitted(settings: Settings, folder: Path, link: Control, asked: Submission, nodes: int | None = None) -> int:
     former = _time_of(folder / "report.html")
-    number = submit(settings, folder, link.home, nodes)
-    ray = " --ray" if asked.ray else ""
-    screen.say(f"run {number} is on its way; its folder is {folder}. Go on after a fault: fedkin submit {folder}{ray}")
+    number = submit(settings, folder, link, nodes)
+    at = " --ray" if asked.ray else "" if asked.link == Submission.link else f" --link {asked.link}"
+    screen.say(f"run {number} is on its way; its folder is {folder}. Go on after a fault: fedkin submit {folder}{at}")
     if asked.detach:
         return 0
 

@@ -17,7 +17,7 @@ from fedkin.core.net import Net
 from fedkin.core.robust import Rule
 from fedkin.core.samples import Batch, Data
 from fedkin.core.sides import Client, Roster, Round
-from fedkin.core.train import Recipe, Train, cross_entropy, stackable
+from fedkin.core.train import Recipe, Train, cross_entropy, head_loss, stackable
 
 __all__ = [
     "Batch",
@@ -45,6 +45,7 @@ __all__ = [
     "cross_entropy",
     "finish",
     "first",
+    "head_loss",
     "ready",
     "stack",
     "stackable",

@@ -129,6 +129,15 @@ class Net:
         return self._spans[: self._n_params]
 
     # ---- for engines ------------------------------------------------------------------------------------------
+    @property
+    def module(self) -> nn.Module:
+        """The torch module, for its structure: what its parameters hold is what the last call put there."""
+        return self._module
+
+    def places(self) -> dict[str, tuple[slice, torch.Size]]:
+        """Where each parameter and buffer lies in a flat vector, and its shape, by name."""
+        return {n: (span, shape) for n, span, shape in zip(self.names, self._spans, self._shapes, strict=True)}
+
     def training(self, only: slice | None = None) -> Net:
         """This network in train mode; parameters outside ``only`` stand still and their modules run in eval mode."""
         view = copy.copy(self)
@@ -147,9 +156,12 @@ class Net:
 
     def layout(self, x: Tensor) -> Tensor:
         """``x`` in the memory layout this network is fastest on."""
-        if self.channels_last and x.dim() == 4:
-            return x.contiguous(memory_format=torch.channels_last)
-        return x.contiguous()
+        return nhwc(x) if self.channels_last and x.dim() == 4 else x.contiguous()
+
+    def release(self) -> None:
+        """Lets go of the tensors of the last pass, whose memory would stay taken until the next."""
+        self._seen.clear()
+        self._load(self._w0)
 
     # ---- inside -----------------------------------------------------------------------------------------------
     def _still(self) -> Net:
@@ -222,10 +234,21 @@ class Net:
             if x.dim() != 4:
                 return False
             try:
-                self(self._w0, x.contiguous(memory_format=torch.channels_last))
+                self(self._w0, nhwc(x))
             except RuntimeError:
                 return False
             return True
+
+
+def nhwc(x: Tensor) -> Tensor:
+    """Images ``[n, C, H, W]`` with channels innermost in memory.
+
+    With one channel torch takes either order for both, and would go on in the slower one: strides are set here.
+    """
+    if x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
+        return x
+    n, c, h, w = x.shape
+    return torch.empty(n, h, w, c, dtype=x.dtype, device=x.device).permute(0, 3, 1, 2).copy_(x)
 
 
 def _slots(module: nn.Module, tensor: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:

@@ -152,18 +152,20 @@ def _trimmed(values: Tensor, w: Tensor, cut: float) -> Tensor:
 
 def _selected(weights: Tensor, rows: Tensor, share: float) -> Tensor:
     """The weights ``[a, m]`` of the rows that Multi-Krum keeps, each row of weights summing to 1 again."""
-    d = algebra.squared_distances(rows, around="median")
-    out = weights.clone()
-    for i, w in enumerate(weights):
-        there = (w > 0).nonzero().flatten()
-        m = len(there)
+    d, order = algebra.squared_distances(rows, around="median").fill_diagonal_(math.inf).sort(1)
+    taking, mine = (weights > 0).unique(dim=0, return_inverse=True)  # one sort serves all who take part in any of them
+    bad = torch.zeros_like(taking)
+    for i, there in enumerate(taking):
+        m = int(there.sum())
         f = min(math.floor(share * m + 1e-9), (m - 3) // 2)
         if f <= 0:
             continue
-        own = d[there][:, there].fill_diagonal_(math.inf)
-        score = own.sort(1).values[:, : m - f - 2].sum(1)
-        worst = float(score.sort().values[m - f - 1])
-        out[i, there[score > worst * (1 + _TIE)]] = 0
+        near = there[order]
+        near &= near.cumsum(1, dtype=torch.int32) <= m - f - 2
+        score = torch.where(near, d, 0.0).sum(1)
+        worst = float(score[there].sort().values[m - f - 1])
+        bad[i] = score > worst * (1 + _TIE)
+    out = weights.masked_fill(bad[mine], 0.0)
     return out / out.sum(1, keepdim=True).clamp(min=1e-300)
 
 
@@ -177,11 +179,10 @@ def _bounded(weights: Tensor, rows: Tensor, factor: float) -> Tensor:
         x, c = x - middle, c - middle
         squares += x.square().sum(1) + c.square().sum(1, keepdim=True) - 2 * c @ x.T
     length = squares.clamp(min=0).sqrt()
-    lengths, order = length.sort(1)
     total = weights.sum(1)
-    bound = torch.zeros(len(weights), dtype=torch.float64)
-    for i in total.nonzero().flatten().tolist():
-        bound[i] = factor * _medians(lengths[i][:, None], weights[i][order[i]][:, None])[0]
+    bound, some = torch.zeros_like(total), total > 0
+    lengths, order = length[some].T.sort(0)  # a column for each row of weights
+    bound[some] = factor * _medians(lengths, weights[some].T.gather(0, order))
     scale = torch.where(length > bound[:, None], bound[:, None] / length.clamp(min=1e-300), 1.0)
     part = weights * scale
     out = rows.new_empty(centre.shape)

@@ -6,14 +6,22 @@ run can keep banks that are too large for the memory in files (`kept_by`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, Protocol
+from functools import cache, partial
+from itertools import islice
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
+
+_WORTH = 1 << 19  # elements from which on a sum is shared out over the cores: a millisecond of work
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
 _WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
 ROWS = 256
@@ -27,6 +35,42 @@ def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
         yield slice(start, min(start + width, rows.shape[1]))
 
 
+def side_by_side(f: Callable[[slice], T], spans: Iterable[slice], elements: int) -> Iterator[T]:
+    """``f`` of every span, in their order; on as many cores as there are, if there is enough to do.
+
+    Each call computes on one core, so results do not depend on how many there are. Nothing is gained where torch itself
+    uses several threads, and in a process that trains clients the other cores are busy.
+    """
+    if elements < _WORTH or _cores() == 1 or torch.get_num_threads() > 1:
+        yield from map(f, spans)
+        return
+    todo, pool = iter(spans), _pool()
+    while group := list(islice(todo, _cores())):
+        yield from pool.map(f, group)
+
+
+_ALONE: list[bool] = []
+
+
+def _forked() -> None:
+    _ALONE.append(True)  # threads do not come along with a fork
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_cores(), "rows")
+
+
+def _cores() -> int:
+    if _ALONE:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type.
 
@@ -35,8 +79,11 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
     if rows.shape[0] <= ROWS:
-        for block in blocks(rows):
+
+        def one(block: slice) -> None:
             out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
+
+        deque(side_by_side(one, blocks(rows), rows.numel()), 0)
         return out
     for start in range(0, len(w), ROWS):
         some = w[start : start + ROWS]
@@ -50,9 +97,12 @@ def _mixed(w: Tensor, rows: Tensor) -> Tensor:
     for start in range(0, rows.shape[0], ROWS):
         mine, some = w[:, start : start + ROWS], rows[start : start + ROWS]
         if bool(mine.any()):
-            for block in blocks(some):
-                total[:, block] += mine @ some[:, block].double()
+            deque(side_by_side(partial(_add_mixed, total, mine, some), blocks(some), some.numel()), 0)
     return total
+
+
+def _add_mixed(total: Tensor, w: Tensor, rows: Tensor, block: slice) -> None:
+    total[:, block] += w @ rows[:, block].double()
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
@@ -84,9 +134,13 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
 def gram(rows: Tensor) -> Tensor:
     """Inner products of all pairs of ``rows [m, P]``, float64 ``[m, m]``."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for block in blocks(rows):
+
+    def one(block: slice) -> Tensor:
         x = rows[:, block].double()
-        out += x @ x.T
+        return x @ x.T
+
+    for part in side_by_side(one, blocks(rows), rows.numel()):
+        out += part
     return out
 
 
@@ -105,10 +159,14 @@ def squared_distances(rows: Tensor, *, exact: bool = False, around: Literal["mea
         x = rows.double()
         return torch.stack([(x - x[i]).square().sum(1) for i in range(m)])
     gram = torch.zeros(m, m, dtype=torch.float64)
-    for block in blocks(rows):
+
+    def one(block: slice) -> Tensor:
         x = rows[:, block].double()
         x -= x.mean(0) if around == "mean" else x.median(0).values
-        gram += x @ x.T
+        return x @ x.T
+
+    for part in side_by_side(one, blocks(rows), rows.numel()):
+        gram += part
     norm = gram.diagonal()
     return (norm[:, None] + norm[None] - 2 * gram).clamp_(min=0).fill_diagonal_(0)
 

@@ -97,10 +97,10 @@ class Client:
         )
 
 
-def chunked(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``f`` over ``x`` in chunks, without gradient."""
+def chunked(f: Callable[[Tensor], Tensor], x: Tensor, size: int = _CHUNK) -> Tensor:
+    """``f`` over ``x`` in chunks of so many samples, without gradient."""
     with torch.no_grad():
-        return torch.cat([f(part) for part in x.split(_CHUNK)]) if len(x) else f(x)
+        return torch.cat([f(part) for part in x.split(size)]) if len(x) else f(x)
 
 
 @dataclass(frozen=True)

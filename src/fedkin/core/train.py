@@ -29,6 +29,11 @@ def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return F.cross_entropy(logits, batch.y)
 
 
+def head_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """Mean cross-entropy of the classifier ``v [H]`` on stored features ``aux.z [B, d]``."""
+    return F.cross_entropy(net.classify(v, aux.z), batch.y)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How clients train when a method does not say otherwise: plain SGD, a new optimiser in every round."""

@@ -1,6 +1,7 @@
 """How methods are carried out: the round loop, transports and engines."""
 
 from fedkin.engines.attacks import Attack
+from fedkin.engines.choice import choose, gradients
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
 from fedkin.engines.needs import Needs, needs
@@ -9,6 +10,8 @@ from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
 from fedkin.engines.rounds import Message, Report, Server, Transport, begin, hand_over, rounds
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
+from fedkin.engines.stacked import Stacked
+from fedkin.engines.steps import Gradient
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
 from fedkin.engines.workers import Workers
 
@@ -16,6 +19,7 @@ __all__ = [
     "Answer",
     "Attack",
     "Engine",
+    "Gradient",
     "Job",
     "KeyedCounts",
     "Loop",
@@ -27,12 +31,15 @@ __all__ = [
     "Server",
     "Session",
     "Simulation",
+    "Stacked",
     "Task",
     "Transport",
     "Workers",
     "begin",
     "chance_of_dropout",
+    "choose",
     "drive",
+    "gradients",
     "hand_over",
     "join_rounds",
     "lockstep",

@@ -52,7 +52,8 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
         if t.shape != like.shape or t.dtype != like.dtype:
             return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
         if t.is_floating_point() and t.numel():
-            largest = float(t.abs().max())  # NaN wins every max
+            least, most = torch.aminmax(t)  # in one pass; NaN wins both
+            largest = max(-float(least), float(most))
             if not largest <= bound:
                 return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
     return None

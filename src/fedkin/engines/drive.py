@@ -37,7 +37,7 @@ def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
         else:
             done[i] = check_tensors(work, "client code must return")
     while waiting:
-        asked = [(i, request) for i, wanted in waiting.items() for request in _requests(wanted)]
+        asked = [(i, request) for i, wanted in waiting.items() for request in requests_of(wanted)]
         trained = iter(train(asked))
         step, waiting = waiting, {}
         for i, wanted in step.items():
@@ -75,7 +75,12 @@ def _advance(
         done[i] = check_tensors(end.value, "client code must return")
 
 
-def _requests(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:
+def requests_of(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:
+    """What a client program asks for at once.
+
+    Raises:
+        MethodError: it yielded something else than it may.
+    """
     found = wanted if isinstance(wanted, tuple) else (wanted,)
     for request in found:
         if not isinstance(request, Train):

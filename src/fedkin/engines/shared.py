@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,13 +16,17 @@ _ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the las
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies: its offset in the slab, or its bytes where the slab had no room."""
+    """Where a tensor lies: its offset in the slab, or its bytes where the slab had no room.
+
+    ``common``: the offset is one in another slab, which holds what many bundles have in common.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     raw: bytes | None
+    common: bool = False
 
 
 class Slab:
@@ -31,10 +36,19 @@ class Slab:
         self._map = mmap.mmap(-1, nbytes)
         self.size = nbytes
 
-    def write(self, bundle: Bundle, start: int, stop: int) -> tuple[list[Entry], int]:
-        """Puts a bundle between two offsets; gives its entries and the first free offset."""
+    def write(
+        self, bundle: Bundle, start: int, stop: int, common: Mapping[int, Entry] | None = None
+    ) -> tuple[list[Entry], int]:
+        """Puts a bundle between two offsets; gives its entries and the first free offset.
+
+        Args:
+            common: entries of tensors, by ``id``, that lie in another slab and need not be written.
+        """
         entries = []
         for name, t in bundle.items():
+            if common and id(t) in common:
+                entries.append(common[id(t)]._replace(name=name))
+                continue
             t = t.detach().contiguous()
             nbytes = t.numel() * t.element_size()
             shape, dtype = tuple(t.shape), str(t.dtype).removeprefix("torch.")
@@ -48,9 +62,26 @@ class Slab:
             start += -(-nbytes // _ALIGN) * _ALIGN
         return entries, start
 
-    def read(self, entries: list[Entry]) -> Bundle:
-        """The bundle of these entries; tensors in the slab are views, valid until it is written again."""
-        return Bundle({e.name: self._view(e) if e.raw is None else _unpack(e) for e in entries})
+    def share(self, bundles: Iterable[Bundle]) -> dict[int, Entry]:
+        """Puts the larger tensors that several bundles hold, each once; their entries by ``id``."""
+        held: dict[int, Tensor] = {}
+        often: dict[int, Tensor] = {}
+        for bundle in bundles:
+            for t in bundle.values():
+                if id(t) in held:
+                    often[id(t)] = t
+                held[id(t)] = t
+        start, found = 0, dict[int, Entry]()
+        for key, t in often.items():
+            if start + t.numel() * t.element_size() <= self.size:
+                (entry,), start = self.write(Bundle(shared=t), start, self.size)
+                found[key] = entry._replace(common=True)
+        return found
+
+    def read(self, entries: list[Entry], common: Slab | None = None) -> Bundle:
+        """The bundle of these entries; tensors in a slab are views, valid until it is written again."""
+        places = {e.name: self if not e.common or common is None else common for e in entries}
+        return Bundle({e.name: places[e.name]._view(e) if e.raw is None else _unpack(e) for e in entries})
 
     def _view(self, e: Entry) -> Tensor:
         count = 1

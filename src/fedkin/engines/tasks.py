@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train
+from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
 from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
 from fedkin.engines.noise import Hidden
 from fedkin.engines.private import Private, PrivateSteps
+from fedkin.engines.steps import Gradient
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
 Told = Callable[[int, Tensor], Tensor]
@@ -46,6 +48,7 @@ class Job:
     Attributes:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
         private: local training hides single samples.
+        gradient: how gradients are found, see `fedkin.engines.steps`.
     """
 
     method: Method
@@ -55,6 +58,7 @@ class Job:
     seed: int
     told: Told | None = None
     private: Private | None = None
+    gradient: Gradient = "auto"
 
 
 @dataclass(frozen=True)
@@ -106,35 +110,132 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
     Raises:
         ClientError: client code failed; it names step, client and round.
     """
-    shard = job.shards[task.client]
-    recipe = _recipe_of(job.recipe, task.round)
-    client = Client(
-        id=task.client,
-        data=Data(job.net.layout(shard.train.x), shard.train.y),
-        validation=Data(job.net.layout(shard.validation.x), shard.validation.y),
-        net=job.net,
-        recipe=recipe,
-        received=_aligned(task.received),
-        state=_aligned(task.state),
-        seed=job.seed,
-        round=task.round,
-        group=int(getattr(shard, "group", -1)),
-    )
-    trainer = _Counted(job, task, client, train)
+    turn = Turn(job, task)
     before = torch.random.get_rng_state()
     try:
-        reply = _STEPS[task.step](job, client, shard, trainer)
-        check_tensors(reply, "client code must return")
-        check_tensors(client.state, "c.state must be")
+        with named(task):
+            reply = drive(turn.program(), lambda request: turn.train(request, turn.draws(request), train))
+    finally:
+        torch.random.set_rng_state(before)
+    return turn.answer(reply)
+
+
+@contextmanager
+def named(task: Task) -> Iterator[None]:
+    """Errors of client code inside come out with step, client and round.
+
+    Raises:
+        ClientError: instead of any other error than those that fedkin raises on purpose.
+    """
+    try:
+        yield
+    except ClientError:
+        raise
     except MethodError as e:
         raise ClientError(task.step, task.client, task.round, str(e)) from e
     except FedkinError:  # a setting or a network that cannot be used, which only a client's data show
         raise
     except Exception as e:
         raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e
-    finally:
-        torch.random.set_rng_state(before)
-    return Answer(task.client, reply, client.state, trainer.seconds, trainer.spent)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What one request draws by: the same numbers however often it is asked.
+
+    Attributes:
+        noise: seed of the draws inside a network (dropout).
+        private: the steps of private training.
+    """
+
+    seed: int
+    stream: tuple[int | str, ...]
+    private: PrivateSteps | None = None
+
+    @property
+    def noise(self) -> int:
+        return key(self.seed, "noise", *self.stream)
+
+    def rng(self) -> torch.Generator:
+        """A new generator for the order of the samples."""
+        return generator(self.seed, "batches", *self.stream)
+
+
+class Turn:
+    """One client's step under way: the client, its program, and its requests numbered as they come.
+
+    Attributes:
+        client: what client code sees.
+        seconds: spent in local training so far.
+        spent: private training: steps taken at each sampling rate.
+    """
+
+    def __init__(self, job: Job, task: Task) -> None:
+        self.job, self.task, self.shard = job, task, job.shards[task.client]
+        self.client = self.seat(
+            id=task.client,
+            data=Data(job.net.layout(self.shard.train.x), self.shard.train.y),
+            validation=Data(job.net.layout(self.shard.validation.x), self.shard.validation.y),
+            net=job.net,
+            recipe=_recipe_of(job.recipe, task.round),
+            received=_aligned(task.received),
+            state=_aligned(task.state),
+            seed=job.seed,
+            round=task.round,
+            group=int(getattr(self.shard, "group", -1)),
+        )
+        self.seconds, self.spent = 0.0, dict[float, int]()
+        self._count = 0
+
+    def seat(self, **known: Any) -> Client:
+        """The client; an engine may give one that computes elsewhere."""
+        return Client(**known)
+
+    def guesses(self, b: Bundle, data: Data) -> Tensor:
+        """The class that the method predicts for each sample, ``[n]``, n > 0."""
+        net, method = self.job.net, self.job.method
+        return chunked(lambda x: method.predict(net, b, x), net.layout(data.x)).argmax(1)
+
+    def program(self) -> Work:
+        """The step, asking for training as client code does; its end is what leaves the client.
+
+        Raises:
+            MethodError: client code returned or kept something else than it may.
+        """
+        found = _STEPS[self.task.step](self)
+        reply = (yield from found) if isinstance(found, Generator) else found
+        check_tensors(reply, "client code must return")
+        check_tensors(self.client.state, "c.state must be")
+        return reply
+
+    def draws(self, request: Train) -> Draws:
+        """What the next request draws by: numbers of its own, or those of another if it asks for the same batches, so
+        that a request's batches depend on nothing before it."""
+        number = self._count if request.batches is None else request.batches
+        step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
+        stream = (step, self.task.round, self.task.client, number)
+        private = None
+        if self.job.private is not None:  # by its count, never the number: no noise may be used twice
+            private = self.job.private.steps(self.job.seed, *stream[:-1], self._count)
+        self._count += 1
+        return Draws(self.job.seed, stream, private)
+
+    def train(self, request: Train, draws: Draws, train: Trainer) -> Tensor:
+        """The trained vector ``[P]``; leaves torch's global generator changed."""
+        # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
+        torch.default_generator.manual_seed(draws.noise)
+        started = time.perf_counter()
+        c, private = self.client, draws.private
+        if private is None:
+            w = train(request, c.data, c.net, c.recipe, draws.rng())
+        else:
+            w = train(request, c.data, c.net, c.recipe, draws.rng(), private)
+            self.spent[private.rate] = self.spent.get(private.rate, 0) + private.taken
+        self.seconds += time.perf_counter() - started
+        return w
+
+    def answer(self, reply: Bundle) -> Answer:
+        return Answer(self.task.client, reply, self.client.state, self.seconds, self.spent)
 
 
 def _aligned(bundle: Bundle) -> Bundle:
@@ -146,88 +247,61 @@ def _aligned(bundle: Bundle) -> Bundle:
     return Bundle({name: t if t.data_ptr() % 64 == 0 else t.clone() for name, t in bundle.items()})
 
 
-class _Counted:
-    """Trains with a generator of its own per request, or that of another if it asks for the same batches, so that a
-    request's batches depend on nothing before it."""
-
-    def __init__(self, job: Job, task: Task, client: Client, train: Trainer) -> None:
-        self.job, self.task, self.client, self.train = job, task, client, train
-        self.count, self.seconds, self.spent = 0, 0.0, dict[float, int]()
-
-    def __call__(self, request: Train) -> Tensor:
-        number = self.count if request.batches is None else request.batches
-        step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
-        stream = (step, self.task.round, self.task.client, number)
-        private = None
-        if self.job.private is not None:  # by its count, never the number: no noise may be used twice
-            private = self.job.private.steps(self.job.seed, *stream[:-1], self.count)
-        self.count += 1
-        # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
-        torch.default_generator.manual_seed(key(self.job.seed, "noise", *stream))
-        started = time.perf_counter()
-        c = self.client
-        rng = generator(self.job.seed, "batches", *stream)
-        if private is None:
-            w = self.train(request, c.data, c.net, c.recipe, rng)
-        else:
-            w = self.train(request, c.data, c.net, c.recipe, rng, private)
-            self.spent[private.rate] = self.spent.get(private.rate, 0) + private.taken
-        self.seconds += time.perf_counter() - started
-        return w
-
-
 def _recipe_of(recipe: Recipe, round: int) -> Recipe:
     if recipe.lr_decay == 1.0:
         return recipe
     return Recipe(**{**recipe.__dict__, "lr": recipe.lr * recipe.lr_decay ** max(0, round - 1)})
 
 
-def _describe(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
-    size = torch.tensor(len(shard.train))
+def _describe(turn: Turn) -> Bundle:
+    job, client = turn.job, turn.client
+    size = torch.tensor(len(turn.shard.train))
     if job.told is not None:
         told, hidden = job.told(client.id, client.counts()), Hidden()
         client = replace(client, data=hidden, validation=hidden, group=-1, told=told)
     return Bundle(size=size, **job.method.describe(client))
 
 
-def _survey(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
-    return job.method.answer(client)
+def _survey(turn: Turn) -> Bundle:
+    return turn.job.method.answer(turn.client)
 
 
-def _update(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
-    return drive(job.method.client_update(client), train)
+def _update(turn: Turn) -> Work:
+    return turn.job.method.client_update(turn.client)
 
 
-def _evaluate(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+def _evaluate(turn: Turn) -> Work:
     """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; and the class counts.
 
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on.
     """
-    models = {"": drive(job.method.personalize(client), train)}
-    models |= {f"{name}.": b for name, b in job.method.views(client).items()}
+    method, client = turn.job.method, turn.client
+    found = method.personalize(client)
+    own = (yield from found) if isinstance(found, Generator) else found
+    models = {"": check_tensors(own, "client code must return")}
+    models |= {f"{name}.": b for name, b in method.views(client).items()}
     out = Bundle(counts=client.counts())
-    if "cluster" in models[""]:
-        out["cluster"] = models[""].cluster
+    if "cluster" in own:
+        out["cluster"] = own.cluster
     for name, b in models.items():
-        for part, data in (("test", shard.test), ("validation", shard.validation)):
-            out[name + part] = _confusion(job, b, data)
+        for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
+            out[name + part] = _confusion(turn, b, data)
     return out
 
 
-def _keep(job: Job, client: Client, shard: Shard, train: _Counted) -> Bundle:
+def _keep(turn: Turn) -> Work | Bundle:
     """What the client predicts with, for itself to keep."""
-    return drive(job.method.personalize(client), train)
+    return turn.job.method.personalize(turn.client)
 
 
-def _confusion(job: Job, b: Bundle, data: Data) -> Tensor:
-    c = job.net.classes
+def _confusion(turn: Turn, b: Bundle, data: Data) -> Tensor:
+    c = turn.job.net.classes
     if len(data) == 0:
         return torch.zeros(c, c, dtype=torch.int64)
-    guessed = chunked(lambda x: job.method.predict(job.net, b, x), job.net.layout(data.x)).argmax(1)
-    return torch.bincount(data.y * c + guessed, minlength=c * c).view(c, c)
+    return torch.bincount(data.y * c + turn.guesses(b, data), minlength=c * c).view(c, c)
 
 
-_STEPS: dict[Step, Callable[[Job, Client, Shard, _Counted], Bundle]] = {
+_STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {
     "describe": _describe,
     "survey": _survey,
     "update": _update,

@@ -20,9 +20,9 @@ from multiprocessing.context import ForkProcess
 import torch
 
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import trainer
 from fedkin.engines.shared import Entry, Slab, slab_bytes
-from fedkin.engines.tasks import Answer, Job, Task, perform
+from fedkin.engines.tasks import Answer, Job, Step, Task, perform
 
 _Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
 
@@ -68,16 +68,19 @@ class _Worker:
 
 class WorkersSession:
     def __init__(self, job: Job, number: int) -> None:
-        self._job, self._workers = job, list[_Worker]()
+        self._job, self._workers, self._shared = job, list[_Worker](), dict[int, Entry]()
         number = max(1, min(number, len(job.shards)))
         size = slab_bytes(number)
         context = multiprocessing.get_context("fork")
+        self._common = Slab(size)  # what all tasks of a map have in common: a global model is written once
         try:
             for _ in range(number):
                 here, there = context.Pipe()
                 pipes = [w.pipe for w in self._workers] + [here]
                 tasks, answers = Slab(size), Slab(size)
-                process = context.Process(target=_main, args=(job, there, pipes, tasks, answers), daemon=True)
+                process = context.Process(
+                    target=_main, args=(job, there, pipes, tasks, answers, self._common), daemon=True
+                )
                 with warnings.catch_warnings():  # Python warns on fork with threads; children use none
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
@@ -92,6 +95,7 @@ class WorkersSession:
         if not self._workers or any(w.open for w in self._workers):
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
         todo = deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train)))
+        self._shared = self._common.share(task.received for task in tasks)
         # one task per worker, then a second one each to work on while the first answer is read
         for _ in range(2):
             for w in self._workers:
@@ -120,13 +124,14 @@ class WorkersSession:
 
     def _takes(self, w: _Worker, task: Task) -> bool:
         """Whether a worker may be sent this now: it has two tasks at most, the second if it cannot block the pipe."""
-        room = w.tasks.size // 2 - 64 * (len(task.received) + len(task.state))
-        return not w.open or (len(w.open) == 1 and task.received.nbytes + task.state.nbytes < room)
+        own = [t for t in task.received.values() if id(t) not in self._shared] + list(task.state.values())
+        room = w.tasks.size // 2 - 64 * len(own)
+        return not w.open or (len(w.open) == 1 and sum(t.numel() * t.element_size() for t in own) < room)
 
     def _send(self, w: _Worker, task: Task) -> None:
         half = w.tasks.size // 2
         start = half * (w.sent % 2)
-        received, free = w.tasks.write(task.received, start, start + half)
+        received, free = w.tasks.write(task.received, start, start + half, self._shared)
         state, _ = w.tasks.write(task.state, free, start + half)
         w.sent += 1
         assert w.open is not None
@@ -157,7 +162,7 @@ class WorkersSession:
         )
 
 
-def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, answers: Slab) -> None:
+def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, answers: Slab, common: Slab) -> None:
     """A worker's life: one task after another until the pipe says stop or its other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
@@ -175,7 +180,7 @@ def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, ans
         start = half * (done % 2)
         done += 1
         with contextlib.suppress(BrokenPipeError):
-            pipe.send(_work(job, message, tasks, answers, start, start + half))
+            pipe.send(_work(job, message, tasks, common, answers, start, start + half))
 
 
 def _error(failure: _Failure, task: Task) -> FedkinError:
@@ -192,10 +197,18 @@ def _error(failure: _Failure, task: Task) -> FedkinError:
 _Reply = tuple[_Failure | None, int, list[Entry], list[Entry], float, dict[float, int]]
 
 
-def _work(job: Job, message: tuple, tasks: Slab, answers: Slab, start: int, stop: int) -> _Reply:  # type: ignore[type-arg]
+def _work(
+    job: Job,
+    message: tuple[Step, int, int, list[Entry], list[Entry]],
+    tasks: Slab,
+    common: Slab,
+    answers: Slab,
+    start: int,
+    stop: int,
+) -> _Reply:
     step, client, round, received, state = message
     try:
-        answer = perform(job, Task(step, client, round, tasks.read(received), tasks.read(state)), sgd)
+        answer = perform(job, Task(step, client, round, tasks.read(received, common), tasks.read(state)), trainer(job))
     except ClientError as e:
         return (e.step, e.client, e.round, str(e).split(": ", 1)[1]), client, [], [], 0.0, {}
     except FedkinError as e:

@@ -6,19 +6,20 @@ import torch
 from torch import Tensor
 
 
-def attention(d: Tensor, others: Tensor, sigma: float, step: float) -> Tensor:
-    """FedAMP's weights float64 ``[m, m]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
+def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) -> Tensor:
+    """FedAMP's weights float64 ``[m, a]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
 
     The own weight is what the others leave; it is negative where ``step`` is larger than `largest_step`.
 
     Args:
-        d: squared distances ``[m, m]``.
-        others: bool ``[m, m]``, row i: whom client i may learn from; never itself.
+        d: squared distances of m models to a models, their own among them, ``[m, a]``.
+        others: bool ``[m, a]``, row i: whom client i may learn from; never itself.
+        me: int64 ``[m]``, the column of each client's own model.
         sigma: scale of distances, above 0.
         step: length of the gradient step (its factor of 2 is absorbed).
     """
     xi = step * _slope(d, others, sigma)
-    return xi + torch.diag(1 - xi.sum(1))
+    return xi.scatter_(1, me[:, None], 1 - xi.sum(1, keepdim=True))
 
 
 def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
@@ -32,13 +33,16 @@ def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
     return torch.where(others, torch.exp(-d.double() / sigma) / sigma, 0.0)
 
 
-def cosine_attention(cos: Tensor, others: Tensor, scale: float, own: Tensor) -> Tensor:
-    """HeurFedAMP's weights float64 ``[m, m]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
+def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
+    """HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
 
     A client with nobody to learn from keeps all of its own.
+
+    Args:
+        cos: cosines of m models with a models ``[m, a]``; others, me: as in `attention`.
     """
     anybody = others.any(1, keepdim=True)
     logits = torch.where(others, scale * cos.double(), -torch.inf)
     shares = torch.where(anybody, logits, 0.0).softmax(1)
-    kept = torch.where(anybody[:, 0], own.double(), 1.0)
-    return (1 - kept)[:, None] * shares + torch.diag(kept)
+    kept = torch.where(anybody, own.double()[:, None], 1.0)
+    return ((1 - kept) * shares).scatter_(1, me[:, None], kept)

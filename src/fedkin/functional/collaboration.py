@@ -6,67 +6,80 @@ import torch
 from torch import Tensor
 
 from fedkin.functional.grouping import two_gaussians, two_means, two_ward
+from fedkin.functional.pairs import differences_from
 
 
-def row_distances(heads: Tensor, k: int) -> Tensor:
-    """Squared distances of classifier k to all ``heads [a, H]``, divided by the largest; float64 ``[a]``.
+def row_distances(heads: Tensor, me: Tensor) -> Tensor:
+    """Squared distances of the classifiers ``me [m]`` to all ``heads [a, H]``, each row divided by its largest.
 
-    From differences: equal classifiers are at distance 0 exactly. All zero if all are equal.
+    Float64 ``[m, a]``. From differences: equal classifiers are at distance 0 exactly. All zero if all are equal.
     """
-    u = (heads.double() - heads[k].double()).square().sum(1)
-    largest = u.max()
-    return u / largest if largest > 0 else u
+    u = differences_from(heads, me, 2)
+    largest = u.max(1, keepdim=True).values
+    return torch.where(largest > 0, u / largest, u)
 
 
 def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
-    """The nearer of two groups of the others' distances ``d [a-1]``, bool ``[a-1]``; ``fixed``: those up to a distance.
+    """The nearer of two groups of the others' distances in every row ``d [..., n]``; ``fixed``: those up to a distance.
 
-    One other is a candidate; so are all if their distances are equal, or so nearly equal (within about 1e-3, the root
-    of the mixture's least variance) that a mixture of two finds nobody in its nearer half.
+    Bool ``[..., n]``. One other is a candidate; so are all if their distances are equal, or so nearly equal (within
+    about 1e-3, the root of the mixture's least variance) that a mixture of two finds nobody in its nearer half.
     """
     if rule == "fixed":
         return d <= fixed
-    everybody = torch.ones(len(d), dtype=torch.bool)
-    if len(d) < 2 or float(d.max() - d.min()) <= 1e-12 * max(1.0, float(d.max())):
-        return everybody
-    nearer = {"gmm": two_gaussians, "kmeans": two_means, "hier": two_ward}[rule](d)
-    return nearer if bool(nearer.any()) else everybody
+    if d.shape[-1] < 2 or d.numel() == 0:
+        return torch.ones_like(d, dtype=torch.bool)
+    rows = d.reshape(-1, d.shape[-1])
+    out = torch.ones_like(rows, dtype=torch.bool)
+    low, high = rows.aminmax(dim=1)
+    apart = high - low > 1e-12 * high.clamp(min=1)
+    nearer = {"gmm": two_gaussians, "kmeans": two_means, "hier": two_ward}[rule](rows[apart])
+    out[apart] = nearer | ~nearer.any(1, keepdim=True)
+    return out.reshape(d.shape)
 
 
-def threshold(d: Tensor, t: int, beta: int) -> float:
-    """Eq. 4: from the mean distance in round 1 down to the least in round beta, as a convex sum.
+def threshold(d: Tensor, t: int, beta: int) -> Tensor:
+    """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean in round 1 to the least in round beta, a convex sum.
 
     The printed form avg + (t/beta)(min - avg) is one rounding step below the minimum in every second case, and nobody
-    would pass it.
+    would pass it. 0 without others.
     """
-    if len(d) == 0:
-        return 0.0
+    if d.shape[-1] == 0:
+        return d.new_zeros(d.shape[:-1])
     r = min(1.0, t / beta)
-    return (1 - r) * float(d.mean()) + r * float(d.min())
+    return (1 - r) * d.mean(-1) + r * d.amin(-1)
 
 
-def customised_weights(d: Tensor, chosen: Tensor, k: int, sizes: Tensor, lam: float, reading: str) -> Tensor:
-    """Weights of all pooled classifiers in the customised one of client k, float64 ``[a]``, summing to 1 (Eqs. 6-8).
+def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam: float, reading: str) -> Tensor:
+    """Weights of all pooled classifiers in those customised for the clients ``me``, float64 ``[m, a]`` (Eqs. 6-8).
+
+    Rows sum to 1.
 
     Args:
-        d: relative distances to k ``[a]``, 0 at k.
-        chosen: the collaborators, bool ``[a]``, without k.
+        d: relative distances ``[m, a]``, 0 from a client to itself.
+        chosen: the collaborators of each, bool ``[m, a]``, without itself.
+        me: int64 ``[m]``, where each client's own classifier is.
         sizes: training samples ``[a]``.
         lam: similarity against size.
-        reading: "union" (collaborators and k), "others" (collaborators) or "literal-norm" (the printed weights, which
-            do not sum to 1, divided by their sum).
+        reading: "union" (collaborators and the client), "others" (collaborators) or "literal-norm" (the printed
+            weights, which do not sum to 1, divided by their sum).
     """
-    member = chosen.clone()
-    member[k] = True
-    if not bool(chosen.any()):
-        return member.double()
-    base = member if reading == "union" else chosen
-    mean, largest = float(d[base].mean()), float(d[base].max())
-    if reading == "literal-norm" and largest == mean:  # the printed weights are 0/0 here
-        base, mean, largest = member, float(d[member].mean()), float(d[member].max())
+    member, alone = chosen.scatter(1, me[:, None], True), ~chosen.any(1, keepdim=True)
+    base = member if reading == "union" else chosen | (alone & member)
+    if reading == "literal-norm":  # where all are equally far, the printed weights are 0/0
+        least, largest = _range(d, base)
+        base = torch.where(least == largest, member, base)
+    (least, largest), count = _range(d, base), base.sum(1, keepdim=True)
+    mean = torch.where(base, d, 0.0).sum(1, keepdim=True) / count
+    even = (least == largest) | (mean >= largest)
+    similar = torch.where(even, 1 / count, (largest - d) / (count * torch.where(even, 1.0, largest - mean)))
+    of_size = sizes.double() / torch.where(base, sizes.double(), 0.0).sum(1, keepdim=True)
     receives = chosen if reading == "others" else member
-    count = int(base.sum())
-    even = torch.full_like(d, 1 / count)
-    similar = even if largest == mean else (largest - d) / (count * (largest - mean))
-    p = (lam * similar + (1 - lam) * sizes.double() / float(sizes[base].sum())) * receives
-    return p / p.sum()
+    p = torch.where(receives, lam * similar + (1 - lam) * of_size, 0.0)
+    return torch.where(alone, member.double(), p / p.sum(1, keepdim=True))
+
+
+def _range(d: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest distance among ``base``, ``[m, 1]`` each."""
+    least = torch.where(base, d, torch.inf).amin(1, keepdim=True)
+    return least, torch.where(base, d, -torch.inf).amax(1, keepdim=True)

@@ -39,8 +39,9 @@ def largest_within_reach(splits: Tensor, labels: Tensor, passed: Tensor, ids: Te
     """For each of ``ids [m]`` the cluster with most clients at home of those it can still end up in, int64 ``[m]``."""
     home = labels[fork(splits, labels, passed) < 0]
     size = torch.bincount(home, minlength=len(splits) + 1).tolist()
-    near = [within_reach(splits, int(labels[k]), int(passed[k])) for k in ids.tolist()]
-    return torch.tensor([max(c, key=size.__getitem__) for c in near], dtype=torch.int64)
+    places, mine = torch.stack([labels[ids], passed[ids]], 1).unique(dim=0, return_inverse=True)  # few, as clusters are
+    best = [max(within_reach(splits, at, after), key=size.__getitem__) for at, after in places.tolist()]
+    return torch.tensor(best, dtype=torch.int64)[mine]
 
 
 def more_like_second(rows: Tensor, pairs: Tensor) -> Tensor:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 
 import torch
 from torch import Tensor
 
+from fedkin.core.rows import group_mean
 from fedkin.functional.linkage import by_first_member
 
-_BLOCK = 1 << 16  # elements of float64 held at a time
+_BLOCK, _WIDTH = 1 << 16, 1 << 10  # elements of float64 held at a time, so that they stay in the cache; columns of them
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
     """Index of the nearest centroid, int64 ``[m]``, for ``points [m, d]`` and ``centroids [k, d]`` (float64 sums)."""
     d = torch.zeros(len(points), len(centroids), dtype=torch.float64)
-    width = max(1, _BLOCK // max(1, len(points)))  # models are wide: in blocks of columns that stay in the cache
-    for x, c in zip(points.split(width, dim=1), centroids.split(width, dim=1), strict=True):
-        x, c = x.double(), c.double()
-        d += torch.stack([(x - row).square().sum(1) for row in c], 1)
+    for left in range(0, points.shape[1], _WIDTH):  # models are wide
+        c = centroids[:, left : left + _WIDTH].double()
+        for top in range(0, len(points), _BLOCK // _WIDTH):
+            x = points[top : top + _BLOCK // _WIDTH, left : left + _WIDTH].double()
+            d[top : top + _BLOCK // _WIDTH] += torch.stack([(x - row).square().sum(1) for row in c], 1)
     return first_argmin(d)
 
 
@@ -31,12 +34,19 @@ def first_argmin(values: Tensor) -> Tensor:
 def kmeans_plus_plus(points: Tensor, weights: Tensor, k: int, rng: torch.Generator) -> Tensor:
     """Start centroids ``[k', d]`` by k-means++ (Arthur and Vassilvitskii 2007), k' <= k distinct points."""
     draw = torch.multinomial(weights.double(), 1, generator=rng)
-    chosen = [int(draw)]
-    d = (points.double() - points[chosen[0]].double()).square().sum(1)
+    chosen, first = [int(draw)], torch.zeros(len(points), dtype=torch.int64)
+    d = _from_own(points, points[chosen], first)
     while len(chosen) < k and float((d * weights).sum()) > 0:
         chosen.append(int(torch.multinomial(d * weights.double(), 1, generator=rng)))
-        d = torch.minimum(d, (points.double() - points[chosen[-1]].double()).square().sum(1))
+        d = torch.minimum(d, _from_own(points, points[chosen[-1:]], first))
     return points[chosen]
+
+
+def _from_own(points: Tensor, centroids: Tensor, labels: Tensor) -> Tensor:
+    """Squared distance of each of ``points [m, d]`` to the centroid that its label names, float64 ``[m]``."""
+    rows = max(1, _BLOCK // max(1, points.shape[1]))
+    parts = zip(points.split(rows), labels.split(rows), strict=True)
+    return torch.cat([(x.double() - centroids[mine].double()).square().sum(1) for x, mine in parts])
 
 
 def lloyd(points: Tensor, weights: Tensor, centroids: Tensor, iterations: int = 100) -> tuple[Tensor, Tensor]:
@@ -48,12 +58,9 @@ def lloyd(points: Tensor, weights: Tensor, centroids: Tensor, iterations: int = 
     Returns:
         Labels int64 ``[m]`` and centroids ``[k, d]``; an empty cluster keeps its centroid.
     """
-    points, centroids = points.double(), centroids.clone()
     labels = nearest(points, centroids)
     for _ in range(iterations):
-        for j in labels.unique().tolist():
-            w = weights[labels == j].double()
-            centroids[j] = ((w / w.sum()) @ points[labels == j]).to(centroids.dtype)
+        centroids = group_mean(points, weights, labels, centroids)
         new = nearest(points, centroids)
         if torch.equal(new, labels):
             break
@@ -66,61 +73,97 @@ def kmeans(points: Tensor, weights: Tensor, k: int, rng: torch.Generator, *, sta
     best, least = nearest(points, points[:1]), math.inf
     for _ in range(starts):
         labels, centroids = lloyd(points, weights, kmeans_plus_plus(points, weights, k, rng))
-        spread = float(((points.double() - centroids[labels].double()).square().sum(1) * weights.double()).sum())
+        spread = float((_from_own(points, centroids, labels) * weights.double()).sum())
         if spread < least:
             best, least = labels, spread
     return best
 
 
 def two_means(d: Tensor) -> Tensor:
-    """The lower of two groups of numbers ``d [m]`` by exact 1-D 2-means, bool ``[m]``; never splits ties."""
-    order = d.double().sort().values
-    m = len(order)
-    total, square = order.sum(), order.square().sum()
-    best, border = math.inf, float(order[-1])
-    low, low_square = 0.0, 0.0
-    for i in range(1, m):
-        low, low_square = low + float(order[i - 1]), low_square + float(order[i - 1]) ** 2
-        if order[i] == order[i - 1]:
-            continue
-        high = float(total) - low
-        spread = (low_square - low**2 / i) + (float(square) - low_square - high**2 / (m - i))
-        if spread < best - 1e-12 * max(1.0, float(square)):
-            best, border = spread, float(order[i - 1])
-    return d <= border
+    """The lower of two groups of numbers in every row ``d [..., n]`` by exact 1-D 2-means, bool ``[..., n]``.
+
+    Never splits ties; of ways to divide that are equally good (to 1e-12) the one with the smallest lower group.
+    """
+    order = d.double().sort(-1).values
+    n = order.shape[-1]
+    if n < 2:
+        return torch.ones_like(d, dtype=torch.bool)
+    total, square = order.sum(-1, keepdim=True), order.square().sum(-1, keepdim=True)
+    low, low_square = order.cumsum(-1)[..., :-1], order.square().cumsum(-1)[..., :-1]
+    size = torch.arange(1, n)  # of the lower group
+    spread = (low_square - low.square() / size) + (square - low_square - (total - low).square() / (n - size))
+    spread = torch.where(order[..., 1:] == order[..., :-1], math.inf, spread)
+    good = spread <= spread.min(-1, keepdim=True).values + 1e-12 * square.clamp(min=1)
+    return d <= order.gather(-1, good.to(torch.uint8).argmax(-1, keepdim=True))
 
 
 def two_gaussians(d: Tensor, *, floor: float = 1e-6, tolerance: float = 1e-3, steps: int = 100) -> Tensor:
-    """The component with the lower mean of a mixture of two normals over ``d [m]``, bool ``[m]``.
+    """The component with the lower mean of a mixture of two normals over every row ``d [..., n]``, bool ``[..., n]``.
 
-    EM started from `two_means`, so the result does not depend on a seed; variances are kept above ``floor``; stops when
-    the mean log-likelihood changes by less than ``tolerance``; hard assignment by the larger posterior.
+    EM started from `two_means`, so the result does not depend on a seed; variances are kept above ``floor``; a row
+    stops when its mean log-likelihood changes by less than ``tolerance``; hard assignment by the larger posterior.
     """
-    x = d.double()
+    x = d.double().reshape(-1, d.shape[-1])
     low = two_means(x).double()
-    share = torch.stack([low, 1 - low], 1)
-    before = -math.inf
-    for _ in range(steps):
-        size = share.sum(0).clamp(min=1e-300)
-        mean = (share * x[:, None]).sum(0) / size
-        variance = ((share * (x[:, None] - mean).square()).sum(0) / size).clamp(min=floor)
-        log = size.log() - math.log(len(x)) - 0.5 * (variance.log() + (x[:, None] - mean).square() / variance)
-        joint = log.logsumexp(1)
-        share = (log - joint[:, None]).exp()
-        now = float(joint.mean())
-        if abs(now - before) < tolerance:
+    share, centre = torch.stack([low, 1 - low]), torch.zeros(2, len(x), dtype=torch.float64)
+    going, before = torch.arange(len(x)), torch.full((len(x),), -math.inf, dtype=torch.float64)
+    for _ in range(steps if x.numel() else 0):
+        y, part = x[going], share[:, going]
+        size = part.sum(2).clamp(min=1e-300)
+        mean = (part * y).sum(2) / size
+        away = (y - mean[:, :, None]).square()
+        variance = ((part * away).sum(2) / size).clamp(min=floor)[:, :, None]
+        log = size.log()[:, :, None] - math.log(x.shape[1]) - 0.5 * (variance.log() + away / variance)
+        joint = log.logsumexp(0)
+        share[:, going], centre[:, going], now = (log - joint).exp(), mean, joint.mean(1)
+        moves = ~((now - before).abs() < tolerance)
+        going, before = going[moves], now[moves]
+        if len(going) == 0:
             break
-        before = now
-    return share.argmax(1) == int(mean.argmin())
+    first_is_lower = (centre[0] <= centre[1])[:, None]
+    return torch.where(first_is_lower, share[0] >= share[1], share[1] > share[0]).reshape(d.shape)
 
 
 def two_ward(d: Tensor) -> Tensor:
-    """The lower of two groups of ``d [m]`` by Ward's hierarchical clustering cut at two, bool ``[m]``."""
-    from scipy.cluster.hierarchy import fcluster, linkage  # scipy comes with scikit-learn; slow to import, rarely used
+    """The lower of two groups of every row ``d [..., n]`` by Ward's clustering cut at two, bool ``[..., n]``.
 
-    labels = torch.from_numpy(fcluster(linkage(d.double().numpy()[:, None], "ward"), 2, "maxclust"))
-    means = {int(j): float(d[labels == j].mean()) for j in labels.unique()}
-    return labels == min(means, key=lambda j: means[j])
+    Never splits ties. Rows one after another, n log n steps each.
+    """
+    rows = d.reshape(-1, d.shape[-1])
+    ordered = rows.sort(1).values
+    last = torch.tensor([_lower_by_ward(row) - 1 for row in ordered.double().tolist()], dtype=torch.int64)
+    return (rows <= ordered.gather(1, last[:, None])).reshape(d.shape)
+
+
+def _lower_by_ward(x: list[float]) -> int:
+    """How many of the ascending numbers are in the lower group.
+
+    On a line Ward's nearest two groups are always neighbours: a group between two others is nearer to one of them.
+    """
+    n, left = len(x), len(x)
+    size, mean, age = [1] * n, list(x), [0] * n
+    before, after = list(range(-1, n - 1)), list(range(1, n + 1))
+
+    def pair(i: int, j: int) -> tuple[float, int, int, int]:
+        cost = size[i] * size[j] / (size[i] + size[j]) * (mean[i] - mean[j]) ** 2
+        return cost, i, age[i], age[j]  # valid as long as neither has grown older
+
+    waiting = [pair(i, i + 1) for i in range(n - 1)]
+    heapq.heapify(waiting)
+    while left > 2:
+        _, i, mine, its = heapq.heappop(waiting)
+        j = after[i]
+        if age[i] != mine or age[j] != its:
+            continue
+        mean[i] = (size[i] * mean[i] + size[j] * mean[j]) / (size[i] + size[j])
+        size[i], after[i], age[i], age[j] = size[i] + size[j], after[j], mine + 1, -1
+        if after[i] < n:
+            before[after[i]] = i
+            heapq.heappush(waiting, pair(i, after[i]))
+        if before[i] >= 0:
+            heapq.heappush(waiting, pair(before[i], i))
+        left -= 1
+    return size[0]
 
 
 def ward_groups(pairs: Tensor, weights: Tensor, most: int) -> Tensor:

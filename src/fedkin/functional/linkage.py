@@ -25,11 +25,12 @@ def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
         linkage: the distance of two groups is that of their nearest pair ("single"), their farthest ("complete") or
             the mean over all pairs ("average", UPGMA).
     """
-    m = len(distance)
     d = torch.maximum(distance, distance.T).double().fill_diagonal_(math.inf)
-    group, size = torch.arange(m), torch.ones(m, dtype=torch.float64)
-    for _ in range(m - groups):
-        i, j = divmod(int((d == d.min()).flatten().to(torch.uint8).argmax()), m)  # the first smallest, so i < j
+    group, size = torch.arange(len(d)), torch.ones(len(d), dtype=torch.float64)
+    least, where = _first_least(d)
+    for _ in range(len(d) - groups):
+        i = int((least == least.min()).to(torch.uint8).argmax())  # the first smallest of all, so i < j
+        j = int(where[i])
         if linkage == "single":
             joined = torch.minimum(d[i], d[j])
         elif linkage == "complete":
@@ -40,13 +41,24 @@ def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
         d[i, i] = d[j] = d[:, j] = math.inf
         group[group == j] = i
         size[i] += size[j]
+        nearer = (joined < least) | ((joined == least) & (where > i))  # no other row has a new nearest one,
+        least, where = torch.where(nearer, joined, least), torch.where(nearer, i, where)
+        lost = (where == j) | ((where == i) & (joined > least))  # but those whose nearest has moved away
+        lost[[i, j]] = True
+        least[lost], where[lost] = _first_least(d[lost])
     return by_first_member(group)
+
+
+def _first_least(d: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest entry of every row of ``d [n, m]`` and the first place where it stands."""
+    least = d.min(1).values if len(d) else d.new_empty(0)
+    return least, (d == least[:, None]).to(torch.uint8).argmax(1) if len(d) else least.long()
 
 
 def by_first_member(labels: Tensor) -> Tensor:
     """The same groups, numbered in the order of their first members: int64 ``[m]`` from any labels ``[m]``."""
     names, group = labels.unique(return_inverse=True)
-    firsts = torch.tensor([int((group == j).to(torch.uint8).argmax()) for j in range(len(names))], dtype=torch.int64)
+    firsts = torch.full_like(names, len(labels)).scatter_reduce_(0, group, torch.arange(len(labels)), "amin")
     return firsts.argsort().argsort()[group]
 
 

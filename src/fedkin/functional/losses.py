@@ -9,11 +9,6 @@ from torch import Tensor
 from fedkin.core import Batch, Bundle, Net
 
 
-def head_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Cross-entropy of the classifier ``v [H]`` on stored features ``aux.z [B, d]``."""
-    return F.cross_entropy(net.classify(v, aux.z), batch.y)
-
-
 def distillation(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
     z, logits = net.features_and_logits(w, batch.x)

@@ -10,10 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedkin.core.rows import squared_distances
-from fedkin.functional.linkage import cosines
-
-_BLOCK = 1 << 20  # elements of float64 held at a time
+from fedkin.functional.pairs import cosines_from, differences_from, distances_from
 
 
 def table_by_size(sizes: Tensor, slots: int) -> Tensor:
@@ -56,7 +53,8 @@ def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generato
     order = weight.sort(stable=True).indices
     kept, divided = order[-free:], order[:-free]
     table[len(own) :] = torch.where(group == kept[:, None], rest, 0)
-    queue = torch.cat([group[:0], *(_shuffled((group == g).nonzero().flatten(), rng) for g in divided)])
+    members = group.sort(stable=True).indices.split(torch.bincount(group).tolist())
+    queue = torch.cat([group[:0], *(_shuffled(members[g], rng) for g in divided.tolist())])
     table[len(own) :, queue] += _pour(rest[queue], total - weight[kept])
     return table
 
@@ -72,23 +70,20 @@ def draw_slots(table: Tensor, rng: torch.Generator) -> Tensor:
     return torch.searchsorted(table.cumsum(1), ticket, right=True)[:, 0]
 
 
-def unlikeness(updates: Tensor, measure: str) -> Tensor:
-    """How unlike the clients' last updates ``[K, P]`` are, float64 ``[K, K]``, zero on the diagonal.
+def unlikeness(updates: Tensor, ids: Tensor, measure: str) -> Tensor:
+    """How unlike the last updates of ``ids [m]`` are to all ``updates [K, P]``, float64 ``[m, K]``, 0 to itself.
 
     Args:
         measure: ``angle`` between updates, in radians, 0 from and to a client without an update yet; ``l2``, the
             squared Euclidean distance; ``l1``, the sum of absolute differences.
     """
     if measure == "l2":
-        return squared_distances(updates)
+        return distances_from(updates, ids)
     if measure == "l1":
-        d = torch.zeros(len(updates), len(updates), dtype=torch.float64)
-        for part in updates.split(max(1, _BLOCK // max(1, len(updates))), dim=1):
-            d += torch.cdist(part.double(), part.double(), p=1)
-        return d
+        return differences_from(updates, ids, 1)
     moved = updates.any(1)
-    # of parallel updates a cosine may be rounded to more than 1, where arccos is NaN: `cosines` keeps it within
-    return torch.where(moved[:, None] & moved, cosines(updates).arccos(), 0.0)
+    # of parallel updates a cosine may be rounded to more than 1, where arccos is NaN: `cosines_from` keeps it within
+    return torch.where(moved[ids, None] & moved, cosines_from(updates, ids).arccos(), 0.0)
 
 
 def _pour(mass: Tensor, room: Tensor) -> Tensor:

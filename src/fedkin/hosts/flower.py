@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any
@@ -21,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.hosts.wire import BODY_LIMIT, FORMAT, Letter, LetterError, head_bytes, head_of, receive, send
+from fedkin.hosts.wire import BODY_LIMIT, Letter, LetterError, head_bytes, head_of, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
@@ -119,8 +118,7 @@ def _way(context: Context) -> Deliver:
 
 
 def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
-    said = {name: letter.head.get(name) for name in ("kind", "run", "session", "seq")}
-    return Letter({"format": FORMAT, "client": str(node.get("client-id", "")), **said, "ok": False, "code": code})
+    return refusal(letter.head, str(node.get("client-id", "")), code)
 
 
 # ---- the server's side ---------------------------------------------------------------------------------------------
@@ -129,11 +127,11 @@ class FlowerPost:
 
     Args:
         grid: Flower's.
-        limit: bytes of an answer at most.
+        limit: bytes of an answer at most; looked at when Flower has put it together in memory, which has no limit.
         keys: whether nodes' keys are their own; for nodes that it simulates Flower makes some up, anew in every run.
     """
 
-    def __init__(self, grid: Grid, limit: int = BODY_LIMIT, keys: bool = True) -> None:
+    def __init__(self, grid: Grid, limit: int, keys: bool = True) -> None:
         self._grid, self._limit, self._with_keys = grid, limit, keys
 
     def nodes(self) -> Mapping[int, str]:
@@ -170,10 +168,10 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedkin.hosts.submitted import run_submitted, virtual  # here: the client's process needs none of it
+        from fedkin.hosts.submitted import run_submitted, unpacked, virtual  # here: the client's process needs no torch
 
-        config = context.run_config
-        post = FlowerPost(grid, keys=virtual(config.get("fedkin", "")) is None)
-        run_submitted(post, config, started=time.time())
+        word = context.run_config.get("fedkin", "")
+        settings, _ = unpacked(word)
+        run_submitted(FlowerPost(grid, settings.hosts.max_reply_mb << 20, virtual(word) is None), word)
 
     return app

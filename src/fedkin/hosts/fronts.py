@@ -37,6 +37,14 @@ server {
 
 _CADDY = """\
 # /etc/caddy/Caddyfile: passes the calls of nodes to the SuperLink, refuses all else
+{
+    # certificate and key are below: without this Caddy listens on port 80, too
+    auto_https off
+    servers {
+        # what nodes speak
+        protocols h1
+    }
+}
 # no host: whatever name is asked for, the rule is the same
 https://:@PORT@ {
     tls @CERTIFICATE@ @KEY@
@@ -48,6 +56,7 @@ https://:@PORT@ {
     handle @fleet {
         reverse_proxy https://127.0.0.1:@INNER@ {
             flush_interval -1
+            header_up -Forwarded
             transport http {
                 tls_server_name localhost
                 # from Caddy 2.8 on: tls_trust_pool file @AUTHORITY@

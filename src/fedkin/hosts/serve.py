@@ -26,7 +26,13 @@ log = logging.getLogger("fedkin.hosts")
 
 
 def serve(
-    settings: Settings, post: Post, folder: Path, *, on_round: OnRound | None = None, clock: Clock | None = None
+    settings: Settings,
+    post: Post,
+    folder: Path,
+    *,
+    command: str | None = None,
+    on_round: OnRound | None = None,
+    clock: Clock | None = None,
 ) -> Result:
     """Runs the rounds that are left and lets every client keep its model.
 
@@ -36,6 +42,7 @@ def serve(
         settings: the run; its ``[data]`` says how sites read and split what they have, not where it is.
         post: how nodes are reached.
         folder: the run folder, as the simulator's; ``clients.json`` says who is who, ``events.jsonl`` what happened.
+        command: how to make this run again, for summary and report; by default at the link in ``fedkin-link``.
 
     Raises:
         ConfigError: a setting that belongs to a simulation only.
@@ -64,8 +71,9 @@ def serve(
     privacy.require(settings.method, net)
     fleet.open(net, network_mark(net))
     marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
+    beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
     course = Course(
-        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, privacy=privacy
+        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy
     )
     banks = Banks(here.bank_files) if settings.run.state == "file" else None
     with one_thread():

@@ -19,7 +19,7 @@ from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.hosts.account import Account, Limits, OverBudget
@@ -27,7 +27,7 @@ from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
-from fedkin.hosts.wire import FORMAT, Letter, LetterError
+from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
@@ -35,6 +35,20 @@ from fedkin.report.folder import write_atomic
 from fedkin.runner import laid_out, privacy_of
 
 log = logging.getLogger("fedkin.site")
+
+# what an exception means to the server, and what is written down here; the first line that fits counts
+_CODES: Sequence[tuple[type[Exception], str, str]] = (
+    (OutOfRange, "range", "%s"),
+    (OverBudget, "budget", "%s"),
+    (KeyError, "unreadable", "a letter that cannot be read: no %s"),
+    (LetterError, "unreadable", "a letter that cannot be read: %s"),
+    (DataError, "data", "%s"),
+    (OSError, "disk", "the disk: %s"),
+    (ClientError, "failed", "%s"),
+    (FedkinError, "settings", "%s"),
+    (Exception, "failed", "this step failed: %s"),
+)
+_UNEXPECTED = (KeyError, Exception)  # it takes a traceback to find out what these are
 
 
 class Site:
@@ -61,50 +75,28 @@ class Site:
             if head.get("format") != FORMAT:
                 return self._no(head, "versions")
             return self._steps[str(head.get("kind"))](self, of)
-        except OutOfStep as e:
+        except Exception as e:  # what a method of the user's own may raise, too
+            return self._refused(head, e)
+
+    def _refused(self, head: Mapping[str, Any], e: Exception) -> Letter:
+        """Writes down here what went wrong; the server is told its code."""
+        if isinstance(e, OutOfStep):
             log.warning("%s", e)
             return self._no(head, "out-of-step", have=e.at)
-        except Unmasked as e:
+        if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
-        except OutOfRange as e:
-            log.error("%s", e)
-            return self._no(head, "range")
-        except OverBudget as e:
+        if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
-            log.error("%s", e)
-            return self._no(head, "budget")
-        except KeyError:
-            log.exception("a letter that cannot be read")
-            return self._no(head, "unreadable")
-        except LetterError as e:
-            log.error("a letter that cannot be read: %s", e)
-            return self._no(head, "unreadable")
-        except DataError as e:
-            log.error("%s", e)
-            return self._no(head, "data")
-        except OSError as e:
-            log.error("the disk: %s", e)
-            return self._no(head, "disk")
-        except ClientError as e:
-            log.error("%s", e)
-            return self._no(head, "failed")
-        except FedkinError as e:
-            log.error("%s", e)
-            return self._no(head, "settings")
-        except Exception:  # what a method of the user's own may raise
-            log.exception("this step failed")
-            return self._no(head, "failed")
+        kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
+        log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
+        return self._no(head, code)
 
     def _no(self, head: Mapping[str, Any], code: str, **more: Any) -> Letter:
-        return Letter({**self._stamp(head), "ok": False, "code": code, **more})
+        return refusal(head, self.client, code, **more)
 
     def _yes(self, head: Mapping[str, Any], b: Bundle | None = None, **more: Any) -> Letter:
-        return letter({**self._stamp(head), "ok": True, **more}, b)
-
-    def _stamp(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        said = {name: head.get(name) for name in ("kind", "run", "session", "seq")}
-        return {"format": FORMAT, "client": self.client, **said}
+        return letter({**stamp(head, self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, of: Letter) -> Letter:
@@ -215,7 +207,7 @@ class Site:
         if (head["run"], head["kind"]) in self._over:
             raise OverBudget(f"no more is said to run {head['run']}: its budget is spent")
         task = Task(head["kind"], head["client"], head["round"], bundle(of), state)
-        return perform(job, task, sgd)
+        return perform(job, task, trainer(job))
 
     def _job_of(self, head: Mapping[str, Any]) -> Job:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
@@ -239,7 +231,8 @@ class Site:
         self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
-        job = Job(settings.method, net, settings.recipe, mine, seed, private=privacy.private(secret=True))
+        secret, how = privacy.private(secret=True), settings.run.gradient
+        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how)
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

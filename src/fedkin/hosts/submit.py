@@ -10,6 +10,7 @@ from pathlib import Path
 from fedkin.config import Settings
 from fedkin.core import EngineError
 from fedkin.data import SOURCES
+from fedkin.hosts.control import Control
 from fedkin.hosts.offline import CONNECTION, check_version, environment, program
 from fedkin.hosts.submitted import packed
 from fedkin.version import __version__
@@ -56,26 +57,30 @@ def write_app(folder: Path) -> Path:
     return folder
 
 
-def submit(settings: Settings, folder: Path, home: Path, nodes: int | None = None) -> str:
+def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = None) -> str:
     """Hands a run to the link; its number there. The run itself goes on by itself, in ``folder``.
 
     Args:
         settings: the run.
         folder: its run folder, new, or one to go on in.
-        home: Flower's folder of the link, with the connection to it.
+        link: the operator's side of the link.
         nodes: let Flower simulate so many nodes, each with a share of the run's data, at a link that simulates.
 
     Raises:
         EngineError: the link did not take it.
     """
     check_version()
+    if nodes is None:
+        word = packed(settings, folder, link.folder)
+    else:
+        word = packed(settings, folder, data=_data(settings))
     with tempfile.TemporaryDirectory(prefix="fedkin-") as place:
         app = write_app(Path(place) / "app")
         command = [program("flwr"), "run", str(app), CONNECTION, "--format", "json"]
-        command += ["--run-config", f'fedkin="{packed(settings, folder, None if nodes is None else _data(settings))}"']
+        command += ["--run-config", f'fedkin="{word}"']
         if nodes is not None:  # a client computes in one thread
             command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
-        done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment(link.home), capture_output=True, text=True, check=False)
     try:
         told = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:

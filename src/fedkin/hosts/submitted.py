@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,9 +33,17 @@ class Virtual:
     data: str
 
 
-def packed(settings: Settings, folder: Path, data: str | None = None) -> str:
-    """A run as one word that survives any configuration file; with ``data`` one whose nodes Flower simulates."""
-    told = {"settings": settings.table(), "folder": str(folder.resolve())} | ({"data": data} if data else {})
+def packed(settings: Settings, folder: Path, link: Path | None = None, data: str | None = None) -> str:
+    """A run as one word that survives any configuration file.
+
+    Args:
+        settings, folder: the run and its folder.
+        link: the folder of the link it is submitted to; None for ``fedkin-link``, and where nodes are simulated.
+        data: of a run whose nodes Flower simulates.
+    """
+    told = {"settings": settings.table(), "folder": str(folder.resolve())}
+    told |= {"link": str(link.resolve())} if link else {}
+    told |= {"data": data} if data else {}
     return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
 
 
@@ -58,6 +67,18 @@ def virtual(word: object) -> Virtual | None:
     return Virtual(Path(str(told["folder"])), str(told["data"])) if "data" in told else None
 
 
+def command(word: object) -> str:
+    """What submits such a run once more.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _told(word)
+    words = ["fedkin", "submit", str(Path(str(told["folder"])) / "config.toml")]
+    words += ["--ray"] if "data" in told else ["--link", str(told["link"])] if "link" in told else []
+    return shlex.join(words)
+
+
 def _log_to(stream: TextIO) -> None:
     """Our own lines and nobody else's: Flower's client of HTTP has one for every look at the link, 20 a second."""
     handler = logging.StreamHandler(stream)
@@ -75,10 +96,10 @@ def _told(word: object) -> dict[str, Any]:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
-def run_submitted(post: Post, config: Mapping[str, Any], started: float) -> Result:
-    """Plays a submitted run to its end and writes its report."""
+def run_submitted(post: Post, word: object) -> Result:
+    """Plays a submitted run, as `packed`, to its end and writes its report."""
     _log_to(sys.stdout)
-    settings, folder = unpacked(config.get("fedkin", ""))
+    settings, folder = unpacked(word)
     log = logging.getLogger("fedkin.hosts")
     log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
 
@@ -88,7 +109,7 @@ def run_submitted(post: Post, config: Mapping[str, Any], started: float) -> Resu
 
     (folder / "failed.txt").unlink(missing_ok=True)
     try:
-        result = serve(settings, post, folder, on_round=on_round)
+        result = serve(settings, post, folder, command=command(word), on_round=on_round)
         write_page(folder)
     except (FedkinError, OSError) as e:  # for whoever follows the folder: this process has no screen
         folder.mkdir(parents=True, exist_ok=True)

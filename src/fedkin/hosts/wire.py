@@ -83,6 +83,17 @@ def head_of(text: bytes | str) -> dict[str, Any]:
     return head
 
 
+def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """The head of an answer: to which letter it is, by the letter's ``head``, and who answers."""
+    return {"format": FORMAT, "client": client, **{name: head.get(name) for name in ("kind", "run", "session", "seq")}}
+
+
+def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
+    """The answer of a client that cannot do what a letter asks: a code of `fedkin.hosts.post.CODES`, and what else it
+    says."""
+    return Letter({**stamp(head, client), "ok": False, "code": code, **more})
+
+
 def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
     """The tensors of a letter, checked against its body before anything is made of them.
 

@@ -14,12 +14,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from fedkin.hosts.wire import FORMAT, Letter, LetterError, receive, send
+from fedkin.hosts.wire import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _START = 120.0  # seconds for a worker to load torch
@@ -134,8 +133,7 @@ class Watch:
         return "no exit status"
 
     def _no(self, letter: Letter, code: str) -> Letter:
-        said: Mapping[str, Any] = {name: letter.head.get(name) for name in ("kind", "run", "session", "seq")}
-        return Letter({"format": FORMAT, "client": self._duty.client, **said, "ok": False, "code": code})
+        return refusal(letter.head, self._duty.client, code)
 
 
 class Counter:

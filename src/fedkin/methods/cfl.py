@@ -121,20 +121,21 @@ class CFL(Method):
         """The state with cluster c measured and, if it is at rest while a member is not, divided in two."""
         members = (self.relations(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
-        mean, longest = r.but(ids=ids).mean(s.updates[ids]).double().norm(), lengths(s.updates[ids]).max()
+        updates = s.updates[ids]
+        mean, longest = r.but(ids=ids).mean(updates).double().norm(), lengths(updates).max()
         s = s.but(norms=put(s.norms, torch.tensor([c]), torch.stack([mean, longest])))
         unit = float(s.scale.max()) / 4 if self.eps == "relative" else 1.0
         apart = float(mean) < self.eps1 * unit and float(longest) > self.eps2 * unit
         waits = len(ids) < len(members) and self.split_requires == "all"
         if r.index <= self.after or waits or len(ids) <= 2 or not apart:
             return s
-        second, across = bipartition(cosines(s.updates[ids]), self.linkage)
+        second, across = bipartition(cosines(updates), self.linkage)
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return s
-        halves, model, i = (ids[~second], ids[second]), s.centres[[c]], len(s.splits)
-        ways = [r.but(ids=half).mean(s.updates[half]) for half in halves]
+        model, i = s.centres[[c]], len(s.splits)
+        ways = [r.but(ids=ids[half]).mean(updates[half]) for half in (~second, second)]
         return s.but(
-            labels=put(s.labels, halves[1], torch.tensor(i + 1)),
+            labels=put(s.labels, ids[second], torch.tensor(i + 1)),
             passed=put(s.passed, ids, torch.tensor(i + 1)),
             fresh=put(s.fresh, ids, torch.tensor(False)),
             splits=torch.cat([s.splits, torch.tensor([c])]),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, weighted_mean
 from fedkin.functional.grouping import ward_groups
+from fedkin.functional.pairs import renewed, widened
 from fedkin.functional.sampling import draw_slots, left_over, table_by_group, table_by_size, unlikeness
 
 
@@ -38,12 +39,17 @@ class ClusteredSampling(Method):
 
     def init(self, r: Round) -> Bundle:
         s = Bundle(model=r.w0)
-        return s if self.by == "size" else s.but(updates=torch.empty(0, r.net.params.stop))
-
-    def admit(self, s: Bundle, r: Round) -> Bundle:
         if self.by == "size":
             return s
-        return s.but(updates=grow(s.updates, len(r.roster), torch.zeros(r.net.params.stop)))
+        # every client's last update, and how unlike any two of them are
+        return s.but(updates=torch.empty(0, r.net.params.stop), unlike=torch.empty(0, 0, dtype=torch.float64))
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        if self.by == "size" or len(r.ids) == 0:
+            return s
+        k, updates = len(s.updates), grow(s.updates, len(r.roster), torch.zeros(r.net.params.stop))
+        row = unlikeness(updates[: k + 1], torch.tensor([k]), self.measure)[0, :k]  # newcomers are all without one
+        return s.but(updates=updates, unlike=widened(s.unlike, len(r.roster), row))
 
     def sample(self, s: Bundle, r: Round) -> Bundle:
         rng = r.rng
@@ -56,7 +62,7 @@ class ClusteredSampling(Method):
         sizes = r.weight.long()
         if self.by == "size":
             return table_by_size(sizes, r.cohort)
-        d = unlikeness(s.updates[r.ids], self.measure)  # newcomers, all without an update, are alike
+        d = s.unlike[r.ids][:, r.ids]
         pairs = torch.pdist(d) if self.linkage_input == "rows" else d[torch.triu(torch.ones_like(d), 1) > 0]
         group = ward_groups(pairs, left_over(sizes, r.cohort), int(sizes.sum()))
         return table_by_group(sizes, r.cohort, group, rng)
@@ -85,4 +91,5 @@ class ClusteredSampling(Method):
         if self.by == "size":
             return s_new
         moved = up.model[:, r.net.params] - s.model[r.net.params]
-        return s_new.but(updates=put(s.updates, r.ids, moved))
+        updates = put(s.updates, r.ids, moved)
+        return s_new.but(updates=updates, unlike=renewed(s.unlike, r.ids, unlikeness(updates, r.ids, self.measure)))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
+from fedkin.functional.affinity import affinity, least_entry
 
 
 @dataclass(frozen=True)
@@ -70,24 +71,32 @@ class DAPFL(Method):
     def init(self, r: Round) -> Bundle:
         if self.variant == "v1":
             return Bundle(model=r.w0)
-        return Bundle(bank=torch.empty(0, r.net.size), affinity=torch.empty(0, 0, dtype=torch.float64))
+        return Bundle(bank=torch.empty(0, r.net.size), least=torch.tensor(0.0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         if self.variant == "v1":
             return s
-        k = len(r.roster)
-        c = torch.ones(k, k, dtype=torch.float64)
-        if self.variant in ("full", "v2"):
-            counts = r.roster.described.counts.double()
-            share = counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
-            c = affinity(share, single=self.single, floor=self.floor)
-        return Bundle(bank=grow(s.bank, k, r.w0), affinity=c)
+        least = s.least
+        if self.variant in ("full", "v2"):  # of newcomers with all
+            least = least_entry(self._counts(r), r.ids, least, single=self.single)
+        return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=least)
+
+    def _counts(self, r: Round) -> Tensor:
+        """Class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
+        counts = r.roster.described.counts.double()
+        return counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
+
+    def affinity(self, s: Bundle, r: Round) -> Tensor:
+        """c ``[m, m]`` of ``r.ids``."""
+        if self.variant not in ("full", "v2"):
+            return torch.ones(len(r.ids), len(r.ids), dtype=torch.float64)
+        return affinity(self._counts(r)[r.ids], single=self.single, floor=self.floor, least=float(s.least))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         if self.variant == "v1":
             return to_all(model=s.model)
         rows = s.bank[r.ids]
-        alpha = self.mixture(rows[:, r.net.params], s.affinity[r.ids][:, r.ids])
+        alpha = self.mixture(rows[:, r.net.params], self.affinity(s, r))
         learned = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         learned[:, r.ids] = alpha
         return to_each(model=r.mix(alpha, rows), weights=learned)
@@ -126,28 +135,3 @@ class DAPFL(Method):
 
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=c.state.get("model", c.w0))
-
-
-def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9) -> Tensor:
-    """Affinity c ``[K, K]`` of class counts ``[K, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
-
-    Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
-    one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
-    """
-    s = counts.double()
-    k, classes = s.shape
-    out, computed = torch.zeros(k, k, dtype=torch.float64), torch.zeros(k, k, dtype=torch.bool)
-    for i in range(k):
-        both = (s[i] > 0) & (s > 0)
-        e = both.sum(1)
-        a, b = s[i] * both, s * both
-        centre = ((a.sum(1) + b.sum(1)) / (2 * e.clamp(min=1)))[:, None]
-        u, v = (s[i] - centre) * both, (s - centre) * both
-        size = u.norm(dim=1) * v.norm(dim=1)
-        flat = size <= 1e-12 * a.norm(dim=1) * b.norm(dim=1)  # no spread: the neutral, lowest factor
-        cos = torch.where(flat, 1.0, (u * v).sum(1) / torch.where(flat, 1.0, size))
-        out[i] = e / classes * (2 - cos)
-        computed[i] = e >= (1 if single == "formula" else 2)
-    if not bool(computed.any()):
-        return torch.ones(k, k, dtype=torch.float64)
-    return torch.where(computed, out, floor * out[computed].min())

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import grow, put, squared_distances
+from fedkin.core.rows import grow, put
 from fedkin.functional.attention import attention, cosine_attention, largest_step
-from fedkin.functional.linkage import cosines
+from fedkin.functional.pairs import cosines_from, distances_from, renewed, widened
+
+_BLOCK = 1 << 20  # pairs looked at together
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,21 @@ class FedAMP(Method):
     def init(self, r: Round) -> Bundle:
         sigma = 0.0 if isinstance(self.sigma, str) else self.sigma  # 0: not known yet, nobody learns
         numbers = {"sigma": sigma, "step": 0.0, "guarded": 0.0, "pull": 0.0, "clamped": 0.0}
-        return Bundle(
-            bank=torch.empty(0, r.net.size),
-            seen=torch.empty(0, dtype=torch.bool),
-            near=torch.empty(0, 0, dtype=torch.float64),
-            **{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
-        )
+        s = Bundle(bank=torch.empty(0, r.net.size), seen=torch.empty(0, dtype=torch.bool))
+        if self.variant == "distance":  # of all pairs: the scale is their median, the longest step looks at all rows
+            s["near"] = torch.empty(0, 0, dtype=torch.float64)
+        return s.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        bank = grow(s.bank, len(r.roster), r.w0)
-        return s.but(bank=bank, seen=grow(s.seen, len(r.roster), torch.tensor(False)), near=self._near(bank, r))
-
-    def _near(self, bank: Tensor, r: Round) -> Tensor:
-        """Squared distances, or cosines, of all pairs ``[K, K]``: of what is trained, not of running statistics."""
-        trained = bank[:, r.net.params]
-        return cosines(trained) if self.variant == "heur" else squared_distances(trained)
+        k, bank = len(s.seen), grow(s.bank, len(r.roster), r.w0)
+        s = s.but(bank=bank, seen=grow(s.seen, len(r.roster), torch.tensor(False)))
+        if "near" not in s or len(r.ids) == 0:
+            return s
+        row = distances_from(bank[: k + 1, r.net.params], torch.tensor([k]))[0, :k]  # newcomers are all at the start
+        return s.but(near=widened(s.near, len(r.roster), row))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
-        xi, _, _ = self.mixture(s, r)
+        xi = self.mixture(s, r)
         pull = torch.tensor(self.lam / self._alpha(r), dtype=torch.float64)
         return to_each(model=r.mix(xi, s.bank), weights=xi) | to_all(pull=pull)
 
@@ -92,28 +91,43 @@ class FedAMP(Method):
         given = 1.0 if self.server_step is None else self.server_step
         return max(1e-300, float(given * self.step_decay ** ((r.index - 1) // self.decay_every)))
 
-    def mixture(self, s: Bundle, r: Round) -> tuple[Tensor, float, bool]:
-        """xi ``[m, K]``, what each last model weighs for each of ``r.ids``; the step taken; whether it was shortened.
+    def _others(self, s: Bundle, r: Round, ids: Tensor) -> Tensor:
+        """Whom each of ``ids`` may learn from, bool ``[n, K]``: from others that have sent a model."""
+        open_ = s.seen.clone() if self.over == "bank" else torch.zeros_like(s.seen).index_fill_(0, r.ids, True) & s.seen
+        return open_.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
 
-        Who has never sent a model is in nobody's mixture but its own.
-        """
-        chosen = torch.zeros(len(s.seen), dtype=torch.bool)
-        chosen[r.ids] = True
-        a = (chosen | s.seen if self.over == "bank" else chosen).nonzero().flatten()
-        others, near = s.seen[a] & ~torch.eye(len(a), dtype=torch.bool), s.near[a][:, a]
-        wanted = step = self._alpha(r)
+    def mixture(self, s: Bundle, r: Round) -> Tensor:
+        """xi ``[m, K]``: what each last model, running statistics aside, weighs for each of ``r.ids``."""
+        others = self._others(s, r, r.ids)
         if self.variant == "heur":
-            own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(a),), self.self_weight)
-            weights = cosine_attention(near, others, self.scale, own)
-        else:
-            others, sigma = others & (s.sigma > 0), float(s.sigma) or 1.0
-            if self.server_step is None:
-                wanted = sigma / 2 / max([1, *others.sum(1).tolist()])
-            step = min(wanted, largest_step(near, others, sigma))  # a longer one leaves somebody less than nothing
-            weights = attention(near, others, sigma, step).clamp(min=0)  # by rounding, a 0 may be -1e-16
-        xi = torch.zeros(len(r.ids), len(s.seen), dtype=torch.float64)
-        xi[:, a] = weights[torch.searchsorted(a, r.ids)]
-        return xi, step, step < wanted
+            own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(others),), self.self_weight)
+            return cosine_attention(self._cosines(s, r), others, r.ids, self.scale, own)
+        step, _ = self.step(s, r)
+        xi = attention(s.near[r.ids], others & (s.sigma > 0), r.ids, float(s.sigma) or 1.0, step)
+        return xi.clamp(min=0)  # by rounding, a 0 may be -1e-16
+
+    def _cosines(self, s: Bundle, r: Round) -> Tensor:
+        if self.over == "bank":
+            return cosines_from(s.bank[:, r.net.params], r.ids)
+        out = torch.zeros(len(r.ids), len(s.seen), dtype=torch.float64)
+        out[:, r.ids] = cosines_from(s.bank[r.ids][:, r.net.params], torch.arange(len(r.ids)))
+        return out
+
+    def step(self, s: Bundle, r: Round) -> tuple[float, bool]:
+        """The step that the weights take, and whether it was shortened because somebody's own were below 0."""
+        wanted, sigma = self._alpha(r), float(s.sigma) or 1.0
+        most = int(self._others(s, r, r.ids).sum(1).max()) if len(r.ids) and float(s.sigma) else 0
+        if self.variant == "heur":
+            return wanted, False
+        if self.server_step is None:
+            wanted = sigma / 2 / max(1, most)
+        if wanted * most <= sigma:  # no slope is above 1 / sigma
+            return wanted, False
+        rows = torch.zeros_like(s.seen).index_fill_(0, r.ids, True)
+        rows = (rows | s.seen if self.over == "bank" else rows).nonzero().flatten()
+        parts = rows.split(max(1, _BLOCK // len(s.seen)))
+        step = min(wanted, *(largest_step(s.near[p], self._others(s, r, p), sigma) for p in parts))
+        return step, step < wanted
 
     def client_update(self, c: Client) -> Work:
         asked = float(c.received.pull)
@@ -123,17 +137,22 @@ class FedAMP(Method):
         return Bundle(model=w, pull=torch.tensor(pull), clamped=torch.tensor(float(pull < asked)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        _, step, guarded = self.mixture(s, r)  # as it was for this round, for the log
-        bank, seen = put(s.bank, r.ids, up.model), s.seen.clone()
-        seen[r.ids] = True
-        near, sigma = self._near(bank, r), float(s.sigma)
-        if self.variant == "distance" and (self.sigma == "median" or (self.sigma == "first" and sigma == 0)):
-            d = near[seen][:, seen]
-            sigma = float(d[d > 0].median()) if bool((d > 0).any()) else sigma
+        step, guarded = self.step(s, r)  # as it was for this round, for the log
+        new = s.but(bank=put(s.bank, r.ids, up.model), seen=put(s.seen, r.ids, torch.tensor(True)))
+        sigma = float(s.sigma)
+        if self.variant == "distance":
+            new["near"] = renewed(s.near, r.ids, distances_from(new.bank[:, r.net.params], r.ids))
+            if self.sigma == "median" or (self.sigma == "first" and sigma == 0):
+                sigma = self._median(new) or sigma
         pull, clamped = float(up.pull.mean()), float(up.clamped.mean())
         numbers = {"sigma": sigma, "step": step, "guarded": float(guarded), "pull": pull, "clamped": clamped}
-        kept = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
-        return Bundle(bank=bank, seen=seen, near=near, **kept)
+        return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
+
+    def _median(self, s: Bundle) -> float:
+        """The median squared distance above 0 of those that have sent a model, each pair once; 0 if there is none."""
+        d = s.near if bool(s.seen.all()) else s.near[s.seen][:, s.seen]
+        above = d[d.tril() > 0]
+        return float(above.median()) if len(above) else 0.0
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         return to_all()

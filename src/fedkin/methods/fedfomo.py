@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import mix
-from fedkin.functional.improvement import gains, greedy, shares
+from fedkin.core.rows import grow, mix, put
+from fedkin.functional.improvement import added, gains, greedy, key, recalled, shares
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,32 @@ class FedFomo(Method):
         self.check("epsilon_decay", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        width = 1 + self.peers
         return Bundle(
             models=torch.empty(0, r.net.size),
             owner=torch.empty(0, dtype=torch.int64),  # whose each of them is
-            affinity=torch.empty(0, 0, dtype=torch.float64),
-            learned=torch.empty(0, 0, dtype=torch.float64),  # the weights of each client's last mixture
+            known=torch.empty(0, dtype=torch.int64),  # pairs of clients of which something is known, ascending,
+            affinity=torch.empty(0, dtype=torch.float64),  # and what the second's models have brought the first
+            sources=torch.empty(0, width, dtype=torch.int64),  # of whom each one's last mixture is, itself first,
+            learned=torch.empty(0, width, dtype=torch.float64),  # and with what weight
             stuck=torch.tensor(0.0, dtype=torch.float64),  # share of the round's clients without any gain
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        known, all_ = len(s.affinity), torch.eye(len(r.roster), dtype=torch.float64)
-        affinity, learned = 0.1 * all_, all_.clone()
-        affinity[:known, :known], learned[:known, :known] = s.affinity, s.learned
-        return s.but(affinity=affinity, learned=learned)
+        own, itself = torch.full((len(r.ids), 1 + self.peers), -1), torch.eye(1 + self.peers, dtype=torch.float64)[0]
+        own[:, 0] = r.ids
+        return s.but(
+            known=torch.cat([s.known, key(r.ids, r.ids)]),
+            affinity=torch.cat([s.affinity, torch.full(r.ids.shape, 0.1, dtype=torch.float64)]),
+            sources=put(grow(s.sources, len(r.roster), torch.full((1 + self.peers,), -1)), r.ids, own),
+            learned=grow(s.learned, len(r.roster), itself),
+        )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
-        record = to_each(weights=s.learned[r.ids])  # known one participation late: clients decide after the download
+        weights = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
+        weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # nobody weighs nothing
+        record = to_each(weights=weights)  # known one participation late: clients decide after the download
         width = max((len(c) for c in chosen), default=0)
         if width == 0:
             return record
@@ -80,8 +89,8 @@ class FedFomo(Method):
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
         """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
         others = (s.owner != k).nonzero().flatten()
-        best = greedy(s.affinity[k, s.owner[others]], self.peers, self.exploration(r.index), r.client_rng(k))
-        return others[best]
+        liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
+        return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
 
     def exploration(self, t: int) -> float:
         """The chance of a random client in round t = 1, 2, ..."""
@@ -113,20 +122,20 @@ class FedFomo(Method):
         return gains(held.loss(before), torch.tensor(losses), torch.stack(away) * torch.tensor(there))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        affinity, learned = s.affinity.clone(), s.learned.clone()
-        for k, ids, gained in zip(r.ids.tolist(), up.ids, up.gains, strict=True):
-            who = torch.cat([torch.tensor([k]), ids])
-            who, gained = who[who >= 0], gained[who >= 0]
-            size = max(abs(float(gained.sum())), 1e-9) if self.affinity == "normalised" else 1.0
-            affinity[k, who] += gained / size
-            learned[k] = 0.0
-            learned[k, who] = shares(gained)
+        who = torch.cat([r.ids[:, None], up.ids], 1)
+        gained = torch.where(who >= 0, up.gains, 0.0)
+        size = gained.sum(1, keepdim=True).abs().clamp(min=1e-9) if self.affinity == "normalised" else 1.0
+        there, pairs = who >= 0, key(r.ids[:, None], who)
+        known, affinity = added(s.known, s.affinity, pairs[there], (gained / size)[there])
+        sources, learned = torch.full((len(who), 1 + self.peers), -1), torch.zeros(len(who), 1 + self.peers).double()
+        sources[:, : who.shape[1]], learned[:, : who.shape[1]] = who, shares(gained)
         owner, models = r.ids.clone(), up.model.clone()
         if self.pool == "bank":
             kept = ~torch.isin(s.owner, owner)
             owner, models = torch.cat([s.owner[kept], owner]), torch.cat([s.models[kept], models])
         stuck = (up.gains <= 0).all(1).double().mean()
-        return Bundle(models=models, owner=owner, affinity=affinity, learned=learned, stuck=stuck)
+        last = {"sources": put(s.sources, r.ids, sources), "learned": put(s.learned, r.ids, learned)}
+        return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last, stuck=stuck)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         ids = up.ids[up.ids != -1]
@@ -143,4 +152,4 @@ class FedFomo(Method):
         return {"mixed": Bundle(model=c.state.get("before", c.w0))}
 
     def notes(self, s: Bundle) -> dict[str, float]:
-        return {"own_weight": float(s.learned.diagonal().mean()), "stuck": float(s.stuck)}
+        return {"own_weight": float(s.learned[:, 0].mean()), "stuck": float(s.stuck)}

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.functional.losses import head_loss
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all
 
 _CODE = {
     "final_head_epochs": 10,

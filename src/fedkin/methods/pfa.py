@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.rows import group_mean, grow, put, squared_distances
+from fedkin.core.rows import group_mean, grow, put
 from fedkin.functional.grouping import kmeans, nearest
 from fedkin.functional.linkage import agglomerate, by_first_member
+from fedkin.functional.pairs import differences_from
 from fedkin.functional.sparsity import sparsity
 
 
@@ -82,7 +83,8 @@ class PFA(Method):
 
     def _group(self, points: Tensor, r: Round) -> Tensor:
         if self.grouping == "average":
-            return agglomerate(squared_distances(points, exact=True).sqrt(), self.clusters, "average")
+            apart = differences_from(points, torch.arange(len(points)), 2).sqrt_()
+            return agglomerate(apart, self.clusters, "average")
         return by_first_member(kmeans(points, torch.ones(len(points)), self.clusters, r.rng))
 
     def distribute(self, s: Bundle, r: Round) -> Download:

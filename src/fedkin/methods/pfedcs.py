@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put
 from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
-from fedkin.functional.losses import distillation, head_loss
+from fedkin.functional.losses import distillation
+
+_BLOCK = 1 << 20  # pairs of clients looked at together
 
 
 @dataclass(frozen=True)
@@ -94,25 +96,28 @@ class PFedCS(Method):
         pool = ((s.uploaded > 0) & (s.uploaded >= oldest)).nonzero().flatten()
         given = torch.isin(r.ids, pool) & (len(pool) > 1)
         p = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
-        for i in given.nonzero().flatten().tolist():
-            p[i, pool] = self.mixture(s, r, int(r.ids[i]), pool)
         if not bool(given.any()):
             return to_all()
+        for some in given.nonzero().flatten().split(max(1, _BLOCK // len(pool))):
+            p[some[:, None], pool] = self.mixture(s, r, r.ids[some], pool)
         return to_each(given=given, weights=p, teacher=r.mix(p[:, pool], s.heads[pool]))
 
-    def mixture(self, s: Bundle, r: Round, k: int, pool: Tensor) -> Tensor:
-        """What each head of ``pool [a]`` weighs in the customised classifier of client k: float64 ``[a]``, sum 1."""
+    def mixture(self, s: Bundle, r: Round, ids: Tensor, pool: Tensor) -> Tensor:
+        """What each head of ``pool [a]`` weighs in the customised classifiers of ``ids``: float64 ``[m, a]``, sum 1."""
         seen = slice(None) if self.include_bias else r.net.head_weight
-        me = int((pool == k).nonzero())
+        me = torch.searchsorted(pool, ids)
         d = row_distances(s.heads[pool][:, seen], me)
-        others = torch.arange(len(pool)) != me
+        others = torch.ones_like(d, dtype=torch.bool).scatter_(1, me[:, None], False)
         chosen = others.clone()
         if self.select == "random":
-            order = torch.randperm(len(pool) - 1, generator=r.client_rng(k))
-            chosen[others.nonzero().flatten()[order[self.random_size :]]] = False
+            orders = [torch.randperm(len(pool) - 1, generator=r.client_rng(k)) for k in ids.tolist()]
+            places = torch.stack(orders)[:, : self.random_size]
+            chosen = torch.zeros_like(others).scatter_(1, places + (places >= me[:, None]), True)
         elif self.select != "all":
-            chosen[others] = candidates(d[others], self.select, self.fixed)
-            chosen &= d <= threshold(d[others], r.index, self._last_round(r)) * (1 + 1e-12)
+            away = d[others].view(len(ids), -1)
+            near = candidates(away, self.select, self.fixed)
+            near &= away <= threshold(away, r.index, self._last_round(r))[:, None] * (1 + 1e-12)
+            chosen[others] = near.flatten()
         return customised_weights(d, chosen, me, r.roster.size[pool], self.lam, self.weights)
 
     def client_update(self, c: Client) -> Work:

@@ -11,7 +11,8 @@ through the real round loop a few dozen times, and raises at the first rule that
 - ``runs``: four rounds with partial participation; no upload is refused; states are finite; every client that has
   joined predicts all of its test and validation samples.
 - ``same result``: bit for bit the same on every engine and a second time, whatever Python's and torch's global
-  generators hold; another seed gives another result.
+  generators hold; another seed gives another result. (An engine with a ``tolerance``, such as `Stacked`, may differ by
+  so much.)
 - ``resume``: stopped after any round and gone on from copies of the server's and the clients' states, in new objects,
   the run ends as if it had not been stopped.
 - ``own data``: what a client sends and keeps does not change when other clients' data do.

@@ -118,15 +118,15 @@ def same_result(case: Case) -> None:
         _equal(usual, tensors(case.play(case.setting(kind))), "the same run a second time gives another result")
         for engine in case.engines:
             again = tensors(case.play(case.setting(kind), engine))
-            _equal(usual, again, f"{engine} gives another result than {Loop()}")
+            _equal(usual, again, f"{engine} gives another result than {Loop()}", engine)
     if _trains(case.usual("mlp"), case):
         other = case.play(case.setting("mlp", seed=case.seed + 1))
         if difference(_learned(case.usual("mlp")), _learned(other)) is None:
             raise RuleBroken("another seed gives the same result: some random draw is not keyed by the run's seed")
 
 
-def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str) -> None:
-    if (apart := difference(a, b)) is not None:
+def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str, engine: Engine | None = None) -> None:
+    if (apart := difference(a, b, getattr(engine, "tolerance", 0.0))) is not None:
         raise RuleBroken(f"{what}: {apart}")
 
 
@@ -160,7 +160,7 @@ def _resumed(case: Case, setting: Setting, whole: Trial, t: int, engine: Engine 
     rest = case.play(setting, engine, since=whole.moments[t])
     left = range(t + 1, setting.plan.rounds + 1)
     what = f"stopped after round {t} and gone on from what was stored, the run ends elsewhere than without a stop"
-    _equal(tensors(whole, left), tensors(rest, left), what)
+    _equal(tensors(whole, left), tensors(rest, left), what, engine)
 
 
 # ---- own data -----------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def odd_federations(case: Case) -> None:
                 _unmoved(trial)
             for engine in case.engines[-1:] if name in _ON_ENGINES else ():
                 again = case.play(setting, engine, touch=touch)
-                _equal(tensors(trial), tensors(again), f"{engine} gives another result than {Loop()}")
+                _equal(tensors(trial), tensors(again), f"{engine} gives another result than {Loop()}", engine)
         except RuleBroken as e:
             raise RuleBroken(f"with {name}: {e}") from None
         except Exception as e:

@@ -164,16 +164,22 @@ def tensors(trial: Trial, rounds: Iterable[int] | None = None) -> dict[str, Tens
     return out
 
 
-def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
-    """The first difference between named tensors in words, or None if they are equal bit for bit."""
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor], within: float = 0.0) -> str | None:
+    """The first difference between named tensors in words, or None if they are equal.
+
+    Args:
+        within: how far floating-point numbers may be apart, relative to their size where that is above 1.
+    """
     if set(a) != set(b):
         return f"only one of them has {sorted(set(a) ^ set(b))[0]}"
     for name, t in a.items():
         other = b[name]
         if t.shape != other.shape or t.dtype != other.dtype:
             return f"{name} is {t.dtype} {list(t.shape)} in one and {other.dtype} {list(other.shape)} in the other"
-        if not torch.equal(t, other):
-            apart = t != other
+        apart = t != other
+        if within and t.is_floating_point():
+            apart = ~torch.isclose(t, other, rtol=within, atol=within)
+        if bool(apart.any()):
             where = tuple(apart.nonzero()[0].tolist())
             return (
                 f"{name} differs in {int(apart.sum())} of {t.numel()} numbers, "

@@ -165,7 +165,7 @@ def test_bad_input(case: str, fedkin: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("run fedavg --engine gpu", ["gpu", "workers", "loop"]),
+        ("run fedavg --engine gpu", ["gpu", "workers", "loop", "stacked"]),
         ("run fedavg --roundss 3", ["--roundss", "--rounds"]),
         ("run fedavg --lam 3", ["--lam"]),
         ("run fedavg --rounds many", ["many", "--rounds"]),

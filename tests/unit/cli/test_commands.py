@@ -21,6 +21,7 @@ from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.runner import run_settings
 from folders import FILES, content, lines_in
+from toys import Averaging
 
 PAGES = {"report.html", "overview.png"}
 
@@ -172,11 +173,8 @@ def test_the_command_in_the_summary_works(fedkin: Command, small: str) -> None:
 
 
 @dataclass(frozen=True)
-class Failing(Method):
+class Failing(Averaging, Method):
     """FedAvg whose client 2 fails in round 2."""
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Any:
         return to_all(model=s.model, round=torch.tensor(r.index))
@@ -186,9 +184,6 @@ class Failing(Method):
             raise ValueError("no such file")
         w = yield Train(c.received.model)
         return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
 
 @pytest.mark.parametrize("engine", ["loop", "workers"])

@@ -80,6 +80,7 @@ def test_every_common_setting_is_a_flag() -> None:
         "--data synthetic --clients 7 --partition iid --alpha 0.25 --equal-shares --protocol cifar --split official "
         "--samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 --steps 3 --lr 1 "
         "--no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform --join-late 2@3 --engine loop "
+        "--gradient autograd "
         "--workers 3 --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
@@ -99,7 +100,9 @@ def test_every_common_setting_is_a_flag() -> None:
     )
     assert settings.model == ModelSettings("small-cnn", "0")
     assert settings.recipe == Recipe(steps=3, lr=1.0, decay_biases=False)
-    assert settings.run == RunSettings(6, 0.5, 8, None, "uniform", 0.0, "2@3", engine="loop", workers=3)
+    assert settings.run == RunSettings(
+        6, 0.5, 8, None, "uniform", 0.0, "2@3", gradient="autograd", engine="loop", workers=3
+    )
     assert show == ShowRun(Path("some/where"), True, True, True)
 
 

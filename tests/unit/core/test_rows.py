@@ -1,5 +1,9 @@
 """Algebra on stacked models against plain NumPy."""
 
+import multiprocessing
+import warnings
+from multiprocessing.connection import Connection
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +28,46 @@ def test_mix_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(algebra, "_BLOCK", block)
         close(mix(weights, rows), wanted, 1e-7)
         close(squared_distances(rows), squared_distances(rows, exact=True), 1e-10)
+
+
+def test_results_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums that are shared out over cores have the bits of those that are not: each block is one core's."""
+    weights, rows = draw(3, 300).double().abs(), draw(300, 700, seed=1)
+    few = rows[:100]
+    found = []
+    for cores, worth in ((1, 0), (3, 0), (3, 1 << 30)):
+        monkeypatch.setattr(algebra, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(algebra, "_WORTH", worth)
+        monkeypatch.setattr(algebra, "_BLOCK", 1 << 14)
+        algebra._pool.cache_clear()
+        parts = (mix(weights, rows), mix(weights[:, :100], few), algebra.gram(few), squared_distances(few))
+        found.append(parts)
+    algebra._pool.cache_clear()
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_forked_process_sums_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads do not come along with a fork: a child that waited for them would wait for ever."""
+    monkeypatch.setattr(algebra, "_cores", lambda: 2)
+    monkeypatch.setattr(algebra, "_WORTH", 0)
+    rows = draw(4, 50)
+    wanted = algebra.gram(rows)  # the threads are there now
+    monkeypatch.undo()
+
+    def child(pipe: Connection) -> None:
+        pipe.send((algebra._cores(), algebra.gram(rows).tolist()))
+
+    here, there = multiprocessing.get_context("fork").Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(there,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
+        process.start()
+    assert here.poll(30)
+    cores, got = here.recv()
+    process.join()
+    assert cores == 1
+    assert got == wanted.tolist()
 
 
 def test_weighted_mean_of_any_shape() -> None:

@@ -16,13 +16,8 @@ from fedkin.core import (
     Client,
     ClientError,
     ConfigError,
-    Download,
     Method,
     Recipe,
-    Round,
-    Train,
-    Work,
-    to_all,
 )
 from fedkin.core.seeds import generator
 from fedkin.engines import Engine, Job, KeyedCounts, Loop, Task, Workers
@@ -37,7 +32,7 @@ from fedkin.engines.noise import (
     says,
 )
 from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
-from toys import federation, mlp
+from toys import Averaging, federation, mlp
 
 COUNTS = torch.tensor([40, 0, 3])
 RECIPE = Recipe()
@@ -128,23 +123,10 @@ def test_a_client_says_the_same_whenever_it_is_asked() -> None:
 
 # ---- joining -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Asks(Method):
+class Asks(Averaging, Method):
     """Says a part of its data at joining."""
 
     what: str = "y"
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Download:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
 
     def describe(self, c: Client) -> Bundle:
         return Bundle(first=getattr(c.data, self.what)[:1], counts=c.counts())

@@ -22,6 +22,7 @@ from fedkin.core import (
     Recipe,
     Train,
     cross_entropy,
+    head_loss,
 )
 from fedkin.core.method import Method, Work
 from fedkin.core.seeds import generator
@@ -29,7 +30,6 @@ from fedkin.engines import Job, Loop, Private, Task, Workers
 from fedkin.engines.loop import sgd
 from fedkin.engines.noise import Keyed
 from fedkin.engines.private import PrivateSteps, each, require_single_gradients
-from fedkin.functional.losses import head_loss
 from fedkin.methods import Ditto, FedAvg, FedRep
 from fedkin.models import get_model
 from toys import blobs, close, federation, mlp, mlp_with_batchnorm, vector_net

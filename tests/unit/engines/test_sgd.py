@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy
 from fedkin.core.seeds import generator
-from fedkin.engines.loop import batches, sgd, take
+from fedkin.engines.loop import batches, sgd
+from fedkin.engines.steps import take
 
 
 def quadratic(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:

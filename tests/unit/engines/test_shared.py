@@ -108,3 +108,24 @@ def test_slabs_stay_within_the_memory() -> None:
         assert (1 << 20) <= size <= (1 << 30)
         assert size % 4096 == 0
         assert size == 1 << 20 or 2 * workers * size <= memory // 8
+
+
+def test_what_several_bundles_hold_is_written_once() -> None:
+    """The very tensor that two bundles hold goes to the common slab; equal ones that are not the same do not."""
+    model, common, own = torch.arange(100.0), Slab(4096), Slab(4096)
+    bundles = [Bundle(model=model, mine=torch.ones(3)), Bundle(w=model, mine=torch.ones(3)), Bundle(mine=torch.ones(3))]
+    known = common.share(bundles)
+    assert list(known) == [id(model)]
+    for bundle in bundles:
+        entries, free = own.write(bundle, 0, 4096, known)
+        assert free == 64  # the model takes no room of its own
+        assert same(own.read(entries, common), bundle)
+    assert [e.common for e in own.write(bundles[1], 0, 4096, known)[0]] == [True, False]
+
+
+def test_what_does_not_fit_into_the_common_slab_goes_with_each_bundle() -> None:
+    large, common, own = torch.arange(5000.0), Slab(4096), Slab(1 << 16)
+    bundles = [Bundle(a=large), Bundle(a=large)]
+    known = common.share(bundles)
+    assert known == {}
+    assert same(own.read(own.write(bundles[0], 0, own.size, known)[0], common), bundles[0])

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, MethodError, Recipe, Train, Work
+from fedkin.core import Bundle, MethodError, Recipe, Train, Work, head_loss
 from fedkin.functional.additive import Both, for_rounds, train_both
-from fedkin.functional.losses import head_loss
 from fedkin.methods import Local
 from toys import ByHand, copies, federation, mlp, mlp_with_batchnorm, vector_net
 

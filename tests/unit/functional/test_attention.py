@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.core.rows import squared_distances
-from fedkin.functional.attention import attention, cosine_attention, largest_step
+from fedkin.functional.attention import attention as attention_of
+from fedkin.functional.attention import cosine_attention as cosine_attention_of
+from fedkin.functional.attention import largest_step
 from fedkin.functional.linkage import cosines
 
 POINTS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), min_size=1, max_size=7)
@@ -18,6 +20,14 @@ POSITIVE = st.floats(0.01, 100.0)
 
 def everybody(m: int) -> torch.Tensor:
     return ~torch.eye(m, dtype=torch.bool)
+
+
+def attention(d: torch.Tensor, others: torch.Tensor, sigma: float, step: float) -> torch.Tensor:
+    return attention_of(d, others, torch.arange(len(d)), sigma, step)
+
+
+def cosine_attention(cos: torch.Tensor, others: torch.Tensor, scale: float, own: torch.Tensor) -> torch.Tensor:
+    return cosine_attention_of(cos, others, torch.arange(len(cos)), scale, own)
 
 
 def spread(points: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,3 +98,17 @@ def test_who_may_not_be_learned_from_weighs_nothing() -> None:
     for xi in (attention(d, others, 1.0, 0.2), cosine_attention(cosines(rows), others, 5.0, torch.full((3,), 0.2))):
         assert xi[[0, 2], 1].tolist() == [0.0, 0.0]
         assert float(xi[1, [0, 2]].min()) > 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(POINTS, st.randoms())
+def test_some_rows_are_as_all_rows(points: list[tuple[int, int]], chance: Random) -> None:
+    """The weights of some clients alone, with their own models anywhere in the bank, are their rows of all."""
+    rows, d = spread(points)
+    me = torch.tensor(chance.sample(range(len(d)), chance.randint(1, len(d))))
+    others, own = everybody(len(d)), torch.rand(len(d))
+    for kept in (others, others & (torch.arange(len(d)) != 0)):
+        all_ = attention(d, kept, 2.0, 0.1)
+        torch.testing.assert_close(attention_of(d[me], kept[me], me, 2.0, 0.1), all_[me])
+        heur = cosine_attention(cosines(rows), kept, 5.0, own)
+        torch.testing.assert_close(cosine_attention_of(cosines(rows)[me], kept[me], me, 5.0, own[me]), heur[me])

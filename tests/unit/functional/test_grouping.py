@@ -7,6 +7,7 @@ import torch
 
 from fedkin.functional.grouping import (
     first_argmin,
+    kmeans,
     kmeans_plus_plus,
     lloyd,
     nearest,
@@ -62,6 +63,16 @@ def test_kmeans_plus_plus_is_fixed_by_its_generator() -> None:
     points = torch.randn(30, 4, generator=generator(1))
     a, b = (kmeans_plus_plus(points, torch.ones(30), 5, generator(7)) for _ in range(2))
     assert torch.equal(a, b)
+
+
+def test_wide_and_many_points_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of three columns and two rows give the same groups as all at once."""
+    points, weights = torch.randn(31, 10, generator=generator(6)), torch.rand(31, generator=generator(7)) + 0.1
+    whole = nearest(points, points[:5]), kmeans(points, weights, 4, generator(8))
+    monkeypatch.setattr("fedkin.functional.grouping._WIDTH", 3)
+    monkeypatch.setattr("fedkin.functional.grouping._BLOCK", 6)
+    assert torch.equal(nearest(points, points[:5]), whole[0])
+    assert torch.equal(kmeans(points, weights, 4, generator(8)), whole[1])
 
 
 def test_lloyd_moves_until_nothing_changes() -> None:

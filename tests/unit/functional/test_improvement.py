@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.functional.improvement import gains, greedy, shares
+from fedkin.functional.improvement import added, gains, greedy, key, recalled, shares
+from toys import close
 
 GAINS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)
 
@@ -62,3 +63,25 @@ def test_gains(before: float, loss: float, distance: float, wanted: float) -> No
     found = gains(before, torch.tensor([loss]), torch.tensor([distance]))
     assert found.dtype == torch.float64
     assert found.tolist() == [wanted]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rounds=st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(-3, 3)), max_size=6), max_size=5)
+)
+def test_a_record_of_pairs_is_a_table(rounds: list[list[tuple[int, int, float]]]) -> None:
+    """Sums over any pairs, some many times, are those of a table of all pairs; pairs not known are 0."""
+    known, values = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+    table, who = torch.zeros(6, 6, dtype=torch.float64), torch.arange(6)
+    for entries in rounds:
+        rows, columns = (torch.tensor([e[i] for e in entries], dtype=torch.int64) for i in (0, 1))
+        amounts = torch.tensor([e[2] for e in entries], dtype=torch.float64)
+        known, values = added(known, values, key(rows, columns), amounts)
+        table.index_put_((rows, columns), amounts, accumulate=True)
+        assert torch.equal(known, known.unique())
+        close(recalled(known, values, key(who[:, None], who)), table, 1e-12)
+
+
+def test_shares_of_rows() -> None:
+    """Each row by itself; one without a positive gain gives everything to its first."""
+    close(shares(torch.tensor([[1.0, 3.0, -2.0], [-1.0, 0.0, -2.0]])), [[0.25, 0.75, 0], [1, 0, 0]], 1e-15)

@@ -42,6 +42,35 @@ def test_the_same_groups_as_scipy(m: int, groups: int, kind: str, seed: int) -> 
     assert got.tolist() == by_first_member(torch.from_numpy(theirs.astype(np.int64))).tolist()
 
 
+def plainly(distance: torch.Tensor, groups: int, kind: str) -> torch.Tensor:
+    """The first smallest entry of the whole matrix, again and again."""
+    m, d = len(distance), torch.maximum(distance, distance.T).double().fill_diagonal_(math.inf)
+    group, size = torch.arange(m), torch.ones(m, dtype=torch.float64)
+    for _ in range(m - groups):
+        i, j = divmod(int((d == d.min()).flatten().to(torch.uint8).argmax()), m)
+        mean = (size[i] * d[i] + size[j] * d[j]) / (size[i] + size[j])
+        joined = {"single": torch.minimum(d[i], d[j]), "complete": torch.maximum(d[i], d[j]), "average": mean}[kind]
+        d[i], d[:, i] = joined, joined
+        d[i, i] = d[j] = d[:, j] = math.inf
+        group[group == j] = i
+        size[i] += size[j]
+    return by_first_member(group)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    m=st.integers(1, 16),
+    groups=st.integers(1, 5),
+    kind=st.sampled_from(LINKAGES),
+    seed=st.integers(0, 10**6),
+    values=st.sampled_from([2, 3, 5, 10**6]),
+)
+def test_the_first_smallest_pair_is_joined(m: int, groups: int, kind: str, seed: int, values: int) -> None:
+    """With any number of ties, the same groups as by looking at the whole matrix before every join."""
+    d = torch.randint(values, (m, m), generator=torch.Generator().manual_seed(seed)).double()
+    assert agglomerate(d, groups, kind).tolist() == plainly(d, groups, kind).tolist()
+
+
 def test_average_linkage_by_hand() -> None:
     """Points 0, 1, 4, 6: {0, 1} join at 1, {4, 6} at 2, and the two pairs at (4 + 6 + 3 + 5)/4. Three groups are what
     is there before the second step."""

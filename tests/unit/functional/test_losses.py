@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Batch, Bundle
-from fedkin.functional.losses import distillation, head_loss
+from fedkin.core import Batch, Bundle, head_loss
+from fedkin.functional.losses import distillation
 from toys import blobs, close, mlp
 
 

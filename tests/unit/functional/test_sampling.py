@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.functional.grouping import ward_groups
-from fedkin.functional.sampling import draw_slots, left_over, table_by_group, table_by_size, unlikeness
+from fedkin.functional.sampling import draw_slots, left_over, table_by_group, table_by_size
+from fedkin.functional.sampling import unlikeness as unlikeness_of
 from toys import close
 
 MANY = settings(max_examples=500, deadline=None)
@@ -19,6 +20,10 @@ seeds = st.integers(0, 2**20)
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def unlikeness(updates: Tensor, measure: str) -> Tensor:
+    return unlikeness_of(updates, torch.arange(len(updates)), measure)
 
 
 def unbiased(table: Tensor, sizes: list[int], slots: int) -> None:
@@ -153,11 +158,3 @@ def test_l2_is_squared_and_l1_is_not() -> None:
     rows = torch.tensor([[0.0, 0.0], [3.0, -4.0], [3.0, 0.0]])
     close(unlikeness(rows, "l2"), [[0, 25, 9], [25, 0, 16], [9, 16, 0]])
     close(unlikeness(rows, "l1"), [[0, 7, 3], [7, 0, 4], [3, 4, 0]])
-
-
-def test_wide_updates_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of three columns give the same as all at once."""
-    rows = torch.randn(5, 41, generator=generator(1))
-    whole = unlikeness(rows, "l1")
-    monkeypatch.setattr("fedkin.functional.sampling._BLOCK", 15)
-    close(unlikeness(rows, "l1"), whole, 1e-12)

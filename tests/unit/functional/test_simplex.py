@@ -37,12 +37,18 @@ def scaled(products: Tensor) -> Tensor:
     return products / (top or 1.0) + RIDGE * torch.eye(len(products), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("few", [128, 0], ids=["from the middle", "by an interior point"])
 @settings(max_examples=200, deadline=None)
-@given(problems())
-def test_optimal(problem: tuple[Tensor, Tensor, Tensor]) -> None:
+@given(problem=problems())
+def test_optimal(few: int, problem: tuple[Tensor, Tensor, Tensor]) -> None:
     """Karush, Kuhn, Tucker: feasible, and a level exists with slope >= level where a weight could grow and <= level
-    where it could shrink. The problem is convex, so that is the minimum."""
-    products, low, high = problem
+    where it could shrink. The problem is convex, so that is the minimum. The same wherever the weights start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedkin.functional.simplex._FEW", few)
+        optimal(*problem)
+
+
+def optimal(products: Tensor, low: Tensor, high: Tensor) -> None:
     x = shortest(products, low, high)
     assert x.dtype == torch.float64
     assert abs(float(x.sum()) - 1) < 1e-9
@@ -52,6 +58,24 @@ def test_optimal(problem: tuple[Tensor, Tensor, Tensor]) -> None:
     if len(grows) and len(shrinks):
         assert float(shrinks.max() - grows.min()) < 1e-9
     assert torch.equal(x, shortest(products, low, high))
+
+
+@pytest.mark.parametrize("width", [30, 5000])
+@pytest.mark.parametrize("common", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("eps", [0.004, 1.0])
+def test_optimal_for_many(width: int, common: float, eps: float) -> None:
+    """200 unit vectors with a common part, more than their dimensions or fewer, in narrow boxes or none; without the
+    interior point the active set takes a linear system for each of the up to 190 weights that meet their bounds."""
+    rng = torch.Generator().manual_seed(width)
+    rows = common * torch.randn(width, generator=rng) + torch.randn(200, width, generator=rng)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    near = torch.full((200,), 1 / 200, dtype=torch.float64)
+    problem = gram(rows), (near - eps).clamp(min=0), (near + eps).clamp(max=1)
+    solve, systems = torch.linalg.solve, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.linalg, "solve", lambda *system: systems.append(1) or solve(*system))
+        optimal(*problem)
+    assert len(systems) <= 20
 
 
 @settings(max_examples=40, deadline=None)

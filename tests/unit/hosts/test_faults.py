@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.core import Bundle, EngineError
+from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
 from fedkin.data import SiteData
+from fedkin.engines.ledger import OutOfStep
+from fedkin.engines.secure import OutOfRange
 from fedkin.hosts import site as site_module
+from fedkin.hosts.account import OverBudget
+from fedkin.hosts.post import CODES
 from fedkin.hosts.site import Site
+from fedkin.hosts.table import Unmasked
 from fedkin.hosts.tensors import bundle, letter
-from fedkin.hosts.wire import Letter
+from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 FEDREP = {"method": {"name": "fedrep"}}
@@ -475,6 +480,41 @@ def test_an_exception_stays_on_its_host(tmp_path: Path, monkeypatch: pytest.Monk
     assert ours.rounds[1]["missing"] == {"1": "its program failed; its own log says why"}
     assert not any(b"4711" in text for text in seen)
     assert same_server(ours, traced(s, ours.rounds))
+
+
+TROUBLES: dict[str, tuple[Exception, dict[str, Any], bool]] = {
+    "another upload": (OutOfStep(4, 5), {"code": "out-of-step", "have": 4}, False),
+    "another key": (Unmasked("other-key", public="ab"), {"code": "other-key", "public": "ab"}, False),
+    "a huge number": (OutOfRange("patient 4711"), {"code": "range"}, False),
+    "a spent budget": (OverBudget("patient 4711"), {"code": "budget"}, False),
+    "a missing entry": (KeyError("patient 4711"), {"code": "unreadable"}, True),
+    "a bad list of tensors": (LetterError("patient 4711"), {"code": "unreadable"}, False),
+    "other columns": (PartitionError("patient 4711"), {"code": "data"}, False),
+    "a full disk": (PermissionError("patient 4711"), {"code": "disk"}, False),
+    "a client program": (ClientError("update", 0, 1, "patient 4711"), {"code": "failed"}, False),
+    "a run's settings": (ConfigError("patient 4711"), {"code": "settings"}, False),
+    "anything else": (ZeroDivisionError("patient 4711"), {"code": "failed"}, True),
+}
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_what_is_told_of_an_exception(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A code that the server has words for; the text is in the site's own log, with a traceback where nobody expected
+    it."""
+    error, told, traced_back = TROUBLES[what]
+
+    def fail(self: Site, head: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(Site, "_kept", fail)
+    head = {"format": FORMAT, "kind": "update", "run": "r", "session": 1, "seq": 5}
+    answer = sites(tmp_path, 1)[100].answer(Letter(head))
+    assert answer == refusal(head, "c0", **told)
+    assert told["code"] in {*CODES, "out-of-step"}
+    assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == traced_back
 
 
 def test_a_full_disk_costs_the_round_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedkin.hosts.flower import FlowerPost, client_app, from_records, to_records  # noqa: E402
+from fedkin.hosts import submitted  # noqa: E402
+from fedkin.hosts.flower import FlowerPost, client_app, from_records, server_app, to_records  # noqa: E402
 from fedkin.hosts.serve import serve  # noqa: E402
 from fedkin.hosts.site import Site  # noqa: E402
-from fedkin.hosts.wire import Letter, LetterError  # noqa: E402
+from fedkin.hosts.submitted import packed  # noqa: E402
+from fedkin.hosts.wire import BODY_LIMIT, Letter, LetterError  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 
@@ -76,7 +78,7 @@ class Nodes:
 def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """Every method over Flower's own message objects: server state and all lines, bit for bit."""
     s = settings(name, run={"rounds": 2})
-    ours = serve(s, FlowerPost(Nodes(sites(tmp_path))), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
+    ours = serve(s, FlowerPost(Nodes(sites(tmp_path)), BODY_LIMIT), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert ours.rounds == theirs.rounds
@@ -105,6 +107,29 @@ def test_other_records_are_no_letter(records: RecordDict) -> None:
     """Whatever a client sends instead is refused with an error of ours."""
     with pytest.raises(LetterError):
         from_records(records)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_the_server_reads_no_larger_answer_than_the_run_says(
+    size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_reply_mb` of the submitted run, to the byte."""
+
+    class Large:
+        client = "c0"
+
+        def answer(self, of: Letter) -> Letter:
+            return Letter(of.head, bytes(size))
+
+    posts: list[FlowerPost] = []
+    monkeypatch.setattr(submitted, "run_submitted", lambda post, word: posts.append(post))
+    word = packed(settings("fedavg", hosts={"max_reply_mb": 1}), tmp_path)
+    nodes: Any = Nodes({7: Large()})  # type: ignore[dict-item]
+    server_app()(nodes, Context(1, 0, {}, RecordDict(), {"fedkin": word}))
+    (post,) = posts
+    tickets = post.post({7: Letter({"kind": "update"})}, 5.0)
+    (answer,) = post.collect(tickets.values()).values()
+    assert (isinstance(answer, Letter) and len(answer.body) == size) if fits else answer == "too-large"
 
 
 def test_an_app_never_raises(tmp_path: Path) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import html
+import json
+import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tyro
 
+from fedkin.cli import nodes
+from fedkin.cli.nodes import Submission
 from fedkin.core import ConfigError
-from fedkin.hosts import actor, scaleout
+from fedkin.hosts import actor, scaleout, submitted
+from fedkin.hosts.control import Control
 from fedkin.hosts.ports import free_port
 from fedkin.hosts.serve import serve
-from fedkin.hosts.submitted import Virtual, packed, unpacked, virtual
+from fedkin.hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
 from fedkin.hosts.wire import Letter
-from hosttoys import Time, same_server, settings, simulated, through_bytes
+from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 
 
 class Actors:
@@ -51,7 +58,7 @@ def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: P
     actor._dealt.cache_clear()
     s = settings(name, data={"clients": 12}, hosts={"clients": 12})
     folder = tmp_path / "run"
-    ours = serve(s, Actors(packed(s, folder, "digits"), 12), folder, clock=Time().clock())
+    ours = serve(s, Actors(packed(s, folder, data="digits"), 12), folder, clock=Time().clock())
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
@@ -79,12 +86,38 @@ def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
 def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:
     """Settings, folder and, for simulated nodes, data survive the way through Flower; other words are refused."""
     s = settings("fedavg")
-    for word in (packed(s, tmp_path), packed(s, tmp_path, "digits")):
+    for word in (packed(s, tmp_path), packed(s, tmp_path, data="digits")):
         assert unpacked(word) == (s, tmp_path)
-    assert virtual(packed(s, tmp_path, "digits")) == Virtual(tmp_path, "digits")
+    assert virtual(packed(s, tmp_path, data="digits")) == Virtual(tmp_path, "digits")
     for bad in ("", "e30=", "W10=", "%%%"):
         with pytest.raises(ConfigError, match="fedkin submit"):
             virtual(bad)
+
+
+def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fedkin run` would simulate what was computed on hosts: summary and report name `fedkin submit`, and its link."""
+    s, folder = settings("local", run={"rounds": 1}), tmp_path / "run"
+    word = packed(s, folder, tmp_path / "my link")
+    assert command(word) == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
+    monkeypatch.setattr(submitted, "_log_to", lambda stream: None)  # it takes the log away from other tests
+    run_submitted(Direct(sites(tmp_path)), word)
+    assert json.loads((folder / "summary.json").read_text())["command"] == command(word)
+    assert html.escape(command(word)) in (folder / "report.html").read_text(encoding="utf-8")
+    assert "fedkin run" not in (folder / "report.html").read_text(encoding="utf-8")
+    asked = tyro.cli(Submission, args=shlex.split(command(word))[2:])
+    assert (asked.file, asked.link) == (folder / "config.toml", tmp_path / "my link")
+    assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
+
+
+@pytest.mark.parametrize(("words", "at"), [("", ""), ("--link my-link", " --link my-link"), ("--ray", " --ray")])
+def test_the_command_says_how_to_go_on(
+    words: str, at: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the link that the run was submitted to."""
+    asked = tyro.cli(Submission, args=["run.toml", "--detach", *words.split()])
+    monkeypatch.setattr(nodes, "submit", lambda *args: "7")
+    nodes._submitted(settings("fedavg"), Path("runs/a"), Control(asked.link, asked.link), asked)
+    assert capsys.readouterr().out.split("after a fault: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
 
 
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

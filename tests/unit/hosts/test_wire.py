@@ -17,9 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
+from fedkin.hosts.letters import Clerk
+from fedkin.hosts.members import Members
+from fedkin.hosts.post import CODES
 from fedkin.hosts.submitted import packed, unpacked
 from fedkin.hosts.tensors import bundle, letter
-from fedkin.hosts.wire import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, send
+from fedkin.hosts.wire import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
 from hosttoys import settings
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -139,6 +142,18 @@ def test_no_nan_in_a_head(ends: tuple[socket.socket, socket.socket]) -> None:
     """JSON has none; a program that made one is at fault, and finds out."""
     with pytest.raises(ValueError, match="JSON compliant"):
         send(ends[0], Letter({"accuracy": math.nan}))
+
+
+def test_a_refusal_is_the_answer_to_its_letter(tmp_path: Path) -> None:
+    """It carries what tells the letter from others, and nothing else of it; the server reads a reason from its code."""
+    clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
+    asked = clerk.write("update", 3, 5.0, client=2, seq=7)
+    said = refusal(asked.head, "c2", "disk", have=6)
+    assert set(said.head) == {"format", "client", "kind", "run", "session", "seq", "ok", "code", "have"}
+    assert clerk.stamped(said, "update", "c2", 7) is None
+    assert clerk.read(said, "update", "c2", 7) == CODES["disk"]
+    assert "another letter" in str(clerk.read(said, "update", "c2", 8))
+    assert clerk.stamped(refusal({}, "c2", "unreadable"), "update", "c2", 7) is not None
 
 
 def test_a_submitted_run_survives(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""The tables of `docs/performance.md`, made of the lines that were measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.speed.workloads import WORKLOADS
+
+LINES = Path(__file__).parents[1] / "results" / "speed.jsonl"
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+_BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
+_TITLES = {
+    "fedavg": "FedAvg", "da-pfl": "DA-PFL", "pfedcs": "PFedCS", "ifca-cam": "IFCA-CAM", "plain": "by hand",
+    "pfl-research": "pfl-research", "flower": "Flower", "pfllib": "PFLlib",
+}  # fmt: skip
+Line = dict[str, Any]
+
+
+def read(path: Path = LINES) -> list[Line]:
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def tables(lines: Sequence[Line]) -> str:
+    """All tables in Markdown, of the last line of each kind and workload; quick runs say nothing and are left out."""
+    lines = [line for line in lines if not line["quick"]]
+    if not lines:
+        return "Nothing has been measured yet."
+    parts = [_machine(lines[-1]), _wholes(lines), _pairs(lines), _steps(lines), _start(lines)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def renewed(text: str, lines: Sequence[Line]) -> str:
+    """The page with its tables made anew."""
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{tables(lines)}\n{_END}{after}"
+
+
+def _machine(line: Line) -> str:
+    m, v, peak = line["machine"], line["versions"], line["peak_gflops"]
+    memory = "" if m["memory_gb"] is None else f", {m['memory_gb']:g} GB"
+    return (
+        f"{m['cores']} cores of {m['cpu']} ({m['vectors']}){memory}; matmul peak {peak[0]:.0f} GFLOP/s on one core and "
+        f"{peak[1]:.0f} on all; fedkin {v['fedkin']}, torch {v['torch']}, Python {v['python']}; {line['day']}."
+    )
+
+
+def _last(lines: Sequence[Line], kind: str, key: Callable[[Line], Any]) -> list[Line]:
+    """The last line of a kind for each key, in the order of the workloads."""
+    found = {(line["workload"], key(line)): line for line in lines if line["kind"] == kind}
+    order = list(WORKLOADS)
+    return sorted(found.values(), key=lambda line: order.index(line["workload"]))
+
+
+def _wholes(lines: Sequence[Line]) -> str:
+    rows = []
+    for line in _last(lines, "whole", lambda x: (x["method"], x["evaluate"])):
+        per, goal = updates(line), WORKLOADS[line["workload"]].share
+        wanted = "" if goal is None or line["evaluate"] else f"{100 * goal:.0f} %"
+        memory = "–" if line["memory_mb"] is None else f"{line['memory_mb']:.0f} MB"
+        outside = "–" if line["evaluate"] else f"{100 * line['outside']:.1f} %"
+        rows.append(
+            f"| {line['workload']} | {_TITLES[line['method']]} | {'on' if line['evaluate'] else 'off'} | {per:.3g} | "
+            f"{per * line['samples']:,.0f} | {100 * share(line):.0f} % | {wanted} | {outside} | {memory} | "
+            f"{line['first_s']:.1f} s |"
+        )
+    head = (
+        "| | method | evaluation | client updates/s | samples/s | share of peak | goal | outside training | memory | "
+        "first round |"
+    )
+    return _table(head, rows)
+
+
+def updates(line: Line) -> float:
+    """Client updates per second of a line."""
+    return float(line["cohort"] / statistics.median(line["round_s"]))
+
+
+def share(line: Line) -> float:
+    """What local training's operations are of what the cores could do in the time of a whole round."""
+    peak = 1e9 * line["peak_gflops"][1]
+    return float(line["round_flop"] / (statistics.median(line["round_s"]) * peak))
+
+
+def _pairs(lines: Sequence[Line]) -> str:
+    rows = []
+    for line in _last(lines, "pair", lambda x: (x["peer"], x["setting"].get("processes", 1) > 1)):
+        mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+        goal = WORKLOADS[line["workload"]].ratios.get(line["peer"])
+        low, high = line["spread"]
+        setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
+        rows.append(
+            f"| {line['workload']} | {_TITLES[line['peer']]} ({setting}) | {line['cohort'] / theirs:.3g} | "
+            f"{line['cohort'] / mine:.3g} | **{line['ratio']:.2f}** ({low:.2f} to {high:.2f}) | "
+            f"{'' if goal is None else f'{goal:g}'} | {line['first_s'][1]:.1f} s, {line['first_s'][0]:.1f} s | "
+            f"{_memory(line)} | {100 * line['accuracy'][1]:.1f} %, {100 * line['accuracy'][0]:.1f} % |"
+        )
+    head = (
+        "| | peer (its fastest setting) | its client updates/s | ours | times as fast | goal | "
+        "first round: its, ours | memory: its, ours | accuracy: its, ours |"
+    )
+    return _table(head, rows)
+
+
+def _memory(line: Line) -> str:
+    mine, theirs = line["memory_mb"]
+    return "–" if mine is None or theirs is None else f"{theirs:.0f} MB, {mine:.0f} MB"
+
+
+def _steps(lines: Sequence[Line]) -> str:
+    rows = []
+    for line in _last(lines, "step", lambda x: x.get("gradient", "")):
+        floor = line["step_flop"] / (1e6 * line["peak_gflops"][0])
+        rows.append(
+            f"| {line['workload']} | {line.get('gradient', 'autograd')} | {line['step_flop'] / 1e9:.3g} | "
+            f"{floor:.3g} | {line['step_ms']:.3g} | {100 * floor / line['step_ms']:.0f} % |"
+        )
+    return _table("| | gradient | GFLOP per step | at the peak, ms | a step, ms | share of one core's peak |", rows)
+
+
+def _start(lines: Sequence[Line]) -> str:
+    found = [line for line in lines if line["kind"] == "start"]
+    if not found:
+        return ""
+    seconds = found[-1]["first_s"]
+    spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
+    return (
+        f"`fedkin run` with 100 clients begins its first round {statistics.median(seconds):.2f} s ({spread}) after the "
+        "command (goal: 3 s)."
+    )
+
+
+def _table(head: str, rows: Sequence[str]) -> str:
+    line = "| --- " * (head.count("|") - 1) + "|"
+    return "\n".join([head, line, *rows]) if rows else ""

@@ -1,0 +1,72 @@
+"""Which engine a run takes, and what it says about it."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import torch
+
+from fedkin.core import ConfigError, Train
+from fedkin.engines.loop import Loop
+from fedkin.engines.stacked import Stacked
+from fedkin.engines.steps import written_out
+from fedkin.engines.tasks import Engine, Job
+from fedkin.engines.workers import Workers, cores
+
+NAMES = ("auto", "workers", "loop", "stacked")
+
+
+def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
+    """The engine by name, and why that one.
+
+    Args:
+        engine: one of `NAMES`, or an engine, which is taken as it is.
+        workers: processes, 0 for one per core.
+
+    Raises:
+        ConfigError: there is no engine of that name.
+    """
+    if not isinstance(engine, str):
+        return engine, f"{engine} (as asked)"
+    if engine not in NAMES:
+        raise ConfigError(f"unknown engine {engine!r}; there are {', '.join(NAMES)}")
+    if engine == "loop":
+        return Loop(), "one client after another (as asked)"
+    if engine == "stacked":
+        return Stacked(), "stacks of clients (as asked)"
+    if engine == "auto" and not workers and _pays_to_stack(job):
+        return Stacked(), f"stacks of clients on {torch.cuda.get_device_name()}"
+    if engine == "auto" and (why := _alone(workers, job)):
+        return Loop(), f"one client after another ({why})"
+    count = min(workers or cores(), len(job.shards))
+    reason = "as asked" if workers else "one per core" if count == cores() else "one per client"
+    return Workers(workers), f"{count} worker process{'es' if count > 1 else ''} ({reason})"
+
+
+def _pays_to_stack(job: Job) -> bool:
+    """Whether there is a GPU, and a network that can be stacked."""
+    net = job.net
+    return torch.cuda.is_available() and job.private is None and net.buffers.start == net.buffers.stop
+
+
+def _alone(workers: int, job: Job) -> str:
+    """Why worker processes would not pay here; "" if they do."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return "this system cannot fork processes"
+    if len(job.shards) == 1:
+        return "there is one client"
+    return "there is one core" if not workers and cores() == 1 else ""
+
+
+def gradients(engine: Engine, job: Job) -> str:
+    """How the gradient of the cross-entropy is found in a job, and why."""
+    if job.private is not None:
+        return "gradients of single samples (private training)"
+    if isinstance(engine, Stacked):
+        return "gradients by torch.func"
+    if job.gradient == "autograd":
+        return "gradients by autograd (as asked)"
+    found = written_out(Train(job.net.w0), job.net, slice(0, job.net.size))
+    if isinstance(found, str):
+        return f"gradients by autograd ({found})"
+    return f"gradients written out (a chain of {len(found)} layers)"

@@ -1,0 +1,278 @@
+"""Many clients trained at once, their parameters the rows of one matrix ``[clients, P]``: the engine for a GPU.
+
+The programs of many clients are advanced together. Requests of one kind (equal loss, shapes and settings) form a stack,
+and one step of all of them is one call of ``vmap(grad(loss))``: as many kernels as one client's step needs, each with
+the work of all. On a CPU this is slower than `Workers`, which it is tested on.
+
+The results are the loop's to float tolerance: batches and their order are the same, sums are taken in another order.
+With dropout they are other draws than the loop's, and depend on which clients share a stack.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ConfigError, Data, EngineError, Train, Work
+from fedkin.core.sides import chunked
+from fedkin.engines.drive import lockstep, requests_of
+from fedkin.engines.loop import trainer
+from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_graph import Graphs
+from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
+from fedkin.engines.tasks import Answer, Job, Task, Turn, named
+
+_log = logging.getLogger("fedkin.engines")
+_PROGRAMS = 256  # client programs under way at a time, if their vectors fit
+_VECTORS = 8  # that a program holds on the host: what it was sent, its state, what it trains and answers
+_HOST = 4 << 30  # bytes of them all together
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Clients in stacks, on a GPU if there is one.
+
+    A request that cannot be stacked is trained by itself as in the loop, and the session says why, once, in its
+    ``notes`` and in the log: networks with running statistics (batch normalisation), layers and losses that
+    ``torch.func.vmap`` refuses (LSTM, decisions by value), and private training.
+
+    Raises:
+        ConfigError: a setting is out of range.
+        EngineError: there is no such device, or one client does not fit into its memory.
+    """
+
+    device: str = "auto"
+    """"auto": a GPU if there is one; or "cpu", "cuda", "cuda:1"."""
+    clients: int = 0
+    """Most requests in a stack; 0 is as many as fit."""
+    memory: float = 0.0
+    """GiB on the device that a stack may take; 0 is most of what is free."""
+    tf32: bool = False
+    """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
+    graphs: bool = True
+    """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
+    products: bool = False
+    """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
+
+    tolerance: ClassVar[float] = 1e-5
+    """How far a number may be from the loop's, relative to its size if above 1, over the few rounds that tests play."""
+
+    def __post_init__(self) -> None:
+        if self.clients < 0:
+            raise ConfigError(f"clients must be 0 (as many as fit) or more, got {self.clients}")
+        if not 0 <= self.memory < float("inf"):
+            raise ConfigError(f"memory must be GiB, such as 4.0, or 0 (what is free), got {self.memory}")
+
+    def start(self, job: Job) -> StackedSession:
+        return StackedSession(job, self)
+
+
+class StackedSession:
+    """Stacks at work on one job.
+
+    Attributes:
+        notes: what was not stacked, and why; each sentence once.
+    """
+
+    def __init__(self, job: Job, engine: Stacked) -> None:
+        self._job, self._engine = job, engine
+        self.notes: list[str] = []
+        self._place = Place(engine.device, engine.memory, engine.tf32)
+        self._run: Run = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
+        self._refused: set[Kind] = set()  # kinds without their step sizes
+        self._most: dict[Kind, int] = {}
+        self._here = False
+
+    def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Answers as stacks are done; clients with many samples first, so that a stack's clients take alike long."""
+        todo = sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))
+        at_once = max(1, min(_PROGRAMS, _HOST // (_VECTORS * 4 * self._job.net.size)))
+        for i in range(0, len(todo), at_once):
+            yield from self._together(todo[i : i + at_once])
+
+    def close(self) -> None:
+        if isinstance(self._run, Graphs):
+            self._run.forget()
+        self._place.forget()
+
+    def say(self, note: str) -> None:
+        """Notes a sentence, if it is new."""
+        if note not in self.notes:
+            self.notes.append(note)
+            _log.warning("stacked engine: %s", note)
+
+    def outputs(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, data: Data) -> Tensor:
+        """``f(given, inputs)`` of all samples without gradient, computed on the device; on the host."""
+        if not self._here:
+            try:
+                there = self._place.bundle(given)
+                return self._place.down(self._place.outputs(lambda x: f(there, x), data))
+            except RuntimeError as e:
+                if not self._place.cuda:
+                    raise
+                self._here = not isinstance(e, torch.OutOfMemoryError)  # that may pass
+                self.say(f"the network is evaluated on the host, as it fails on {self._place.device}: {_why(e)}")
+        return chunked(lambda x: f(given, x), self._job.net.layout(data.x))
+
+    def _together(self, tasks: Sequence[Task]) -> list[Answer]:
+        """Some clients' steps, their programs advanced together."""
+        with self._place.at_work():
+            turns = [_DeviceTurn(self._job, task, self.outputs) for task in tasks]
+            replies = lockstep([_naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
+        self._job.net.release()
+        done = [turn.answer(reply) for turn, reply in zip(turns, replies, strict=True)]
+        return [replace(a, reply=a.reply.owned(), state=a.state.owned()) for a in done]
+
+    # ---- training -----------------------------------------------------------------------------------------------
+    def _train(self, turns: Sequence[Turn], asked: Sequence[tuple[int, Train]]) -> list[Tensor]:
+        """What all these requests give, in their order; those of one kind share stacks, whoever's they are."""
+        todo: list[_One] = []
+        kinds: dict[Kind, list[int]] = {}
+        for i, request in asked:
+            c = turns[i].client
+            one = _One(turns[i], Asked(request, c.data, c.recipe, turns[i].draws(request)))
+            kinds.setdefault(one.asked.kind(), []).append(len(todo))
+            todo.append(one)
+        trained: list[Tensor] = [torch.empty(0)] * len(todo)
+        for kind, places in kinds.items():
+            places.sort(key=lambda at: -todo[at].asked.steps)
+            found = self._of_a_kind(kind[:-1], [todo[at] for at in places])
+            for at, w in zip(places, found, strict=True):
+                trained[at] = w
+        return trained
+
+    def _of_a_kind(self, kind: Kind, ones: Sequence[_One]) -> list[Tensor]:
+        done: list[Tensor] = []
+        if (why := self._unfit(ones[0].asked)) is not None:
+            self.say(why)
+            return [self._alone(one) for one in ones]
+        while len(done) < len(ones):
+            left = ones[len(done) :]
+            if kind in self._refused:
+                done += [self._alone(one) for one in left]
+                break
+            size, full, failed = 0, False, None
+            try:
+                size = self._stack_of(kind, left)
+                done += self._stack(left[:size])
+            except torch.OutOfMemoryError:
+                full = True
+            except Exception as e:  # a client's own failure comes again, and is named, when it is trained alone
+                failed = _why(e)
+            self._job.net.release()
+            if full:  # by now nothing holds what the failed stack had taken
+                self._shrink(kind, size)
+            elif failed is not None:
+                done.append(self._alone(left[0]))
+                self._refused.add(kind)
+                name = getattr(left[0].asked.request.loss, "__name__", "the loss")
+                self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {failed}")
+        return done
+
+    def _unfit(self, a: Asked) -> str | None:
+        """Why no such request may be stacked, if that is known beforehand."""
+        net = self._job.net
+        if a.draws.private is not None:
+            return "private training takes the gradients of single samples, client by client"
+        if len(a.request.start) >= net.size and net.buffers.start < net.buffers.stop:
+            names = net.names[len(net.layers()) :]
+            few = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+            return f"the network has running statistics ({few}), so it is trained client by client"
+        return None
+
+    def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:
+        """How many of these requests make the next stack: what fits, and no small rest."""
+        most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
+        if most is None:
+            largest = bytes_of(ones[0].asked, self._job.net, self._place)
+            most = self._most[kind] = max(1, self._place.room() // max(1, largest))
+        most = min(most, self._engine.clients or most)
+        stacks = math.ceil(len(ones) / most)
+        return math.ceil(len(ones) / stacks)
+
+    def _shrink(self, kind: Kind, size: int) -> None:
+        """Halves the stacks of a kind, which do not fit."""
+        if size < 2:
+            raise EngineError(
+                f"one client's training does not fit into the memory of {self._place.device}; use a smaller batch, or "
+                "the engine workers"
+            )
+        self._most[kind] = size // 2
+        self._place.forget()
+
+    def _stack(self, ones: Sequence[_One]) -> list[Tensor]:
+        started, products = time.perf_counter(), self._engine.products
+        trained = train([one.asked for one in ones], self._job.net, self._place, self._run, products=products)
+        seconds, steps = time.perf_counter() - started, max(1, sum(one.asked.steps for one in ones))
+        for one in ones:
+            one.turn.seconds += seconds * one.asked.steps / steps
+        return trained
+
+    def _alone(self, one: _One) -> Tensor:
+        """As in the loop, errors included."""
+        with named(one.turn.task):
+            return one.turn.train(one.asked.request, one.asked.draws, trainer(self._job))
+
+
+@dataclass(frozen=True)
+class _One:
+    turn: Turn
+    asked: Asked
+
+
+Outputs: TypeAlias = Callable[[Callable[[Bundle, Tensor], Tensor], Bundle, Data], Tensor]
+
+
+@dataclass(kw_only=True)
+class _DeviceClient(Client):
+    """A client whose forward passes over all its data run on the device."""
+
+    _outputs: Outputs
+
+    def logits(self, w: Tensor) -> Tensor:
+        out = self._outputs(lambda b, x: self.net(b.w, x), Bundle(w=w), self.data)
+        return out if self.offset is None else out + self.offset
+
+    def features(self, w: Tensor) -> Tensor:
+        return self._outputs(lambda b, x: self.net.features_and_logits(b.w, x)[0], Bundle(w=w), self.data)
+
+
+class _DeviceTurn(Turn):
+    """A client's step with its forward passes on the device."""
+
+    def __init__(self, job: Job, task: Task, outputs: Outputs) -> None:
+        self._outputs = outputs
+        super().__init__(job, task)
+
+    def seat(self, **known: Any) -> Client:
+        return _DeviceClient(**known, _outputs=self._outputs)
+
+    def guesses(self, b: Bundle, data: Data) -> Tensor:
+        net, method = self.job.net, self.job.method
+        return self._outputs(lambda b, x: method.predict(net, b, x).argmax(1), b, data)
+
+
+def _naming(turn: Turn) -> Work:
+    """A turn's program, whose errors name step, client and round."""
+    work, got = turn.program(), None
+    with named(turn.task):
+        while True:
+            try:
+                wanted = work.send(got)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            requests_of(wanted)
+            got = yield wanted
+
+
+def _why(e: Exception) -> str:
+    """An error's first sentence."""
+    text = str(e).strip()
+    return text.splitlines()[0].split(". ")[0] if text else type(e).__name__

@@ -1,0 +1,144 @@
+"""A device and every move to it and from it, for the stacked engine. Client programs never see a tensor of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedkin.core import Bundle, ConfigError, Data, EngineError
+from fedkin.core.sides import chunked
+
+_GIB = 1 << 30
+_AT_ONCE = 1024  # samples per forward pass outside training on a GPU
+
+
+class Place:
+    """A device, with the data that are kept on it.
+
+    Args:
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1``.
+        memory: GiB that one stack may take; 0 is what the device has free (2 on a CPU).
+        tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
+
+    Raises:
+        ConfigError: no such kind of device.
+        EngineError: this machine has no such GPU.
+    """
+
+    def __init__(self, device: str, memory: float, tf32: bool) -> None:
+        self.device = _found(device)
+        self.cuda = self.device.type == "cuda"
+        self._memory, self._tf32 = memory, tf32
+        self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._data_bytes = self._free() // 2
+
+    # ---- there and back ---------------------------------------------------------------------------------------------
+    def up(self, t: Tensor) -> Tensor:
+        """The tensor on the device; the same one where it is there already."""
+        return t.to(self.device)
+
+    def rows(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of one shape as the rows of one on the device, in memory of its own; what is the same moves once."""
+        at: dict[tuple[int, tuple[int, ...]], int] = {}
+        index = [at.setdefault((t.data_ptr(), t.stride()), len(at)) for t in tensors]
+        different = [tensors[index.index(i)].detach() for i in range(len(at))]
+        host = self._staged((len(different), *different[0].shape), different[0].dtype)
+        there = torch.stack(different, out=host).to(self.device, non_blocking=True)
+        return there if len(different) == len(tensors) else there.index_select(0, self.up(torch.tensor(index)))
+
+    def down(self, t: Tensor) -> Tensor:
+        """The tensor on the host; waits for the device."""
+        return self._staged(t.shape, t.dtype).copy_(t) if self.cuda else t.cpu()
+
+    def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory of the host for a move; for a GPU of the kind that it reaches by itself."""
+        return torch.empty(*shape, dtype=dtype, pin_memory=self.cuda)
+
+    def bundle(self, b: Bundle) -> Bundle:
+        """The bundle with all its tensors on the device."""
+        return Bundle({name: self.up(t) for name, t in b.items()})
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+    def data(self, data: Data) -> Data:
+        """Samples on the device, kept there while the host has them and there is room."""
+        labels, known = self._kept.get(data.x, (None, None))
+        if known is not None and labels is data.y:
+            return known  # type: ignore[no-any-return]
+        there = Data(self.up(data.x.contiguous()), self.up(data.y))
+        # a value that is its own key would keep itself alive
+        if there.x is not data.x and there.x.nbytes + there.y.nbytes <= self._left_for_data():
+            self._kept[data.x] = (data.y, there)
+        return there
+
+    def joined(self, parts: Sequence[Data]) -> Data:
+        """All samples of several parts one after another, on the device."""
+        found = [self.data(part) for part in parts]
+        if len(found) == 1:
+            return found[0]
+        return Data(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
+
+    def outputs(self, f: Callable[[Tensor], Tensor], data: Data) -> Tensor:
+        """``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
+        x = self.data(data).x
+        return chunked(f, x, _AT_ONCE) if self.cuda else chunked(f, x)
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+    def room(self) -> int:
+        """Bytes that one stack may take now, beside all data that may still come."""
+        return int(self._memory * _GIB) if self._memory else max(0, self._free() - self._left_for_data()) * 4 // 5
+
+    def _left_for_data(self) -> int:
+        return self._data_bytes - sum(int(d.x.nbytes + d.y.nbytes) for _, d in self._kept.values())
+
+    def _free(self) -> int:
+        if not self.cuda:
+            return 2 * _GIB
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(torch.cuda.mem_get_info(self.device)[0]) + cached
+
+    # ---- while it computes ------------------------------------------------------------------------------------------
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Products as exact as asked for, and torch's global generators as before afterwards.
+
+        torch lets GPUs round the factors of convolutions unless it is told not to.
+        """
+        backends = torch.backends
+        before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = self._tf32
+        try:
+            with torch.random.fork_rng(devices=[self.device] if self.cuda else []):
+                yield
+        finally:
+            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+    def seed(self, number: int) -> None:
+        """Sets the generator that dropout draws from here."""
+        torch.default_generator.manual_seed(number)
+        if self.cuda:
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(number)
+
+    def forget(self) -> None:
+        """Gives the device's memory back."""
+        self._kept.clear()
+        if self.cuda:
+            torch.cuda.empty_cache()
+
+
+def _found(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and (kind == "cpu" or not number.isdigit())):
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if kind == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= count:
+        raise EngineError(f"{device} was asked for, torch sees {count} GPUs here; use device='auto' or 'cpu'")
+    return torch.device("cuda", int(number) if number else torch.cuda.current_device())

@@ -1,0 +1,266 @@
+"""Local SGD on a stack: many requests of one kind, parameters ``[S, P]``, one step of all of them at a time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train
+from fedkin.core.seeds import key
+from fedkin.engines.loop import orders
+from fedkin.engines.stacked_conv import Products
+from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_plan import Plan, plan, steps_of
+from fedkin.engines.tasks import Draws
+from fedkin.engines.terms import Terms
+
+Kind: TypeAlias = tuple[object, ...]
+_STEP = 3  # what a step holds at its highest, in tensors kept for the way back
+_VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and what becomes of them on the way
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request with all that it needs.
+
+    Attributes:
+        data: the client's training part, on the host.
+        run: the client's recipe in this round.
+    """
+
+    request: Train
+    data: Data
+    run: Recipe
+    draws: Draws
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.request.recipe(self.run)
+
+    @property
+    def steps(self) -> int:
+        """How many the recipe asks for."""
+        return self.recipe.steps_for(len(self.data)) if len(self.data) else 0
+
+    @property
+    def pull(self) -> Tensor | None:
+        """The center of the proximal term, if there is one."""
+        return self.request.center if self.request.mu != 0 else None
+
+    def kind(self) -> Kind:
+        """Requests of one kind can share a stack: same loss, same shapes, same settings; the step size comes last.
+
+        They may differ in the number of steps, in which batches they draw, and in the proximal term's strength.
+        """
+        free: dict[str, Any] = {"batches": None, "epochs": None, "steps": None, "center": None, "mu": 0.0}
+        settled: dict[str, Any] = {"batch": None, "lr": None, "momentum": None, "weight_decay": None}
+        r = self.recipe
+        settings = (r.batch, r.momentum, r.weight_decay, r.decay_biases, r.epoch_decay, r.lr)
+        return (*self.request.but(**free, **settled).signature(), *settings)
+
+
+@dataclass
+class Rows:
+    """What a stack has a row of for each request.
+
+    Attributes:
+        w: models ``[S, P]``.
+        velocity: momentum buffers ``[S, p]`` of the part that moves, or None.
+        center, linear: ``[S, p]`` or None.
+        mu: one number for all, or ``[S, 1]``.
+        aux: what the loss needs, ``[S, ...]`` each.
+    """
+
+    w: Tensor
+    velocity: Tensor | None
+    center: Tensor | None
+    linear: Tensor | None
+    mu: float | Tensor
+    aux: dict[str, Tensor]
+
+    def at(self, rows: slice | Tensor) -> Rows:
+        """Some of the rows: in place for a slice, otherwise copies."""
+        return self.each(lambda t: t[rows] if isinstance(rows, slice) else t.index_select(0, rows))
+
+    def each(self, f: Callable[[Tensor], Tensor]) -> Rows:
+        """The same with ``f`` of every tensor."""
+        velocity, center, linear = (None if t is None else f(t) for t in (self.velocity, self.center, self.linear))
+        mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
+        return Rows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
+
+    def tensors(self) -> list[Tensor]:
+        found = (self.w, self.velocity, self.center, self.linear, self.mu, *self.aux.values())
+        return [t for t in found if isinstance(t, Tensor)]
+
+    def put(self, rows: slice | Tensor, trained: Rows) -> None:
+        """Takes trained rows back, if they are copies."""
+        for mine, new in ((self.w, trained.w), (self.velocity, trained.velocity)):
+            if mine is not None and new is not None and not isinstance(rows, slice):
+                mine.index_copy_(0, rows, new)
+
+
+class Steps:
+    """One step of all rows at once, for requests of one kind.
+
+    Attributes:
+        key: equal for steps that compute the same, whatever the step size.
+        part: the part of a vector that moves.
+    """
+
+    def __init__(self, first: Asked, net: Net, place: Place, *, products: bool = False) -> None:
+        request = first.request
+        self.key = first.kind()[:-1]
+        self.part = request.only or slice(0, len(request.start))
+        self._terms = Terms.of(request, first.recipe, net, len(request.start), self.part)
+        if isinstance(self._terms.decay, Tensor):
+            self._terms = replace(self._terms, decay=place.up(self._terms.decay))
+        moving = net.training(request.only)
+
+        def one(w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]) -> Tensor:
+            with Products() if products else nullcontext():
+                return request.loss(moving, w, Batch(x, y), Bundle({**aux, **extra}))
+
+        self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
+
+    def __call__(self, rows: Rows, batch: Samples, lr: float | Tensor) -> None:
+        """Moves ``rows`` in place by one step on a batch ``[m, B, ...]``."""
+        gradient: Tensor = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
+        terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
+        terms.step(rows.w[:, self.part], gradient[:, self.part].contiguous(), rows.velocity, lr)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples on the device and what the loss needs beside them: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
+
+    x: Tensor
+    y: Tensor
+    extra: dict[str, Tensor]
+
+    def tensors(self) -> list[Tensor]:
+        return [self.x, self.y, *self.extra.values()]
+
+    def take(self, index: Tensor, extra: Tensor) -> Samples:
+        """The batch of these rows ``[m, B]``; ``extra`` are those of the tensors beside the samples."""
+        return Samples(_take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()})
+
+
+def _take(t: Tensor, index: Tensor) -> Tensor:
+    return t.index_select(0, index.flatten()).view(*index.shape, *t.shape[1:])
+
+
+class Run(Protocol):
+    """Carries out the steps of one segment, on ``rows`` in place."""
+
+    def __call__(self, steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Tensor, /) -> None: ...
+
+
+def eagerly(steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Tensor) -> None:
+    """One step after another."""
+    for batch in batches:
+        steps(rows, batch, lr)
+
+
+def train(
+    asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly, *, products: bool = False
+) -> list[Tensor]:
+    """The trained vectors ``[P]`` of requests of one kind, rows of one host tensor; the same as `sgd` gives for each.
+
+    Args:
+        products: convolutions as products of matrices.
+    """
+    drawn = [list(orders(len(a.data), a.recipe, a.draws.rng(), skip_single=net.batchnorm)) for a in asked]
+    recipe = asked[0].recipe
+    order = sorted(range(len(asked)), key=lambda i: -steps_of(drawn[i], recipe.batch))
+    stack = [asked[i] for i in order]
+    steps = Steps(stack[0], net, place, products=products)
+    rows = _rows(stack, steps.part, place)
+    if steps.part.start < steps.part.stop:
+        place.seed(key(stack[0].draws.noise, *(a.draws.noise for a in stack[1:])))
+        todo = plan([drawn[i] for i in order], recipe.batch, decays=recipe.epoch_decay != 1.0)
+        with warnings.catch_warnings():  # of a layer that is not stacked after all, but taken client by client
+            warnings.filterwarnings("error", "There is a performance drop")
+            _carry_out(todo, stack, steps, rows, place, run)
+    trained: list[Tensor] = [torch.empty(0)] * len(asked)
+    for i, w in zip(order, place.down(rows.w), strict=True):
+        trained[i] = w
+    return trained
+
+
+def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, place: Place, run: Run) -> None:
+    samples, index, beside = _samples(stack, todo, place)
+    recipe = stack[0].recipe
+    for s in todo.segments:
+        who = s.rows if isinstance(s.rows, slice) else place.up(s.rows)
+        part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
+        both = [t[here].view(s.steps, s.m, s.size) for t in (index, beside)]
+        lr: float | Tensor = recipe.lr
+        if recipe.epoch_decay != 1.0:
+            lr = place.up(torch.tensor([[recipe.lr * recipe.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
+        run(steps, part, (samples.take(both[0][t], both[1][t]) for t in range(s.steps)), lr)
+        rows.put(who, part)
+
+
+def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[Samples, Tensor, Tensor]:
+    """All samples of a stack on the device; the plan's index into them, and into the tensors beside them."""
+    own = {id(a.data): a.data for a in stack}  # two requests of one client share its data
+    starts, n = dict[int, int](), 0
+    for name, data in own.items():
+        starts[name], n = n, n + len(data)
+    joined = place.joined(list(own.values()))
+    index = place.up(todo.index + torch.tensor([starts[id(a.data)] for a in stack])[todo.row])
+    names = stack[0].request.per_sample
+    if not names:
+        return Samples(joined.x, joined.y, {}), index, index
+    lengths = torch.tensor([0] + [len(a.data) for a in stack])
+    extra = {name: place.up(torch.cat([a.request.per_sample[name].detach() for a in stack])) for name in names}
+    return Samples(joined.x, joined.y, extra), index, place.up(todo.index + lengths.cumsum(0)[:-1][todo.row])
+
+
+def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
+    requests, pulls = [a.request for a in stack], [a.pull for a in stack]
+    w = place.rows([r.start for r in requests])
+    center: Tensor | None = None
+    mu: float | Tensor = stack[0].request.mu
+    if any(c is not None for c in pulls):  # rows without a pull: one of weight 0, towards where they are
+        center = place.rows([(r.start if c is None else c)[part] for r, c in zip(requests, pulls, strict=True)])
+        strengths = [0.0 if c is None else r.mu for r, c in zip(requests, pulls, strict=True)]
+        if len(set(strengths)) > 1:
+            mu = place.up(torch.tensor(strengths, dtype=w.dtype)[:, None])
+    linear = [r.linear for r in requests if r.linear is not None]  # all of a kind have one, or none
+    return Rows(
+        w=w,
+        velocity=torch.zeros_like(w[:, part]) if stack[0].recipe.momentum else None,
+        center=center,
+        linear=place.rows([t[part] for t in linear]) if linear else None,
+        mu=mu,
+        aux={name: place.rows([r.aux[name] for r in requests]) for name in requests[0].aux},
+    )
+
+
+def bytes_of(a: Asked, net: Net, place: Place) -> int:
+    """About what one row of a stack takes on the device: its vectors, its samples, and what a step keeps for the way
+    back, measured on one batch."""
+    kept: dict[int, int] = {}
+
+    def note(t: Tensor) -> Tensor:
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    n, request = min(len(a.data), a.recipe.batch), a.request
+    extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
+    w = place.rows([request.start])[0].requires_grad_(True)
+    batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
+    step = sum(kept.values()) * a.recipe.batch / max(1, n)
+    beside = sum(t.nbytes for t in request.per_sample.values())
+    return int(_STEP * step + _VECTORS * w.nbytes + a.data.x.nbytes + beside)

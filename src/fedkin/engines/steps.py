@@ -1,0 +1,213 @@
+"""One step of SGD: how the gradient is found, and what is added to it.
+
+``autograd`` takes any network and loss. ``explicit`` writes the passes out (`fedkin.engines.explicit`), for chains of
+convolution, pooling, linear and ReLU layers under the cross-entropy. ``auto`` is explicit where it can be: the two
+agree to rounding, so a run's results depend on which was taken, never on the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy, head_loss
+from fedkin.core.seeds import generator
+from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
+from fedkin.engines.explicit import Pass
+from fedkin.engines.private import PrivateSteps
+from fedkin.engines.terms import Terms
+
+Gradient = Literal["auto", "autograd"]
+"""By passes written out where they can be, or by autograd everywhere."""
+
+
+class Step(Protocol):
+    """A step of training, of the vector that it was made for."""
+
+    def __call__(self, index: Tensor, lr: float) -> None:
+        """Moves the vector by the batch of the samples ``index [B]``."""
+
+
+def step_for(
+    request: Train,
+    recipe: Recipe,
+    data: Data,
+    net: Net,
+    w: Tensor,
+    part: slice,
+    private: PrivateSteps | None = None,
+    gradient: Gradient = "auto",
+) -> Step:
+    """The step for a request, moving ``w[part]`` in place."""
+    terms = Terms.of(request, recipe, net, len(w), part)
+    if private is None and gradient != "autograd":
+        layers = written_out(request, net, part)
+        if not isinstance(layers, str):
+            return _Explicit(request, recipe, data, net, w, part, terms, layers)
+    return _General(request, data, net, w, part, terms, private)
+
+
+class _General:
+    """By autograd, or by the noisy gradients of private training.
+
+    Gradients are taken with respect to the flat vector at once, so that one addition is the whole step.
+    """
+
+    def __init__(
+        self, request: Train, data: Data, net: Net, w: Tensor, part: slice, terms: Terms, private: PrivateSteps | None
+    ) -> None:
+        self._request, self._data, self._net, self._w, self._part = request, data, net.training(request.only), w, part
+        self._private, self._terms = private, terms
+        self._velocity: Tensor | None = None
+
+    def __call__(self, index: Tensor, lr: float) -> None:
+        at = (self._request, self._net, self._w, self._data, index)
+        if self._private is None:
+            grad = _gradient(*at)[self._part].contiguous()
+        else:
+            grad = self._private.gradient(*at, self._part)
+        self._velocity = self._terms.step(self._w[self._part], grad, self._velocity, lr)
+
+
+class _Explicit:
+    """By passes written out. Without momentum and clipping the passes move the vector themselves; with momentum they
+    move the velocity."""
+
+    def __init__(
+        self,
+        request: Train,
+        recipe: Recipe,
+        data: Data,
+        net: Net,
+        w: Tensor,
+        part: slice,
+        terms: Terms,
+        layers: Sequence[Layer],
+    ) -> None:
+        self._x, self._y = request.per_sample.get("z", data.x), data.y
+        self._offset, self._eye = request.per_sample.get("offset"), _eye(net.classes)
+        self._w, self._terms, self._part, self._momentum = w[part], terms, part, recipe.momentum
+        self._clipped = request.clip is not None
+        self._velocity: Tensor | None = None
+        self._direct = not self._clipped and not recipe.momentum
+        self._aim = w if self._direct else torch.zeros_like(w)
+        self._pass = Pass(layers, w, self._aim, part)
+        if not self._clipped:
+            self._pass.factors.keep = self._pass.factors.keep_bias = recipe.momentum
+        # what of a direct step does not depend on the batch: a pull on all of w, and a shift
+        mu = request.mu if request.center is not None else 0.0
+        self._pull = (mu + recipe.weight_decay, mu + (recipe.weight_decay if recipe.decay_biases else 0.0))
+        self._force, self._lr = terms.force(), -1.0
+        self._shift: Tensor | None = None
+
+    def __call__(self, index: Tensor, lr: float) -> None:
+        logits = self._pass.forward(take(self._x, index))
+        if self._offset is not None:
+            logits += self._offset.index_select(0, index)
+        g = logits.softmax(1).sub_(self._eye.index_select(0, self._y.index_select(0, index)))
+        factors = self._pass.factors
+        if not self._direct:
+            factors.rate = 1 / index.shape[0]
+            self._pass.backward(g)
+            d = self._aim[self._part]
+            if self._clipped:
+                self._velocity = self._terms.step(self._w, d, self._velocity, lr)
+            else:  # it is the velocity; the rest of its step follows
+                self._terms.along(self._w, self._terms.direction(d, self._w), lr)
+            return
+        factors.rate = -lr / index.shape[0]
+        if lr != self._lr:
+            self._lr = lr
+            factors.keep, factors.keep_bias = (1 - lr * pull for pull in self._pull)
+            self._shift = None if self._force is None else self._force * lr
+        self._pass.backward(g)
+        if self._shift is not None:
+            self._w.add_(self._shift)
+
+
+def written_out(request: Train, net: Net, part: slice) -> tuple[Layer, ...] | str:
+    """The layers whose passes can be written out for a request; or why they cannot."""
+    aux = {*request.aux, *request.per_sample}
+    if request.loss is cross_entropy:
+        if aux - {"offset"} or "offset" in request.aux or len(request.start) != net.size:
+            return "the loss needs more than the network's logits"
+        layers = layers_of(net)
+    elif request.loss is head_loss:
+        if aux != {"z"} or "z" in request.aux or request.per_sample.z.dim() != 2:
+            return "the features do not belong to the samples"
+        layers = _head_of(net)
+    else:
+        return f"the loss {getattr(request.loss, '__name__', 'of the request')} is not the cross-entropy"
+    if not isinstance(layers, str):
+        edges = {edge for s in net.layers() for edge in (s.start, s.stop)}
+        if part.start not in edges or part.stop not in edges:
+            return "a part of a layer stands still"
+    return layers
+
+
+@lru_cache(maxsize=8)
+def _eye(classes: int) -> Tensor:
+    return torch.eye(classes)
+
+
+_FOUND: WeakKeyDictionary[nn.Module, tuple[Layer, ...] | str] = WeakKeyDictionary()
+
+
+def layers_of(net: Net) -> tuple[Layer, ...] | str:
+    """The layers of a network whose passes can be written out; or why they cannot. Found out once per network.
+
+    The gradient of its start on three random samples is compared with autograd's, so that no forward pass is used that
+    was misread.
+    """
+    if net.module not in _FOUND:
+        try:
+            layers = chain_of(net)
+            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers say"
+        except NotAChain as e:
+            _FOUND[net.module] = str(e)
+    return _FOUND[net.module]
+
+
+def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
+    rng = generator(0, "chain")
+    x, y = net.layout(torch.randn(3, *net.shape, generator=rng)), torch.randint(net.classes, (3,), generator=rng)
+    w, found = net.w0, torch.zeros(net.size)
+    steps = Pass(layers, w, found, slice(0, net.size))
+    steps.factors.rate = 1 / 3
+    steps.backward(steps.forward(x.clone()).softmax(1).sub_(F.one_hot(y, net.classes)))
+    expected = _gradient(Train(w), net.training(), w, Data(x, y), torch.arange(3))
+    return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+
+
+def _head_of(net: Net) -> tuple[Layer, ...] | str:
+    """The head alone, on stored features."""
+    places = net.places()
+    weight, bias = places[f"{net.head_name}.weight"], places.get(f"{net.head_name}.bias")
+    if type(net.module.get_submodule(net.head_name)) is not nn.Linear:
+        return "its head is not one linear layer"
+    return (Linear(weight[0], (weight[1][0], weight[1][1]), None if bias is None else bias[0]),)
+
+
+def _gradient(request: Train, net: Net, w: Tensor, data: Data, index: Tensor) -> Tensor:
+    """Of the loss at one batch, ``[P]``."""
+    aux: Bundle = request.aux
+    if request.per_sample:
+        aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
+    w.requires_grad_(True)
+    loss = request.loss(net, w, Batch(take(data.x, index), data.y[index]), aux)
+    (grad,) = torch.autograd.grad(loss, w)
+    w.requires_grad_(False)
+    return grad
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``x`` in ``x``'s own memory layout."""
+    if x.dim() == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
+        return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+    return x.index_select(0, index)

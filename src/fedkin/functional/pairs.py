@@ -1,0 +1,96 @@
+"""What holds between all pairs of clients, kept up to date: only pairs of clients that have changed are computed anew.
+
+A round changes m of K rows, so m K pairs instead of K^2. All sums run in float64, in blocks of rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1 << 20  # elements of float64 held at a time
+_WIDTH = 1 << 10  # columns in a block
+_NOISE = 1e-13  # a squared distance so small, as a share of both squared lengths, is rounding
+
+
+def distances_from(rows: Tensor, ids: Tensor) -> Tensor:
+    """Squared Euclidean distances of the rows ``ids [m]`` to all ``rows [K, P]``, float64 ``[m, K]``.
+
+    The mean of the chosen rows is taken off first: on close models inner products lose every digit without it. Equal
+    rows are at distance 0.
+    """
+    products, squares = _products(rows, ids, centred=True)
+    both = squares[ids, None] + squares
+    d = both - 2 * products
+    return torch.where(d > _NOISE * both, d, 0.0).scatter_(1, ids[:, None], 0.0)
+
+
+def cosines_from(rows: Tensor, ids: Tensor) -> Tensor:
+    """Cosine similarities of the rows ``ids [m]`` with all ``rows [K, P]``, float64 ``[m, K]``.
+
+    1 with itself and, exactly, with rows that are parallel up to rounding; 0 with a zero row.
+    """
+    products, squares = _products(rows, ids, centred=False)
+    size = squares[ids, None].sqrt() * squares.sqrt()
+    cos = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
+    return torch.where(cos > 1 - 1e-12, 1.0, cos.clamp(min=-1.0)).scatter_(1, ids[:, None], 1.0)
+
+
+def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:
+    """``sum |a - b|^order`` over the columns of the rows ``ids [m]`` and all ``rows [K, P]``, float64 ``[m, K]``.
+
+    From differences, for order 1 and 2: equal rows are at 0 and nothing else is. Three times the work of products and
+    more, so for classifiers, not for whole models.
+    """
+    out = torch.zeros(len(ids), len(rows), dtype=torch.float64)
+    for some, columns in _blocks(rows):
+        away = torch.cdist(
+            rows[ids, columns].double(),
+            rows[some, columns].double(),
+            p=order,
+            compute_mode="donot_use_mm_for_euclid_dist",
+        )
+        out[:, some] += away if order == 1 else away.square_()
+    return out
+
+
+def widened(pairs: Tensor, total: int, row: Tensor) -> Tensor:
+    """``pairs [k, k]`` with clients added up to ``total``: 0 among the new, ``row [k]`` between each and the known."""
+    k = len(pairs)
+    out = pairs.new_zeros(total, total)
+    out[:k, :k] = pairs
+    out[k:, :k], out[:k, k:] = row, row[:, None]
+    return out
+
+
+def renewed(pairs: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """A copy of the symmetric ``pairs [K, K]`` with other ``rows [m, K]`` for the clients ``ids [m]``."""
+    out = pairs.clone()
+    out[ids], out[:, ids] = rows, rows.T
+    among = rows[:, ids]
+    out[ids[:, None], ids] = (among + among.T) / 2  # either way round is right to rounding; both must be the same
+    return out
+
+
+def _products(rows: Tensor, ids: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """Inner products of some rows with all, ``[m, K]``, and squared lengths of all ``[K]``."""
+    products = torch.zeros(len(ids), len(rows), dtype=torch.float64)
+    squares = torch.zeros(len(rows), dtype=torch.float64)
+    for some, columns in _blocks(rows):
+        mine, x = rows[ids, columns].double(), rows[some, columns].double()
+        if centred and len(ids):
+            centre = mine.mean(0)
+            mine, x = mine - centre, x - centre
+        products[:, some] += mine @ x.T
+        squares[some] += x.square().sum(1)
+    return products, squares
+
+
+def _blocks(rows: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Spans of rows and columns of ``rows [K, P]`` that are small enough to be held in float64."""
+    width = min(_WIDTH, max(1, rows.shape[1]))
+    for left in range(0, rows.shape[1], width):
+        for top in range(0, len(rows), _BLOCK // width):
+            yield slice(top, top + _BLOCK // width), slice(left, left + width)

@@ -1,0 +1,253 @@
+"""Passes written out agree with autograd: on random chains, for every term of a request; what is no chain is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedkin.core import Bundle, Data, Net, Recipe, Train, cross_entropy, head_loss
+from fedkin.core.seeds import generator
+from fedkin.engines.loop import sgd
+from fedkin.engines.steps import layers_of, written_out
+from fedkin.models.start import factory
+
+CLASSES = 4
+
+
+def data_for(shape: tuple[int, ...], n: int = 12) -> Data:
+    rng = generator(3, "explicit")
+    return Data(torch.randn(n, *shape, generator=rng), torch.randint(CLASSES, (n,), generator=rng))
+
+
+def both(net: Net, request: Train, data: Data, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The vectors that passes written out and autograd come to."""
+    data = Data(net.layout(data.x), data.y)
+    assert not isinstance(written_out(request, net, request.only or slice(0, len(request.start))), str)
+    explicit = sgd(request, data, net, recipe, generator(0))
+    return explicit, sgd(request, data, net, recipe, generator(0), gradient="autograd")
+
+
+def agree(net: Net, request: Train, data: Data, recipe: Recipe, tolerance: float = 2e-5) -> Tensor:
+    """That they agree: the difference is a small part of the way they went, far above rounding for a wrong term."""
+    explicit, reference = both(net, request, data, recipe)
+    way = float((reference - request.start).abs().max())
+    assert way > 1e-4
+    assert float((explicit - reference).abs().max()) <= tolerance * max(1.0, way)
+    return explicit
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[Callable[[], nn.Module], tuple[int, ...]]:
+    """A network of some convolutions, poolings and linear layers, with or without biases, and its inputs' shape."""
+    whole = st.integers
+    layers: list[Callable[[], nn.Module]] = []
+    shape: tuple[int, ...] = (draw(whole(1, 5)),)
+    width = shape[0]
+    if draw(st.booleans()):
+        c, side = draw(whole(1, 4)), draw(whole(24, 26))
+        shape = (c, side, draw(whole(24, 26)))
+        for _ in range(draw(whole(1, 2))):
+            out, kernel, stride, pad = draw(whole(1, 9)), draw(whole(1, 3)), draw(whole(1, 2)), draw(whole(0, 1))
+            groups = c if out % c == 0 and draw(st.booleans()) else 1
+            bias, between = draw(st.booleans()), draw(st.sampled_from(["", "relu", "pool relu", "relu pool", "avg"]))
+            layers.append(_made(nn.Conv2d, c, out, kernel, stride, pad, groups=groups, bias=bias))
+            c = out
+            poolings = {
+                "pool": _made(nn.MaxPool2d, 2, draw(whole(1, 2)), ceil_mode=draw(st.booleans())),
+                "relu": _made(nn.ReLU),
+            }
+            poolings["avg"] = _made(nn.AvgPool2d, 2, 1)
+            layers += [poolings[name] for name in between.split()]
+        if draw(st.booleans()):
+            layers.append(_made(nn.AdaptiveAvgPool2d, 1))
+        layers.append(_made(nn.Flatten))
+        width = int(nn.Sequential(*[make() for make in layers])(torch.zeros(1, *shape)).shape[1])
+    for _ in range(draw(whole(0, 2))):
+        units = draw(whole(1, 9))
+        layers += [_made(nn.Linear, width, units, bias=draw(st.booleans())), _made(nn.ReLU)]
+        width = units
+    layers.append(_made(nn.Linear, width, CLASSES, bias=draw(st.booleans())))
+    return (lambda: nn.Sequential(*[make() for make in layers])), shape
+
+
+def _made(kind: type[nn.Module], *args: Any, **more: Any) -> Callable[[], nn.Module]:
+    return lambda: kind(*args, **more)
+
+
+@given(
+    chains(), st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.1]), st.booleans(), st.sampled_from([0.0, 0.5]),
+    st.booleans(), st.booleans(), st.sampled_from([None, 0.5]), st.sampled_from(["all", "head", "body"]), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_random_chains_and_terms(
+    chain: tuple[Callable[[], nn.Module], tuple[int, ...]],
+    momentum: float,
+    decay: float,
+    decay_biases: bool,
+    mu: float,
+    after: bool,
+    linear: bool,
+    clip: float | None,
+    part: str,
+    offset: bool,
+) -> None:
+    """Seven steps, a short batch among them, a step size that falls between epochs: the same vector to rounding."""
+    make, shape = chain
+    net = Net(make, shape, CLASSES)
+    if net.body.start == net.body.stop and part == "body":
+        part = "all"
+    data, rng = data_for(shape), generator(5)
+    rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if offset else {}
+    request = Train(
+        net.w0,
+        per_sample=Bundle(rows),
+        only={"all": None, "head": net.head, "body": net.body}[part],
+        center=torch.randn(net.size, generator=rng),
+        mu=mu,
+        prox_after=after,
+        linear=0.1 * torch.randn(net.size, generator=rng) if linear else None,
+        clip=clip,
+    )
+    recipe = Recipe(
+        steps=7, batch=5, lr=0.05, momentum=momentum, weight_decay=decay, decay_biases=decay_biases, epoch_decay=0.7
+    )
+    explicit, reference = both(net, request, data, recipe)
+    torch.testing.assert_close(explicit, reference, rtol=1e-4, atol=3e-5)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "small-cnn", "cam-lenet", "pfedcs-cnn", "cfic-cnn-emnist"])
+def test_the_catalogues_networks_are_written_out(name: str) -> None:
+    """Twelve steps of the papers' chains on images end within 2e-5 of autograd's."""
+    shape = (1, 28, 28)
+    net = Net(factory(name, shape, CLASSES), shape, CLASSES)
+    agree(net, Train(net.w0), data_for(shape, 20), Recipe(steps=12, batch=8, lr=0.02, momentum=0.9))
+
+
+def test_a_classifier_on_stored_features_is_written_out() -> None:
+    """The head alone, on rows of features, in a network that is no chain."""
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), (6,), CLASSES)
+    z = torch.randn(12, 5, generator=generator(9))
+    request = Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z))
+    agree(net, request, data_for((6,)), Recipe(steps=9, batch=5, lr=0.3))
+
+
+def test_ties_in_a_pooling_send_the_gradient_to_one_place() -> None:
+    """On blank images all places of a window are equal; the gradient goes to one of them, as with autograd."""
+    net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
+    blank = Data(torch.ones(12, 1, 8, 8), torch.arange(12) % CLASSES)
+    agree(net, Train(net.w0), blank, Recipe(steps=4, batch=6, lr=0.1))
+
+
+def test_what_stands_still_keeps_its_bits() -> None:
+    net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
+    w = sgd(Train(net.w0, only=net.head, mu=1.0, center=torch.zeros(net.size)), data_for((1, 8, 8)), net,
+            Recipe(batch=4, lr=0.1, weight_decay=0.1), generator(0))  # fmt: skip
+    assert torch.equal(w[net.body], net.w0[net.body])
+    assert not torch.equal(w[net.head], net.w0[net.head])
+
+
+def test_neither_start_nor_data_are_written_to() -> None:
+    """A network that begins with a ReLU works in place on its own copy of a batch."""
+    net = Net(lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, CLASSES)), (6,), CLASSES)
+    data, start = data_for((6,)), net.w0
+    before = (data.x.clone(), start.clone())
+    agree(net, Train(start), data, Recipe(steps=6, batch=12, lr=0.1))
+    assert torch.equal(data.x, before[0])
+    assert torch.equal(start, before[1])
+
+
+class Forward(nn.Module):
+    """A network with a forward pass of its own."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.fc, self.how = nn.Conv2d(1, 3, 3), nn.Linear(12, CLASSES), forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.how(self, x)
+
+
+@pytest.mark.parametrize(
+    "flatten",
+    [
+        lambda x: x.view(x.size(0), -1),
+        lambda x: x.reshape(x.shape[0], -1),
+        lambda x: torch.flatten(x, 1),
+        lambda x: x.flatten(start_dim=1),
+        lambda x: x.reshape(-1, 12),
+        lambda x: x.reshape((-1, 12)),
+    ],
+)
+def test_forward_passes_that_are_chains(flatten: Callable[[Tensor], Tensor]) -> None:
+    """Users write flattening in many ways."""
+    net = Net(lambda: Forward(lambda m, x: m.fc(flatten(torch.relu(m.conv(x)).relu()))), (1, 4, 4), CLASSES)
+    assert not isinstance(layers_of(net), str)
+    agree(net, Train(net.w0), data_for((1, 4, 4)), Recipe(steps=5, batch=4, lr=0.2))
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda m, x: m.fc((m.conv(x) + 1).flatten(1)), "it calls add"),
+        (lambda m, x: m.fc(torch.tanh(m.conv(x)).flatten(1)), "it calls tanh"),
+        (lambda m, x: m.fc(m.conv(x).flatten(1)) + m.fc(m.conv(x).flatten(1)), "it branches"),
+        (lambda m, x: m.fc(m.conv(x).flatten(1)) if x.sum() > -9e9 else x, "cannot be read"),
+        (lambda m, x: m.fc(m.conv(x.flip(2)).flatten(1)), "it calls flip"),
+    ],
+)
+def test_forward_passes_that_are_none(forward: Callable[[Any, Tensor], Tensor], why: str) -> None:
+    """They are trained by autograd, and it is said why."""
+    net = Net(lambda: Forward(forward), (1, 4, 4), CLASSES)
+    assert why in str(layers_of(net))
+    w = sgd(Train(net.w0), data_for((1, 4, 4)), net, Recipe(steps=2, batch=4, lr=0.1), generator(0))
+    assert not torch.equal(w, net.w0)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Linear(3, CLASSES)), "running statistics"),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5), nn.Linear(3, CLASSES)), "a layer Dropout"),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.GELU(), nn.Linear(3, CLASSES)), "a layer GELU"),
+        (lambda: nn.Sequential(*[shared := nn.Linear(6, 6), nn.ReLU(), shared, nn.Linear(6, CLASSES)]), "used twice"),
+    ],
+)
+def test_layers_that_are_not_written_out(make: Callable[[], nn.Module], why: str) -> None:
+    assert why in str(layers_of(Net(make, (6,), CLASSES)))
+
+
+def test_a_hook_makes_a_network_more_than_its_layers() -> None:
+    """A hook that changes what a layer gives would be lost in passes written out."""
+
+    def make() -> nn.Module:
+        net = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, CLASSES))
+        net[0].register_forward_hook(lambda m, args, out: out * 2)
+        return net
+
+    assert "a layer Linear" in str(layers_of(Net(make, (6,), CLASSES)))
+
+
+def test_a_subclass_of_a_layer_is_not_taken_for_it() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    net = Net(lambda: nn.Sequential(Doubled(6, 3), nn.ReLU(), nn.Linear(3, CLASSES)), (6,), CLASSES)
+    assert isinstance(layers_of(net), str)
+
+
+def test_other_losses_take_autograd() -> None:
+    def mine(net: Net, w: Tensor, batch: Any, aux: Bundle) -> Tensor:
+        return cross_entropy(net, w, batch, aux)
+
+    net = Net(factory("mlp", (6,), CLASSES), (6,), CLASSES)
+    whole = slice(0, net.size)
+    assert "mine is not the cross-entropy" in str(written_out(Train(net.w0, loss=mine), net, whole))
+    assert "a part of a layer" in str(written_out(Train(net.w0), net, slice(1, net.size)))
+    assert "more than the network's logits" in str(written_out(Train(net.w0, aux=Bundle(z=net.w0)), net, whole))

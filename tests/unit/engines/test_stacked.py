@@ -1,0 +1,673 @@
+"""The stacked engine: what shares a stack, what does not and why, errors, memory, and where forward passes run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedkin.engines.stacked as module
+from fedkin.core import (
+    Batch,
+    Bundle,
+    Client,
+    ClientError,
+    ConfigError,
+    Data,
+    EngineError,
+    Method,
+    Net,
+    Recipe,
+    Train,
+    Work,
+    to_all,
+)
+from fedkin.core.seeds import generator
+from fedkin.engines import Answer, Job, KeyedCounts, Loop, Private, Stacked, Task
+from fedkin.engines.stacked import StackedSession
+from fedkin.engines.stacked_device import Place
+from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
+from fedkin.testing.toys import CLASSES, WIDTH, ToyShard, federation, network, samples
+
+CPU = Stacked(device="cpu")
+
+
+def method(**steps: Callable[..., Any]) -> Method:
+    """A method whose clients send what they trained, with other steps put in."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = yield Train(c.received.get("model", c.w0))
+        c.state = Bundle(model=w)
+        return Bundle(model=w)
+
+    body = {
+        "init": lambda self, r: Bundle(),
+        "distribute": lambda self, s, r: to_all(),
+        "client_update": client_update,
+        "aggregate": lambda self, s, r, up: s,
+        "personalize": lambda self, c: Bundle(model=c.w0),
+    }
+    made: Method = type("Made", (Method,), {**body, **steps})()
+    return made
+
+
+def asks(*requests: Callable[[Client], Train]) -> Method:
+    """A method whose clients yield these at once, or alone if it is one."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        wanted = tuple(make(c) for make in requests)
+        got = yield wanted if len(wanted) > 1 else wanted[0]
+        return Bundle(models=torch.stack(got) if len(wanted) > 1 else got[None])
+
+    return method(client_update=client_update)
+
+
+def job(m: Method, **changes: Any) -> Job:
+    return replace(Job(m, network("mlp"), Recipe(epochs=2, batch=4, lr=0.1), federation(), seed=1), **changes)
+
+
+def tasks(j: Job, step: Any = "update", round: int = 1, **received: Tensor) -> list[Task]:
+    return [Task(step, i, round, Bundle(received), Bundle()) for i in range(len(j.shards))]
+
+
+def answered(j: Job, asked: Sequence[Task], engine: Any = CPU) -> tuple[dict[int, Answer], list[str]]:
+    """The answers by client, and what the session noted."""
+    session = engine.start(j)
+    try:
+        return {a.client: a for a in session.map(asked)}, list(getattr(session, "notes", []))
+    finally:
+        session.close()
+
+
+def agree(j: Job, asked: Sequence[Task], engine: Any = CPU, *, exactly: bool = False) -> list[str]:
+    """Asserts that the engine answers as the loop does; gives its notes."""
+    got, notes = answered(j, asked, engine)
+    wanted, _ = answered(j, asked, Loop())
+    assert set(got) == set(wanted)
+    for i, answer in wanted.items():
+        for mine, theirs in ((got[i].reply, answer.reply), (got[i].state, answer.state)):
+            assert set(mine) == set(theirs)
+            for name, t in theirs.items():
+                near = 0.0 if exactly else 1e-5
+                torch.testing.assert_close(mine[name], t, rtol=near, atol=near)
+        assert got[i].spent == answer.spent
+    return notes
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of every stack that is trained."""
+    seen: list[int] = []
+    train = module.train
+
+    def watched(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
+        seen.append(len(asked))
+        return train(asked, *rest, **more)
+
+    monkeypatch.setattr(module, "train", watched)
+    return seen
+
+
+# ---- what shares a stack ------------------------------------------------------------------------------------------
+
+
+def test_all_clients_of_a_round_share_one_stack(stacks: list[int]) -> None:
+    """Six clients of 1 to 12 samples: one stack of six."""
+    j = job(FedAvg())
+    assert agree(j, tasks(j, model=j.net.w0)) == []
+    assert stacks == [6]
+
+
+def test_two_requests_of_one_client_share_a_stack(stacks: list[int]) -> None:
+    """Ditto's own model, pulled, and its copy of the global one, not pulled, of six clients: one stack of twelve."""
+    j = job(get_method("ditto"))
+    assert agree(j, tasks(j, model=j.net.w0 + 0.1)) == []
+    assert stacks == [12]
+
+
+def test_two_models_whose_logits_add_up_share_a_stack(stacks: list[int]) -> None:
+    """Fed-CAM's two models of every client."""
+    j = job(CAM(inner=FeSEM(), warmup=0))
+    asked = tasks(j, model=j.net.w0, **{"inner.model": j.net.fresh("inner", 0)})
+    assert agree(j, asked) == []
+    assert stacks == [12]
+
+
+def test_requests_of_different_kinds_are_trained_apart(stacks: list[int]) -> None:
+    """A head and a whole model, asked for at once: a stack of each; answers are not mixed up."""
+    j = job(asks(lambda c: Train(c.w0, only=c.net.head), lambda c: Train(c.w0), lambda c: Train(c.w0 + 1)))
+    assert agree(j, tasks(j)) == []
+    assert sorted(stacks) == [6, 12]
+
+
+def test_clients_may_take_different_ways() -> None:
+    """Some train nothing, some once, some twice in turn: each gets its own answers."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = c.w0
+        for _ in range(c.id % 3):
+            w = yield Train(w)
+        return Bundle(model=w + c.id)
+
+    j = job(method(client_update=client_update))
+    assert agree(j, tasks(j)) == []
+
+
+def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> None:
+    """`batches=0` is the first request's batches: equal requests then give equal vectors."""
+    j = job(asks(lambda c: Train(c.w0), lambda c: Train(c.w0, batches=0), lambda c: Train(c.w0)))
+    got, _ = answered(j, tasks(j))
+    assert stacks == [18]
+    assert torch.equal(got[0].reply.models[0], got[0].reply.models[1])
+    assert not torch.equal(got[0].reply.models[0], got[0].reply.models[2])
+
+
+@pytest.mark.parametrize("step", ["describe", "survey", "update", "evaluate", "keep"])
+@pytest.mark.parametrize("name", ["fedavg-ft", "ifca", "fedfomo", "fedproto", "creff"])
+def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
+    """Joining, surveys, training, evaluation and what is kept, on methods that look at their data in between."""
+    m = get_method(name)
+    j = job(m, recipe=Recipe(epochs=2, batch=4, lr=0.1, lr_decay=0.5))
+    w = j.net.w0
+    received = {
+        "fedavg-ft": {"model": w},
+        "ifca": {"centres": torch.stack([w, w + 0.1, j.net.fresh(1)])},
+        "fedfomo": {"models": torch.stack([w, j.net.fresh(1)]), "ids": torch.tensor([8, 9])},
+        "fedproto": {"prototypes": torch.ones(3, 7), "known": torch.tensor([True, False, True])},
+        "creff": {"model": w, "head": w[j.net.head]},
+    }[name]
+    assert agree(j, tasks(j, step, round=3, **received)) == []
+
+
+def test_clients_without_training_data_keep_what_they_were_sent() -> None:
+    """Alone and beside others."""
+    none = samples(0, 9, "train", 0)
+    empty = ToyShard(none, none, none)
+    for shards in ([empty, empty], [empty, *federation()[:2]]):
+        j = job(FedAvg(), shards=shards)
+        assert agree(j, tasks(j, model=j.net.w0)) == []
+        got, _ = answered(j, tasks(j, model=j.net.w0))
+        assert torch.equal(got[0].reply.model, j.net.w0)
+
+
+def test_a_chosen_cluster_is_passed_on() -> None:
+    """Evaluation gives the same cluster as the loop's, and confusion matrices of all samples."""
+    j = job(get_method("ifca"))
+    got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
+    for i, answer in got.items():
+        assert set(answer.reply) == {"counts", "cluster", "test", "validation"}
+        assert int(answer.reply.test.sum()) == len(j.shards[i].test)
+
+
+def test_noise_on_what_clients_say_is_the_loops() -> None:
+    """With `describe_epsilon` clients know their noisy counts only, here too."""
+    j = job(CFIC(feature="dominant"), told=KeyedCounts(0.5, 3))
+    assert agree(j, tasks(j, "describe"), exactly=True) == []
+
+
+def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks: list[int]) -> None:
+    """Where only two clients' programs are under way at a time, stacks have two rows; the answers stay."""
+    monkeypatch.setattr(module, "_PROGRAMS", 2)
+    j = job(FedAvg())
+    assert agree(j, tasks(j, model=j.net.w0)) == []
+    assert stacks == [2, 2, 2]
+
+
+def test_answers_own_their_memory() -> None:
+    """Reply and state of all clients: no two share storage."""
+    j = job(method())
+    got, _ = answered(j, tasks(j))
+    tensors = [t for a in got.values() for b in (a.reply, a.state) for t in b.values()]
+    assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
+
+
+def test_time_in_training_is_shared_by_steps() -> None:
+    """A client of 12 samples takes three steps of four, one of 5 two: half as long again."""
+    j = job(method(), shards=[federation()[i] for i in (0, 1)])
+    got, _ = answered(j, tasks(j))
+    assert got[0].training_s == pytest.approx(1.5 * got[1].training_s)
+    assert got[0].training_s > 0
+
+
+def test_torchs_own_generator_is_left_as_it_was() -> None:
+    """Dropout draws from a generator that is set and put back; what was in it changes nothing."""
+    net = Net(lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES)), (WIDTH,), CLASSES)
+    j = job(FedAvg(), net=net)
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        got, notes = answered(j, tasks(j, model=net.w0))
+        after = torch.rand(3)
+        torch.manual_seed(seed)
+        assert torch.equal(after, torch.rand(3))
+        assert notes == []
+        found.append(got[0].reply.model)
+    assert torch.equal(*found)
+
+
+# ---- what does not share a stack ----------------------------------------------------------------------------------
+
+
+def recurrent(kind: type[nn.RNNBase]) -> Net:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reads, self.says = kind(2, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.says(self.reads(x.view(len(x), 3, 2))[0][:, -1])
+            return out
+
+    return Net(Reads, (WIDTH,), CLASSES)
+
+
+def by_value(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """A loss that looks at its value."""
+    loss = F.cross_entropy(net(w, batch.x), batch.y)
+    return loss * 2 if float(loss.detach()) > 1 else loss
+
+
+def test_batch_normalisation_is_trained_client_by_client(stacks: list[int]) -> None:
+    """Running statistics cannot be stacked: the loop's bits, and a sentence that says so, once in a session."""
+    j = job(FedAvg(), net=network("norm"))
+    session = CPU.start(j)
+    for _ in range(2):
+        got = {a.client: a for a in session.map(tasks(j, model=j.net.w0))}
+    assert session.notes == [
+        "the network has running statistics (1.running_mean, 1.running_var), so it is trained client by client"
+    ]
+    assert stacks == []
+    wanted, _ = answered(j, tasks(j, model=j.net.w0), Loop())
+    assert all(torch.equal(got[i].reply.model, wanted[i].reply.model) for i in got)
+
+
+def test_of_many_running_statistics_two_are_named() -> None:
+    """A deep network has dozens."""
+    layers = [m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))]
+    net = Net(lambda: nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)), (WIDTH,), CLASSES)
+    (note,) = answered(job(FedAvg(), net=net), tasks(job(FedAvg()), model=net.w0))[1]
+    assert note.startswith("the network has running statistics (1.running_mean, 1.running_var and 4 more), so")
+
+
+def test_a_head_alone_is_stacked_even_beside_batch_normalisation(stacks: list[int]) -> None:
+    """FedRep's heads are trained on stored features: no running statistics are in it."""
+    j = job(get_method("fedrep"), net=network("norm"))
+    notes = agree(j, tasks(j, body=j.net.w0[j.net.body]))
+    assert stacks == [6]
+    assert len(notes) == 1
+
+
+def test_a_layer_that_torch_cannot_stack_is_trained_client_by_client() -> None:
+    """LSTM: the loop's bits, and one sentence with torch's reason, however many clients and rounds."""
+    j = job(FedAvg(), net=recurrent(nn.LSTM))
+    (note,) = agree(j, tasks(j, model=j.net.w0), exactly=True)
+    assert note.startswith("cross_entropy on this network is trained client by client, as torch cannot stack it: ")
+
+
+def test_recurrent_layers_that_torch_can_stack_are() -> None:
+    """GRU, as torch computes it on a CPU."""
+    j = job(FedAvg(), net=recurrent(nn.GRU))
+    assert agree(j, tasks(j, model=j.net.w0)) == []
+
+
+def test_a_loss_that_looks_at_values_is_trained_client_by_client(
+    caplog: pytest.LogCaptureFixture, stacks: list[int]
+) -> None:
+    """It is tried once, not in every round; the log says it, too."""
+    j = job(asks(lambda c: Train(c.w0, loss=by_value)))
+    with caplog.at_level(logging.WARNING, "fedkin.engines"):
+        session = CPU.start(j)
+        for t in (1, 2):
+            found = list(session.map(tasks(j, round=t)))
+            assert len(found) == 6
+    assert stacks == [6]
+    assert len(session.notes) == 1
+    assert session.notes[0].startswith("by_value on this network is trained client by client")
+    assert [r.getMessage() for r in caplog.records] == [f"stacked engine: {session.notes[0]}"]
+    assert agree(j, tasks(j), exactly=True) == session.notes
+
+
+def test_private_training_is_the_loops(stacks: list[int]) -> None:
+    """Clipped gradients of single samples with noise: the same bits and the same count of what was spent."""
+    j = job(FedAvg(), private=Private(1.0))
+    assert agree(j, tasks(j, model=j.net.w0), exactly=True) == [
+        "private training takes the gradients of single samples, client by client"
+    ]
+    assert stacks == []
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def bad_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    raise ValueError("no such loss")
+
+
+def failing(self: Method, c: Client) -> Any:
+    if c.id == 3:
+        raise KeyError("the reason")
+    return Bundle(model=c.w0)
+
+
+def after_training(self: Method, c: Client) -> Work:
+    w = yield Train(c.w0)
+    if c.id == 3:
+        raise ValueError("later")
+    return Bundle(model=w)
+
+
+def wrong_request(self: Method, c: Client) -> Work:
+    yield "training" if c.id == 3 else Train(c.w0)  # type: ignore[misc]
+    return Bundle()
+
+
+def wrong_return(self: Method, c: Client) -> Work:
+    w = yield Train(c.w0)
+    return Bundle(model=w) if c.id != 3 else {"model": w}  # type: ignore[return-value]
+
+
+def wrong_state(self: Method, c: Client) -> Work:
+    w = yield Train(c.w0)
+    c.state = Bundle() if c.id != 3 else Bundle(a=1.0)  # type: ignore[arg-type]
+    return Bundle(model=w)
+
+
+def bad_setting(self: Method, c: Client) -> Any:
+    raise ConfigError("the reason")
+
+
+def bad_on_one(self: Method, c: Client) -> Work:
+    yield Train(c.w0, loss=bad_loss if c.id == 3 else by_value)
+    return Bundle()
+
+
+@pytest.mark.parametrize(
+    ("step", "steps"),
+    [
+        ("describe", {"describe": failing}),
+        ("update", {"client_update": failing}),
+        ("update", {"client_update": after_training}),
+        ("update", {"client_update": wrong_request}),
+        ("update", {"client_update": wrong_return}),
+        ("update", {"client_update": wrong_state}),
+        ("update", {"client_update": bad_setting}),
+        ("update", {"client_update": bad_on_one}),
+        ("evaluate", {"personalize": failing}),
+        ("evaluate", {"views": lambda self, c: {"": failing(self, c)}}),
+        ("evaluate", {"predict": lambda self, net, b, x: net(b.model[1:], x)}),
+    ],
+    ids=lambda v: next(iter(v.values())).__name__ if isinstance(v, dict) else v,
+)
+def test_a_failing_client_raises_what_it_raises_in_the_loop(step: Any, steps: dict[str, Any]) -> None:
+    """The same kind of error with the same words: step, client, round and reason."""
+    j = job(method(**steps))
+    # answers come in another order than in the loop, so only one client may fail: the first is the one that does
+    asked = sorted(tasks(j, step, round=5), key=lambda t: t.client != 3)
+    if "predict" in steps:
+        asked = asked[:1]
+    raised = []
+    for engine in (Loop(), CPU):
+        with pytest.raises((ClientError, ConfigError)) as caught:
+            answered(j, asked, engine)
+        raised.append(caught.value)
+    assert type(raised[0]) is type(raised[1])
+    assert str(raised[0]) == str(raised[1])
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match="clients must be 0"):
+        Stacked(clients=-1)
+    with pytest.raises(ConfigError, match="memory must be GiB"):
+        Stacked(memory=-1.0)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:x", "cpu:1", ""])
+def test_a_device_of_another_kind_is_refused(device: str) -> None:
+    """Names are auto, cpu, cuda and cuda:N."""
+    with pytest.raises(ConfigError, match="device must be auto, cpu, cuda or cuda:N, got"):
+        Stacked(device=device).start(job(FedAvg()))
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    """No machine has a hundred."""
+    with pytest.raises(EngineError, match="cuda:99 was asked for, torch sees"):
+        Stacked(device="cuda:99").start(job(FedAvg()))
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------
+
+
+def test_stacks_have_no_more_requests_than_asked_for(stacks: list[int]) -> None:
+    """Six clients with at most four in a stack: three and three, the larger clients first."""
+    j = job(FedAvg())
+    assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", clients=4)) == []
+    assert stacks == [3, 3]
+
+
+def test_stacks_are_as_large_as_the_memory_allows(stacks: list[int]) -> None:
+    """A row takes some thousand bytes here; 16 KiB hold some of the six, 8 bytes one."""
+    j = job(FedAvg())
+    assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", memory=16 / 2**20)) == []
+    assert sum(stacks) == 6
+    assert 1 < len(stacks) < 6
+    stacks.clear()
+    agree(j, tasks(j, model=j.net.w0), Stacked("cpu", memory=8 / 2**30))
+    assert stacks == [1] * 6
+
+
+def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the estimate was too low the device says so: six fail, three fail, ones are trained; this is remembered."""
+    seen: list[int] = []
+    train = module.train
+
+    def small(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
+        seen.append(len(asked))
+        if len(asked) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(asked, *rest, **more)
+
+    monkeypatch.setattr(module, "train", small)
+    j = job(FedAvg())
+    session = CPU.start(j)
+    for _ in range(2):
+        assert len(list(session.map(tasks(j, model=j.net.w0)))) == 6
+    assert seen == [6, 3, 1, 1, 1, 1, 1, 1] + [1] * 6
+    assert session.notes == []
+
+
+def test_a_network_holds_no_stack_between_rounds() -> None:
+    """What the last pass put into the module is let go: nothing of a stack's memory stays taken."""
+    j = job(get_method("fedproto"))
+    known = torch.zeros(3, dtype=torch.bool)
+    answered(j, tasks(j, prototypes=torch.zeros(3, 7), known=known))
+    inside = [t for m in j.net._module.modules() for t in m._parameters.values() if t is not None]
+    assert {t.untyped_storage().data_ptr() for t in inside} == {j.net._w0.untyped_storage().data_ptr()}
+    assert j.net._seen == []
+
+
+def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to do."""
+
+    def full(*given: Any, **more: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(module, "train", full)
+    with pytest.raises(EngineError, match="does not fit into the memory of cpu; use a smaller batch"):
+        answered(job(FedAvg()), tasks(job(FedAvg()), model=network("mlp").w0))
+
+
+# ---- the device ---------------------------------------------------------------------------------------------------
+
+
+class Elsewhere(Place):
+    """A device with a memory of its own: moving there makes a copy."""
+
+    ups: list[int]
+
+    def up(self, t: Tensor) -> Tensor:
+        self.ups.append(t.numel())
+        return t.clone()
+
+
+def elsewhere(j: Job) -> tuple[StackedSession, list[int]]:
+    session = CPU.start(j)
+    place = Elsewhere("cpu", 0.0, False)
+    place.ups = []
+    session._place = place
+    return session, place.ups
+
+
+def test_data_are_put_on_the_device_once() -> None:
+    """Inputs and labels of all clients in the first round; in later ones no inputs move."""
+    shards = [ToyShard(*(samples(0, i, p, 50) for p in ("train", "validation", "test"))) for i in range(2)]
+    j = job(FedAvg(), shards=shards)
+    session, ups = elsewhere(j)
+    inputs = 50 * WIDTH
+    for step in ("update", "evaluate"):
+        list(session.map(tasks(j, step, model=j.net.w0)))
+    assert ups.count(inputs) == 6
+    ups.clear()
+    for step in ("update", "evaluate"):
+        list(session.map(tasks(j, step, 2, model=j.net.w0)))
+    assert inputs not in ups
+    session.close()
+    list(session.map(tasks(j, "evaluate", 3, model=j.net.w0)))
+    assert ups.count(inputs) == 4
+
+
+def test_data_that_the_host_gave_up_are_given_up_on_the_device() -> None:
+    """A client's data may be read anew when it is chosen: what was read before does not pile up."""
+    place = Elsewhere("cpu", 0.0, False)
+    place.ups = []
+    data = samples(0, 0, "train", 9)
+    place.data(data)
+    assert len(place._kept) == 1
+    assert place.data(Data(data.x, data.y + 0)) is not place.data(data)  # other labels
+    del data
+    assert len(place._kept) == 0
+
+
+def test_no_more_data_are_kept_than_there_is_room_for() -> None:
+    """Two of three clients' data fit: the third's move every time."""
+    place = Elsewhere("cpu", 0.0, False)
+    place.ups, place._data_bytes = [], 2 * 9 * (WIDTH * 4 + 8)
+    parts = [samples(0, i, "train", 9) for i in range(3)]
+    for _ in range(2):
+        for part in parts:
+            assert torch.equal(place.data(part).x, part.x)
+    assert place.ups.count(9 * WIDTH) == 4
+
+
+def test_what_clients_look_up_is_computed_on_the_device() -> None:
+    """Losses, logits and features of the training part, of the validation part (FedFomo) and with an offset (Fed-CAM)
+    are the loop's."""
+    j = job(FedFomo())
+    received = {"models": torch.stack([j.net.w0, j.net.fresh(1)]), "ids": torch.tensor([8, 9])}
+    session, ups = elsewhere(j)
+    got = {a.client: a.reply for a in session.map(tasks(j, **received))}
+    wanted, _ = answered(j, tasks(j, **received), Loop())
+    for i, answer in wanted.items():
+        torch.testing.assert_close(got[i].gains, answer.reply.gains)
+    assert ups
+    assert (
+        agree(job(CAM(inner=FeSEM(), warmup=0)), tasks(j, "evaluate", **{"model": j.net.w0, "inner.model": j.net.w0}))
+        == []
+    )
+
+
+def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants that a module makes on the host, for example: the same answers, and one sentence."""
+    j = job(FedAvg())
+    session = CPU.start(j)
+    session._place.cuda = True
+    monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
+
+    def fails(*given: Any) -> Tensor:
+        raise RuntimeError("Expected all tensors to be on the same device\nmore")
+
+    monkeypatch.setattr(session._place, "outputs", fails)
+    got = {a.client: a.reply for a in session.map(tasks(j, "evaluate", model=j.net.w0))}
+    wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
+    assert all(torch.equal(got[i].test, a.reply.test) for i, a in wanted.items())
+    assert session.notes == [
+        "the network is evaluated on the host, as it fails on cpu: Expected all tensors to be on the same device"
+    ]
+
+
+def test_a_device_that_is_full_for_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluation then runs on the host that one time."""
+    j = job(FedAvg())
+    session = CPU.start(j)
+    session._place.cuda = True
+    monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
+    asked: list[int] = []
+
+    def full(*given: Any) -> Tensor:
+        asked.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(session._place, "outputs", full)
+    assert len(list(session.map(tasks(j, "evaluate", model=j.net.w0)))) == 6
+    assert len(asked) == 11  # two parts of six clients, one of whom has no validation samples
+    assert session.notes == ["the network is evaluated on the host, as it fails on cpu: CUDA out of memory"]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
+    """Both switches of torch while the engine works, and as they were afterwards."""
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [s.allow_tf32 for s in switches]
+    seen: list[list[bool]] = []
+
+    def client_update(self: Method, c: Client) -> Bundle:
+        seen.append([s.allow_tf32 for s in switches])
+        return Bundle()
+
+    j = job(method(client_update=client_update))
+    answered(j, tasks(j)[:1], Stacked("cpu", tf32=tf32))
+    assert seen == [[tf32, tf32]]
+    assert [s.allow_tf32 for s in switches] == before
+
+
+def test_large_batches_outside_training_on_a_gpu() -> None:
+    """1,024 samples per forward pass there, on a CPU as many as the loop takes."""
+    place, sizes = Place("cpu", 0.0, False), list[int]()
+    data = samples(0, 0, "test", 1500)
+
+    def f(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return x
+
+    place.outputs(f, data)
+    place.cuda = True
+    place.outputs(f, data)
+    assert sizes == [256] * 5 + [220, 1024, 476]
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_images_are_the_loops(products: bool) -> None:
+    """A convolution with group norm, held channels last on the host: training and evaluation, with convolutions as
+    products of matrices, too."""
+    net = Net(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        ),
+        (2, 6, 6),
+        3,
+    )
+
+    def part(i: int, n: int) -> Data:
+        x = torch.randn(n, 2, 6, 6, generator=generator(i, n))
+        return Data(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
+
+    j = job(FedAvg(), net=net, shards=[ToyShard(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
+    engine = Stacked("cpu", products=products)
+    assert agree(j, tasks(j, model=net.w0), engine) == []
+    assert agree(j, tasks(j, "evaluate", model=net.w0), engine) == []

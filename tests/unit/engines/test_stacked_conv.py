@@ -1,0 +1,82 @@
+"""Convolutions as products of matrices: torch's own results, for one batch and for a stack, forward and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedkin.core.seeds import generator
+from fedkin.engines.stacked_conv import Products, product
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stride": {"stride": 2},
+    "padding": {"padding": 1},
+    "uneven": {"stride": (2, 1), "padding": (0, 2)},
+}
+
+
+def made(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator(0, *shape))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_product_is_the_convolution(name: str, bias: bool) -> None:
+    """Inputs of 9 x 7, kernels of 3 x 2, some strides and margins."""
+    x, w, b = made(4, 3, 9, 7), made(5, 3, 3, 2), made(5) if bias else None
+    got = product(x, w, b, **SETTINGS[name])
+    assert got is not None
+    torch.testing.assert_close(got, torch.conv2d(x, w, b, **SETTINGS[name]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_gradients_of_a_stack_are_the_convolutions(name: str) -> None:
+    """Three weights and inputs at once, through vmap: gradients in both."""
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return torch.conv2d(x, w, **SETTINGS[name]).square().sum()
+
+    def as_product(w: Tensor, x: Tensor) -> Tensor:
+        with Products():
+            return loss(w, x)
+
+    w, x = made(3, 5, 3, 3, 2), made(3, 4, 3, 9, 7)
+    for got, wanted in zip(*(vmap(grad(f, argnums=(0, 1)))(w, x) for f in (as_product, loss)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "other", [{"dilation": 2}, {"padding": "same"}, {"groups": 3}, {"dilation": (1, 2), "stride": (1, 1)}], ids=str
+)
+def test_other_convolutions_are_left_to_torch(other: dict[str, Any]) -> None:
+    """Dilation, groups, margins by name: no product is made, and inside the mode torch's own result comes out."""
+    x, w = made(4, 3, 9, 7), made(6, 3 // other.get("groups", 1), 3, 3)
+    assert product(x, w, None, **other) is None
+    with Products():
+        assert torch.equal(torch.conv2d(x, w, None, **other), torch.conv2d(x, w, None, **other))
+    assert product(x[0], w, None) is None
+
+
+def test_inside_convolutions_are_products_and_all_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's own calls are met, too."""
+    called: list[int] = []
+    unfold = torch.nn.functional.unfold
+
+    def watched(*given: Any, **more: Any) -> Tensor:
+        called.append(1)
+        return unfold(*given, **more)
+
+    monkeypatch.setattr("torch.nn.functional.unfold", watched)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(140, 2))
+    x = made(4, 3, 9, 7)
+    with torch.no_grad():
+        wanted = layers(x)
+        with Products():
+            got = layers(x)
+    assert called == [1]
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,316 @@
+"""Local SGD on a stack gives what `sgd` gives for each request by itself, to float tolerance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train
+from fedkin.core.seeds import generator
+from fedkin.engines.loop import sgd
+from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_train import Asked, Steps, bytes_of, train
+from fedkin.engines.tasks import Draws
+from fedkin.testing.toys import network, samples
+
+NET = network("mlp")
+CONV = Net(
+    lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+    ),
+    (2, 6, 6),
+    3,
+)
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def near(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """Cross-entropy that needs a tensor of the client's and one row per sample."""
+    z, logits = net.features_and_logits(w, batch.x)
+    return F.cross_entropy(logits + aux.shift, batch.y) + 0.1 * (z - aux.target[batch.y]).square().mean()
+
+
+def on_head(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """Cross-entropy of a head alone, on stored features."""
+    return F.cross_entropy(net.classify(v, aux.z), batch.y)
+
+
+def two_in_one(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """Two models in one vector, the second frozen in the term of the first."""
+    a, b = v[: net.size], v[net.size :]
+    return F.cross_entropy(net(a, batch.x) + net.frozen(b, batch.x), batch.y) + F.cross_entropy(
+        net(b, batch.x), batch.y
+    )
+
+
+def noise(*stream: int | str, size: int = NET.size) -> Tensor:
+    return 0.3 * torch.randn(size, generator=generator(0, *stream))
+
+
+def place() -> Place:
+    return Place("cpu", 0.0, False)
+
+
+def asked(requests: Sequence[Train], data: Sequence[Data], recipe: Recipe) -> list[Asked]:
+    draws = [Draws(3, ("update", 1, i, 0)) for i in range(len(requests))]
+    return [Asked(r, d, recipe, g) for r, d, g in zip(requests, data, draws, strict=True)]
+
+
+def agree(requests: Sequence[Train], data: Sequence[Data], recipe: Recipe, net: Net = NET) -> None:
+    """Asserts that the stack's vectors are the loop's."""
+    one = asked(requests, data, recipe)
+    assert len({a.kind() for a in one}) == 1
+    for got, a in zip(train(one, net, place()), one, strict=True):
+        wanted = sgd(a.request, a.data, net, recipe, a.draws.rng())
+        torch.testing.assert_close(got, wanted, **TOLERANCE)
+
+
+def clients(sizes: Sequence[int] = (9, 5, 1, 12)) -> list[Data]:
+    return [samples(0, i, "train", n) for i, n in enumerate(sizes)]
+
+
+RECIPES = {
+    "plain": Recipe(epochs=2, batch=4, lr=0.1),
+    "steps": Recipe(steps=7, batch=4, lr=0.1),
+    "momentum": Recipe(epochs=3, batch=4, lr=0.1, momentum=0.9),
+    "decay": Recipe(epochs=2, batch=5, lr=0.1, weight_decay=0.05),
+    "decay of matrices": Recipe(epochs=2, batch=5, lr=0.1, weight_decay=0.05, decay_biases=False, momentum=0.5),
+    "falling": Recipe(epochs=3, batch=4, lr=0.2, epoch_decay=0.5, momentum=0.5),
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "nothing else": {},
+    "head": {"only": NET.head},
+    "body": {"only": NET.body},
+    "proximal": {"center": noise("c"), "mu": 0.5},
+    "proximal afterwards": {"center": noise("c"), "mu": 0.5, "prox_after": True},
+    "center without weight": {"center": noise("c"), "mu": 0.0},
+    "linear": {"linear": noise("l")},
+    "clip": {"clip": 0.3},
+    "all": dict(only=NET.body, center=noise("c"), mu=0.5, prox_after=True, linear=noise("l"), clip=0.8),  # noqa: C408
+    "own settings": {"epochs": 1, "batch": 3, "lr": 0.05, "momentum": 0.3, "weight_decay": 0.01},
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_stack_trains_as_each_alone(request_: str, recipe: str) -> None:
+    """Every term of a request under every kind of recipe, on clients of 9, 5, 1 and 12 samples."""
+    starts = [noise("start", i) for i in range(4)]
+    agree([Train(w, **REQUESTS[request_]) for w in starts], clients(), RECIPES[recipe])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_mixture_of_settings_agrees(seed: int) -> None:
+    """Settings and sizes drawn at random, some clients without data, each with its own center."""
+    draw = random.Random(seed)
+    recipe = Recipe(
+        epochs=draw.randint(1, 3),
+        steps=draw.choice([None, 4]),
+        batch=draw.choice([1, 3, 6]),
+        lr=0.1,
+        momentum=draw.choice([0, 0.6]),
+        weight_decay=draw.choice([0, 0.02]),
+        decay_biases=draw.random() < 0.5,
+        epoch_decay=draw.choice([1, 0.7]),
+    )
+    fixed: dict[str, Any] = {
+        "only": draw.choice([None, NET.head, NET.body]),
+        "clip": draw.choice([None, 0.4]),
+        "prox_after": draw.random() < 0.5,
+    }
+    bent, data = draw.random() < 0.5, clients(draw.choices(range(14), k=5))
+    requests = [
+        Train(
+            noise("start", i),
+            linear=noise("l", i) if bent else None,
+            center=noise("c", i) if draw.random() < 0.7 else None,
+            mu=draw.choice([0.0, 0.5, 2.0]),
+            **fixed,
+        )
+        for i in range(5)
+    ]
+    agree(requests, data, recipe)
+
+
+def test_what_a_loss_needs_comes_row_by_row() -> None:
+    """A tensor of each client's (prototypes) and rows for its samples (logits of a partner)."""
+    data = clients()
+    requests = [
+        Train(
+            noise("start", i),
+            loss=near,
+            aux=Bundle(target=torch.randn(3, 7, generator=generator(1, i))),
+            per_sample=Bundle(shift=torch.randn(len(d), 3, generator=generator(2, i))),
+        )
+        for i, d in enumerate(data)
+    ]
+    agree(requests, data, RECIPES["plain"])
+
+
+def test_a_head_by_itself_on_stored_features() -> None:
+    """The vector is shorter than a model."""
+    data = clients()
+    z = [torch.randn(len(d), 7, generator=generator(1, i)) for i, d in enumerate(data)]
+    requests = [Train(noise("h", i, size=24), loss=on_head, per_sample=Bundle(z=z[i])) for i in range(4)]
+    agree(requests, data, RECIPES["decay of matrices"])
+
+
+def test_two_models_in_one_vector() -> None:
+    """The vector is longer than a model, and one of its models is also used without gradient."""
+    requests = [Train(noise("two", i, size=2 * NET.size), loss=two_in_one) for i in range(4)]
+    agree(requests, clients(), RECIPES["momentum"])
+
+
+def test_convolutions_pooling_and_group_norm() -> None:
+    """Images, held channels last on the host, with a part that stands still."""
+    images = [
+        Data(
+            CONV.layout(torch.randn(n, 2, 6, 6, generator=generator(1, n))),
+            torch.randint(0, 3, (n,), generator=generator(2, n)),
+        )
+        for n in (7, 4, 10)
+    ]
+    for only in (None, CONV.head, CONV.body):
+        requests = [Train(CONV.w0 + noise("conv", i, size=CONV.size), only=only) for i in range(3)]
+        agree(requests, images, RECIPES["momentum"], CONV)
+
+
+def test_one_client_alone_is_a_stack_too() -> None:
+    """A stack of one."""
+    agree([Train(NET.w0)], clients((9,)), RECIPES["plain"])
+
+
+def test_an_empty_part_or_no_data_leave_the_start_as_it_is() -> None:
+    """What does not move comes back in memory of its own; the start is not written to."""
+    start = NET.w0
+    for request, data in ((Train(start, only=slice(5, 5)), clients((9,))), (Train(start), clients((0,)))):
+        (got,) = train(asked([request], data, RECIPES["momentum"]), NET, place())
+        assert torch.equal(got, NET.w0)
+        assert got.data_ptr() != start.data_ptr()
+    train(asked([Train(start)], clients((9,)), RECIPES["plain"]), NET, place())
+    assert torch.equal(start, NET.w0)
+
+
+def test_what_is_the_same_for_many_moves_once() -> None:
+    """Three rows of one tensor and a fourth: two move, and each row can be written to by itself."""
+    moved: list[int] = []
+
+    class Watched(Place):
+        def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+            moved.append(shape[0])
+            return super()._staged(shape, dtype)
+
+    a, b = noise("a"), noise("b")
+    rows = Watched("cpu", 0.0, False).rows([a, b, a, a, a[:]])
+    assert moved == [2]
+    assert torch.equal(rows, torch.stack([a, b, a, a, a]))
+    rows[0] += 1
+    assert torch.equal(rows[2], a)
+
+
+def test_rows_that_look_at_one_memory_in_two_ways_are_not_taken_for_one() -> None:
+    """A matrix and its transpose."""
+    m = noise("m", size=9).view(3, 3)
+    assert torch.equal(place().rows([m, m.T]), torch.stack([m, m.T]))
+
+
+def test_dropout_draws_by_client_and_by_seed() -> None:
+    """Rows of equal clients differ by their masks; the same stack again gives the same; another seed another."""
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 3)), (6,), 3)
+    data = clients((8,)) * 2
+
+    def once(seed: int) -> list[Tensor]:
+        draws = Draws(seed, ("update", 1, 0, 0))
+        return train([Asked(Train(net.w0), d, Recipe(batch=8), draws) for d in data], net, place())
+
+    (a, b), again, other = once(1), once(1), once(2)
+    assert not torch.equal(a, b)
+    assert torch.equal(a, again[0])
+    assert not torch.equal(a, other[0])
+
+
+# ---- kinds --------------------------------------------------------------------------------------------------------
+
+
+def kind(recipe: Recipe = RECIPES["plain"], **changes: Any) -> object:
+    return asked([Train(NET.w0, **changes)], clients((9,)), recipe)[0].kind()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"epochs": 3}, {"steps": 2}, {"batches": 0}, {"center": noise("c"), "mu": 1.0}, {"lr": 0.1}, {"batch": 4}],
+)
+def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> None:
+    """Number of steps, which batches, the proximal term; and settings of its own that are the run's."""
+    assert kind(**changes) == kind()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"lr": 0.2}, {"batch": 5}, {"momentum": 0.1}, {"weight_decay": 0.1}, {"loss": near}, {"only": NET.head}),
+        *({"clip": 1.0}, {"linear": noise("l")}, {"prox_after": True}, {"aux": Bundle(a=torch.zeros(2))}),
+        {"per_sample": Bundle(a=torch.zeros(9, 2))},
+    ],
+)
+def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
+    """Everything that a step of all rows has once."""
+    assert kind(**changes) != kind()
+
+
+# ---- where tensors are --------------------------------------------------------------------------------------------
+
+
+class OneDevice(TorchDispatchMode):
+    """No operation may mix devices; moving is what copies are for, and a number may come from the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        moves = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        kinds = {t.device.type for t in found if t.dim() or t.device.type != "cpu"}
+        assert moves or len(kinds) <= 1, f"{func} mixes {kinds}"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_every_tensor_of_a_step_is_on_the_device(request_: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's "meta" device, which computes shapes only, no step touches a tensor that was left on the host."""
+    there = place()
+    there.device = torch.device("meta")
+    monkeypatch.setattr(there, "down", lambda t: torch.zeros_like(t, device="cpu"))
+    data = clients()
+    extra = [Bundle(offset=torch.zeros(len(d), 3)) for d in data]
+    requests = [Train(NET.w0, per_sample=e, **REQUESTS[request_]) for e in extra]
+    seen: list[str] = []
+    step = Steps.__call__
+
+    def watched(self: Steps, rows: Any, batch: Any, lr: Any) -> None:
+        seen.extend(t.device.type for t in (*rows.tensors(), *batch.tensors()))
+        step(self, rows, batch, lr)
+
+    monkeypatch.setattr(Steps, "__call__", watched)
+    with OneDevice():
+        train(asked(requests, data, RECIPES[recipe]), NET, there)
+        assert bytes_of(asked(requests, data, RECIPES[recipe])[0], NET, there) > 0
+    assert set(seen) == {"meta"}
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
+    """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
+    data = clients((1000,))
+    one = asked([Train(NET.w0)], data, Recipe(batch=100))[0]
+    found = bytes_of(one, NET, place())
+    assert found > 1000 * 6 * 4 + 100 * 7 * 4 + 3 * NET.size * 4
+    assert bytes_of(asked([Train(NET.w0)], data, Recipe(batch=200))[0], NET, place()) > found

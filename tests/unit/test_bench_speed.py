@@ -1,0 +1,299 @@
+"""The bench of whole rounds: what it counts and says is right; nothing here depends on how fast anything is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from bench.speed import __main__ as command
+from bench.speed import federation, flops, machine, measure, table
+from bench.speed.drive import Ran, run
+from bench.speed.workloads import WORKLOADS, Workload
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import fedkin
+from fedkin.core import Net
+from fedkin.engines.workers import cores
+from fedkin.models.registry import get_model
+
+TINY = Workload("W4", "tiny", "mlp", (1, 4, 4), 3, clients=3, cohort=3, samples=6, tests=20, batch=6, lr=0.1, rounds=1)
+
+
+# ---- what is counted ------------------------------------------------------------------------------------------------
+def test_the_operations_of_a_step_by_hand() -> None:
+    """LeNet at 3 x 32 x 32, multiplications per sample: 28*28*6*75 + 10*10*16*150 + 400*120 + 120*84 + 84*10."""
+    first, rest = 28 * 28 * 6 * 75, 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10
+    module = get_model("cam-lenet", (3, 32, 32), 10)
+    assert flops.of_step(module, (3, 32, 32), 10) == 10 * (4 * first + 6 * rest)
+    assert flops.of_step(nn.Linear(5, 7), (5,), 3) == 3 * 4 * 35  # nobody needs the gradient of its input
+
+
+@pytest.mark.parametrize("name", ["W1a", "W1b", "W2", "W4", "W5"])
+def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) -> None:
+    """Torch's own counter over a forward and a backward pass says the same for each network."""
+    w = WORKLOADS[name]
+    module = get_model(w.model, w.shape, w.classes)
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(module(torch.zeros(2, *w.shape)), torch.zeros(2, dtype=torch.int64)).backward()
+    assert flops.of_step(module, w.shape, 2) == counter.get_total_flops()
+
+
+def test_workloads_can_be_compared() -> None:
+    """Whole batches only, so that all programs take equal steps; a paper's method exists; goals are of known peers."""
+    peers = {p.name for p in (*measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
+    for w in (v for each in WORKLOADS.values() for v in (each, each.quick())):
+        assert w.samples % w.batch == 0
+        assert w.cohort <= w.clients
+        assert set(w.ratios) <= peers
+        if w.paper is not None:
+            replace(fedkin.get_method(w.paper), **w.fields)
+
+
+def test_overhead_is_what_is_not_training() -> None:
+    """Two processes train for 3 s of the 2 x 2 s that a round takes: a quarter lies outside; the median of rounds."""
+    parts = [{"training": 3.0, "round": 2.0, "evaluation": 9.0}, {"training": 2.0, "round": 2.0, "evaluation": 9.0}]
+    assert measure.outside(parts[:1], 2) == 0.25
+    assert measure.outside([*parts, parts[0]], 2) == 0.25
+
+
+def test_the_peak_is_put_down_for_one_core_and_for_all() -> None:
+    """Two positive numbers, and torch's number of threads is what it was."""
+    before = torch.get_num_threads()
+    one, every = machine.matmul_peak(64, 1)
+    assert one > 0
+    assert every > 0
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="nothing says what memory is shared")
+def test_memory_counts_a_process_and_its_children() -> None:
+    """A child that holds 64 MB adds them to its parent's sum; a process that has ended counts nothing."""
+    before = machine.memory_mb(os.getpid())
+    code = "x = bytearray(b'1') * 2**26; print('there', flush=True); input()"
+    child = measure.subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    after = machine.memory_mb(os.getpid())
+    child.communicate("\n")
+    assert before is not None
+    assert after is not None
+    assert 60 < after - before < 120
+    assert machine.memory_mb(child.pid) == 0
+
+
+# ---- the same for all programs --------------------------------------------------------------------------------------
+def test_data_and_first_weights_are_a_functions_of_the_seed(tmp_path: Path) -> None:
+    """Two folders of one seed are equal, another seed's differ; weights are those that a fedkin run starts from."""
+    for place, seed in (("a", 0), ("b", 0), ("c", 1)):
+        (tmp_path / place).mkdir()
+        federation.write(TINY, tmp_path / place, seed)
+    a, b, c = (np.load(tmp_path / place / "train_x.npy") for place in "abc")
+    assert a.shape == (3, 6, 1, 4, 4)
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+    start = np.load(tmp_path / "a" / "start.npz")
+    net = Net(lambda: get_model("mlp", TINY.shape, 3), TINY.shape, 3, seed=0)
+    for name, values in net.unflatten(net.w0).items():
+        assert np.array_equal(start[name], values.numpy())
+
+
+def test_a_peer_computes_what_we_compute(tmp_path: Path) -> None:
+    """With one batch per client no order of samples matters: after three rounds FedAvg by hand has our accuracy to the
+    last sample, and it is not that of the start. Both give one timed round, between the first and the last."""
+    federation.write(TINY, tmp_path)
+    mine = measure.Ours().run(TINY, tmp_path)
+    theirs = measure.plain().run(TINY, tmp_path, {"threads": 1})
+    untrained = measure.plain().run(replace(TINY, lr=1e-9), tmp_path, {"threads": 1})
+    assert mine.accuracy == theirs.accuracy != untrained.accuracy
+    assert len(mine.round_s) == len(theirs.round_s) == 1
+    assert theirs.loss is not None
+    assert untrained.loss is not None
+    assert theirs.loss < untrained.loss
+
+
+def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+    """Its last words are in the message."""
+    federation.write(TINY, tmp_path)
+    with pytest.raises(SystemExit, match="KeyError: 'threads'"):
+        run("plain", sys.executable, TINY, tmp_path)
+
+
+def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is tried once, the pairs use the best; ratios are the peer's seconds over ours, pair by pair."""
+    seconds = {1: 4.0, 2: 3.0, 3: 5.0}
+    asked: list[tuple[int, bool]] = []
+
+    def peer_ran(self: measure.Peer, w: Workload, folder: Path, tried: dict[str, int], **more: object) -> Ran:
+        asked.append((tried["threads"], bool(more.get("watch"))))
+        return Ran(
+            [seconds[tried["threads"]]], 2.0, 9.0, 5.0, 0.5, 1.5, 7.0, {"versions": {"torch": "x"}, "checkout": "c"}
+        )
+
+    mine = iter([9.0, 1.0, 2.0, 1.5])
+    monkeypatch.setattr(measure.Peer, "run", peer_ran)
+    monkeypatch.setattr(measure.Ours, "run", lambda *_, **__: Ran([next(mine)], 1.0, 9.0, 4.0, 0.6, None, 3.0))
+    peer = measure.Peer("plain", "python", [{"threads": n} for n in seconds])
+    found = measure.beside(TINY, tmp_path, measure.Ours(), peer, 3)
+    assert asked == [(1, False), (2, False), (3, False), (2, True), (2, False), (2, False), (2, False)]  # True: watched
+    assert found["setting"] == {"threads": 2}
+    assert found["pairs"] == [[1.0, 3.0], [2.0, 3.0], [1.5, 3.0]]
+    assert found["cpu_s"] == [[4.0, 5.0]] * 3
+    assert found["ratio"] == 2.0
+    assert found["spread"] == [1.5, 3.0]
+    assert found["memory_mb"] == [3.0, 7.0]
+    assert found["peer_versions"] == {"torch": "x", "checkout": "c"}
+
+
+def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pfl-research in one process and, as its guide has it, in several; Flower with clients side by side too."""
+    monkeypatch.setattr(measure, "cores", lambda: 4)
+    one, several = ([(t["processes"], t["threads"]) for t in p.tries] for p in measure.pfl_research("p"))
+    assert (one, several) == ([(1, 1), (1, 4)], [(4, 1)])
+    assert [(t["client_cpus"], t["threads"]) for t in measure.flower("p").tries] == [(1, 1), (0.5, 1), (4, 4)]
+    assert [t["threads"] for t in measure.pfllib("c", "p").tries] == [1, 4]
+
+
+def test_ways_of_taking_gradients_are_read_off_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever words `fedkin.run` names for its `gradient` are measured, without the one that chooses; or none."""
+
+    def one(gradient: Literal["auto", "autograd", "explicit"] | int = "auto") -> None: ...
+
+    def none() -> None: ...
+
+    for made, words in ((one, ["autograd", "explicit"]), (none, [])):
+        made.__annotations__ = {"gradient": Literal["auto", "autograd", "explicit"] | int} if words else {}
+        monkeypatch.setattr(fedkin, "run", made)
+        assert measure.gradients() == words
+
+
+# ---- from end to end ------------------------------------------------------------------------------------------------
+def test_a_quick_run_writes_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--quick`: a step alone, whole rounds and a pair, each a line with machine, versions and settings. Its tables say
+    nothing, since it measured nothing."""
+    monkeypatch.setattr(measure, "threads", lambda: [{"threads": 1}])
+    file = tmp_path / "deep" / "lines.jsonl"
+    words = ["W4", "--quick", "--plain", "--engine", "workers", "--lines", str(file), "--note", "a test"]
+    command.main([*words, "--parts", "step", "whole", "pair"])
+    lines = [json.loads(text) for text in file.read_text().splitlines()]
+    expected = 1 if not measure.gradients() else len(measure.gradients())
+    assert [line["kind"] for line in lines] == ["step"] * expected + ["whole", "whole", "pair"]
+    for line in lines:
+        assert line["workload"] == "W4"
+        assert line["quick"] is True
+        assert line["note"] == "a test"
+        assert line["machine"]["cores"] == cores()
+        assert {"cpu", "memory_gb", "load"} <= set(line["machine"])
+        assert line["versions"]["fedkin"] == fedkin.__version__
+        assert line["versions"]["torch"] == torch.__version__
+        assert line["settings"]["batch"] == 8
+        assert line["step_flop"] == 8 * (4 * 784 * 200 + 6 * (200 * 100 + 100 * 62))
+    off, on = lines[-3:-1]
+    assert (off["evaluate"], on["evaluate"]) == (False, True)
+    assert off["given"] == {"engine": "workers"}
+    assert off["round_flop"] == off["step_flop"] * 2 * 4
+    assert len(off["round_s"]) == 1
+    assert 0 < off["outside"] < 1
+    assert {"round", "server", "exchange", "training", "evaluation"} <= set(off["parts_s"])
+    assert off["parts_s"]["evaluation"] < on["parts_s"]["evaluation"]
+    pair = lines[-1]
+    assert pair["setting"] == {"threads": 1}
+    assert len(pair["pairs"]) == 1
+    assert pair["ratio"] == pytest.approx(pair["pairs"][0][1] / pair["pairs"][0][0], rel=0.05)
+    assert min(pair["cpu_s"][0]) > 0.1  # both at least load torch
+    assert pair["peer_versions"]["torch"] == torch.__version__
+    assert table.tables(lines) == "Nothing has been measured yet."
+
+
+def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything runs."""
+    with pytest.raises(SystemExit):
+        command.main(["W9"])
+    assert "no workload W9" in capsys.readouterr().err
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+BASE: dict[str, Any] = {
+    "workload": "W4", "quick": False, "peak_gflops": [10.0, 20.0], "day": "2026-01-01", "cohort": 20, "samples": 200,
+    "step_flop": 5_000_000, "settings": {"clients": 100},
+    "machine": {"cores": 2, "cpu": "a cpu", "vectors": "AVX2", "memory_gb": 8.0},
+    "versions": {"fedkin": "1", "torch": "2", "python": "3"},
+}  # fmt: skip
+WHOLE = {
+    **BASE, "kind": "whole", "method": "fedavg", "evaluate": False, "round_s": [0.1, 0.2, 0.3], "outside": 0.04,
+    "memory_mb": 300.0, "first_s": 2.5, "accuracy": 0.5, "round_flop": 2_000_000_000,
+}  # fmt: skip
+PAIR = {
+    **BASE, "kind": "pair", "peer": "flower", "setting": {"threads": 2}, "pairs": [[0.1, 1.0], [0.2, 1.6], [0.2, 2.2]],
+    "ratio": 10.0, "spread": [8.0, 11.0], "first_s": [2.0, 9.0], "memory_mb": [300.0, 1000.0], "accuracy": [0.9, 0.8],
+}  # fmt: skip
+STEP = {**BASE, "kind": "step", "step_ms": 2.0, "least_ms": 1.9}
+START = {**BASE, "kind": "start", "first_s": [2.0, 3.0, 2.5]}
+
+
+def test_the_tables_say_what_was_measured() -> None:
+    """By hand: 20 clients in 0.2 s are 100 updates/s; 2 GFLOP in 0.2 s are 10 GFLOP/s, half of the peak of 20; a step
+    of 5 MFLOP takes 0.5 ms at the peak of 10 GFLOP/s, a quarter of the 2 ms it took."""
+    text = table.tables([WHOLE, PAIR, STEP, START])
+    assert "2 cores of a cpu (AVX2), 8 GB; matmul peak 10 GFLOP/s on one core and 20 on all" in text
+    assert "| W4 | FedAvg | off | 100 | 20,000 | 50 % | 50 % | 4.0 % | 300 MB | 2.5 s |" in text
+    assert (
+        "| W4 | Flower (threads 2) | 12.5 | 100 | **10.00** (8.00 to 11.00) | 15 | 9.0 s, 2.0 s | 1000 MB, 300 MB | "
+        "80.0 %, 90.0 % |"
+    ) in text
+    assert "| W4 | autograd | 0.005 | 0.5 | 2 | 25 % |" in text
+    assert "first round 2.50 s (2.00 to 3.00) after the command (goal: 3 s)" in text
+
+
+def test_the_last_line_counts_and_quick_ones_do_not() -> None:
+    """A workload that is measured again replaces its row; methods, evaluation and a peer's several processes have rows
+    of their own."""
+    again = {**WHOLE, "outside": 0.03}
+    quick = {**WHOLE, "outside": 0.9, "quick": True}
+    other = {**WHOLE, "method": "da-pfl", "workload": "W1a"}
+    text = table.tables([WHOLE, {**WHOLE, "evaluate": True}, again, quick, other])
+    assert text.count("| W4 | FedAvg | off |") == text.count("| W4 | FedAvg | on |") == 1
+    assert " 3.0 % " in text
+    assert " 90.0 % " not in text
+    assert text.index("| W1a | DA-PFL |") < text.index("| W4 | FedAvg |")
+    pairs = [{**PAIR, "setting": {"processes": n, "threads": 1}, "ratio": 1.0 * n} for n in (1, 2, 1)]
+    assert table.tables(pairs).count("| W4 | Flower (processes ") == 2
+
+
+def test_only_the_tables_of_the_page_change() -> None:
+    """What stands before and after them stays; a second time changes nothing."""
+    page = "# Title\n<!-- measured -->\nold\n<!-- /measured -->\nend\n"
+    lines = [copy.deepcopy(START)]
+    made = table.renewed(page, lines)
+    assert made.startswith("# Title\n<!-- measured -->\n2 cores of")
+    assert made.endswith("\n<!-- /measured -->\nend\n")
+    assert "old" not in made
+    assert table.renewed(made, lines) == made
+
+
+def test_the_command_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--table` runs nothing: it prints the tables of the lines and puts them into the page."""
+    page, file = tmp_path / "page.md", tmp_path / "lines.jsonl"
+    page.write_text("<!-- measured --><!-- /measured -->")
+    file.write_text("".join(json.dumps(line) + "\n" for line in (WHOLE, START)))
+    monkeypatch.setattr(table, "PAGE", page)
+    command.main(["--table", "--lines", str(file)])
+    assert capsys.readouterr().out.strip() == table.tables([WHOLE, START])
+    assert page.read_text() == f"<!-- measured -->\n{table.tables([WHOLE, START])}\n<!-- /measured -->"
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    """The tables of `docs/performance.md` are those that `python -m bench.speed --table` makes of the lines."""
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert table.renewed(text, table.read()) == text
