@@ -250,7 +250,7 @@ class Counting:
 
 
 def test_a_store_keeps_the_states_and_ledgers_what_it_gives() -> None:
-    """The same states as in memory through updates, a lost upload, evaluations and a resume; only what changed is told."""
+    """The same states as in memory, through updates, an unused upload and a resume; it is told only what changed."""
     store, plain = Counting(), simulation()
     kept = simulation(store=store)
     for s in (kept, plain):
