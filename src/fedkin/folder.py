@@ -187,7 +187,7 @@ class RunFolder:
     def load(self, marks: Mapping[str, str]) -> tuple[Server, Mapping[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
 
-        It does not matter whether that was with files. Banks that were not in files are in memory until they next grow.
+        It does not matter whether that was with files.
 
         Raises:
             RunFolderError: the checkpoint is damaged or belongs to another config or other data.
@@ -218,6 +218,8 @@ class RunFolder:
         banks = self.banks or Banks(self.bank_files)
         found = banks.open(server.round, told, sums)
         server.state |= found if self.banks is not None else found.owned()
+        if self.banks is not None:
+            server.state = self.banks.adopt(server.state, len(server.sizes))
         return server, states
 
     def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:
