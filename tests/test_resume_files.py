@@ -5,6 +5,7 @@ Uninterrupted runs in memory are what all is compared with.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from fedkin.core import RunFolderError
 from fedkin.folder import RunFolder
 from fedkin.methods import METHODS
 from fedkin.runner import resume, run_settings
-from folders import assert_same_run, assert_same_tensors, lines_in, small
+from folders import assert_same_run, assert_same_tensors, content, lines_in, small
 from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn
 
 HARD = {"dropout": 0.2, "join_late": "1@4"}
@@ -48,17 +49,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path
         key = settings.digest()
         if key not in made:
             made[key] = tmp_path_factory.mktemp("whole") / "run"
-            run_settings(small_in_memory(settings), out=made[key])
+            memory = dataclasses.replace(settings, run=dataclasses.replace(settings.run, state="memory"))
+            run_settings(memory, out=made[key])
         return made[key]
 
     return make
-
-
-def small_in_memory(settings: Settings) -> Settings:
-    """The same run with everything in memory."""
-    import dataclasses
-
-    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, state="memory"))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -72,6 +67,8 @@ def test_the_same_bits_as_in_memory(name: str, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "file", tmp_path / "memory")
     for result in (other, nowhere):
         assert result.rounds == one.rounds
+        assert list(result.clients) == one.clients
+        assert result.clients[-1] == one.clients[-1]
         assert result.server.state.keys() == one.server.state.keys()
         assert all(torch.equal(t, one.server.state[n]) for n, t in result.server.state.items())
 
@@ -163,14 +160,15 @@ def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(tmp_path / "a", whole(settings))
 
 
+@pytest.mark.parametrize("killed", [4, 6])  # before the last client joins and the bank grows, and after it
 @pytest.mark.parametrize(("first", "then"), [("memory", "file"), ("file", "memory")])
 def test_another_place_may_go_on(
-    first: str, then: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: str, then: str, killed: int, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where states are kept is no part of what a run is: it goes on from memory to files and back."""
     settings = settings_of("da-pfl", state=first)
     with monkeypatch.context() as patch:
-        die_before_saving(patch, 4)
+        die_before_saving(patch, killed)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
     config = tmp_path / "a" / "config.toml"
@@ -178,7 +176,18 @@ def test_another_place_may_go_on(
 
     assert_goes_on(tmp_path / "a", whole(settings))
     assert (tmp_path / "a" / "states").exists() == (then == "file")
-    assert (tmp_path / "a" / "banks").exists() == (then == "file")
+    assert bool(list((tmp_path / "a").glob("banks/*.bank"))) == (then == "file")
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    """Banks and states are opened and left as they are."""
+    first = run_settings(settings_of("da-pfl", state="file"), out=tmp_path / "a")
+    before = content(tmp_path / "a")
+    again = resume(tmp_path / "a")
+
+    assert content(tmp_path / "a") == before
+    assert torch.equal(again.server.state.bank, first.server.state.bank)
+    assert list(again.clients) == list(first.clients)
 
 
 def test_a_checkpoint_holds_what_a_round_changed(tmp_path: Path) -> None:

@@ -93,15 +93,8 @@ class Banks:
         own = None if bank is None else self._own(bank)
         if own is not None and total == known:
             return bank
-        dtype = fill.dtype if bank is None else bank.dtype
-        row = fill.detach().to(dtype).contiguous()
-        if own is None:
-            own = self._new(torch.empty(0, *fill.shape, dtype=dtype) if bank is None else bank)
-        os.ftruncate(own.file.number, known * own.width)  # rows of a round that was never finished
-        _fill(own.file, known, total, row)
-        sums = torch.cat([own.sums[:known], torch.full((total - known,), _sum(row))])
-        self._map(own, (total, *fill.shape), dtype, sums)
-        return own.whole
+        row = fill.detach().to(fill.dtype if bank is None else bank.dtype).contiguous()
+        return self._filed(row.new_empty(0, *row.shape) if bank is None else bank, total, row).whole
 
     def put(self, bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor | None:
         """See `fedkin.core.rows.Keeper`."""
@@ -172,7 +165,8 @@ class Banks:
             own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
             self._map(own, tuple(shape), dtype, sums[name].clone())
             for i in range(shape[0]):
-                if zlib.crc32(own.map[i * width : (i + 1) * width]) != int(own.sums[i]):
+                # read from the file: the map would hold all of it in memory
+                if zlib.crc32(os.pread(opened.number, width, i * width)) != int(own.sums[i]):
                     raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
             self._count = max(self._count, int(file.split(".")[0]) + 1)
             found[name] = own.whole
@@ -182,10 +176,27 @@ class Banks:
         self.rest()
         return found
 
+    def adopt(self, state: Bundle, clients: int) -> Bundle:
+        """The state with every tensor ``[K, ...]`` in a file: that of a run that kept its banks in memory so far."""
+        found = Bundle(state)
+        for name, t in state.items():
+            if t.dim() > 1 and len(t) == clients and t.numel() and self._own(t) is None:
+                found[name] = self._filed(t, clients, t[0]).whole
+        return found
+
     # ---- inside -----------------------------------------------------------------------------------------------
     def _own(self, bank: Tensor) -> _Bank | None:
         own = self._banks.get(bank.data_ptr())
         return own if own is not None and bank.shape == own.whole.shape and bank.dtype == own.whole.dtype else None
+
+    def _filed(self, bank: Tensor, total: int, row: Tensor) -> _Bank:
+        """A bank in its file, with more rows."""
+        own, known = self._own(bank) or self._new(bank), len(bank)
+        os.ftruncate(own.file.number, known * own.width)  # rows of a round that was never finished
+        _fill(own.file, known, total, row)
+        sums = torch.cat([own.sums[:known], torch.full((total - known,), _sum(row))])
+        self._map(own, (total, *row.shape), row.dtype, sums)
+        return own
 
     def _new(self, rows: Tensor) -> _Bank:
         """A file with these rows, not mapped yet."""

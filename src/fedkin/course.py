@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedkin.core.rows import kept_by
 from fedkin.engines import Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
-from fedkin.folder import RunFolder
+from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
 from fedkin.version import __version__
@@ -33,7 +33,8 @@ class Result:
     Attributes:
         title: the method's display name.
         seed: the run's seed.
-        rounds, clients, relations: the lines of the files of the same names.
+        rounds, clients, relations: the lines of the files of the same names; those of clients are read from their file
+            where the run keeps states in files, and are a list otherwise.
         final: mean over the last ten evaluated rounds; best: the round that validation chose.
         summary: everything in short, as in ``summary.json``.
         server: the server after the last round, with all models.
@@ -43,7 +44,7 @@ class Result:
     title: str
     seed: int
     rounds: list[dict[str, Any]]
-    clients: list[dict[str, Any]]
+    clients: Sequence[dict[str, Any]]
     relations: list[dict[str, Any]]
     final: dict[str, Any]
     best: dict[str, Any] | None
@@ -128,6 +129,8 @@ def _followed(
             server, states = loaded
             transport.restore(states, server.acks)
         folder.cut(server.round)
+        if banks is not None:
+            del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
     counted = total(kept["rounds"])
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
@@ -183,7 +186,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         title=p.title,
         seed=p.plan.seed,
         rounds=kept["rounds"],
-        clients=kept["clients"],
+        clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
         relations=kept["relations"],
         final=last,
         best=chosen,

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -25,13 +25,33 @@ from torch import Tensor
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
-from fedkin.report.folder import write_atomic
+from fedkin.report.folder import Lines, write_atomic
 from fedkin.states import Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
+
+
+class Written(Sequence[dict[str, Any]]):
+    """The lines of a file, read anew whenever they are looked at: those of many clients need not be in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = Lines(path)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, i: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, i: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return list(self)[i]
 
 
 class RunFolder:
@@ -167,7 +187,7 @@ class RunFolder:
     def load(self, marks: Mapping[str, str]) -> tuple[Server, Mapping[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
 
-        It does not matter whether that was with files. Banks that were not in files are in memory until they next grow.
+        It does not matter whether that was with files.
 
         Raises:
             RunFolderError: the checkpoint is damaged or belongs to another config or other data.
@@ -198,6 +218,8 @@ class RunFolder:
         banks = self.banks or Banks(self.bank_files)
         found = banks.open(server.round, told, sums)
         server.state |= found if self.banks is not None else found.owned()
+        if self.banks is not None:
+            server.state = self.banks.adopt(server.state, len(server.sizes))
         return server, states
 
     def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:

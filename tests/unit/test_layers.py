@@ -128,10 +128,8 @@ def test_the_round_loop_exists_once() -> None:
 
 
 def test_client_programs_are_run_in_one_place() -> None:
-    """Every engine goes through `Turn.program`; beside it only two probes, of an upload's form and of what is kept, run
-    a client program."""
-    probes = ["engines/check.py", "engines/needs.py"]
-    assert files_that_call(".client_update", "engines/") == [*probes, "engines/tasks.py"]
+    """Every engine goes through `Turn.program`; beside it only the probe of an upload's form runs a client program."""
+    assert files_that_call(".client_update", "engines/") == ["engines/check.py", "engines/tasks.py"]
     assert files_that_call("method.answer", "engines/") == ["engines/check.py", "engines/tasks.py"]
     assert files_that_call(".personalize", "engines/") == ["engines/check.py", "engines/tasks.py"]
 

@@ -19,10 +19,21 @@ def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey:
     Args:
         survey: the answer to a survey instead of an upload.
     """
+    return _answered(method, net, recipe, received, survey)[0]
+
+
+def keeps(method: Method, net: Net, recipe: Recipe, received: Bundle) -> Bundle:
+    """What an honest client keeps after its first round, as in `probe`."""
+    return _answered(method, net, recipe, received)[1].state
+
+
+def _answered(
+    method: Method, net: Net, recipe: Recipe, received: Bundle, survey: bool = False
+) -> tuple[Bundle, Client]:
     data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())
     work = method.answer(client) if survey else method.client_update(client)
-    return drive(work, lambda request: request.start.detach().clone())
+    return drive(work, lambda request: request.start.detach().clone()), client
 
 
 def described(method: Method, net: Net, recipe: Recipe) -> Bundle:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fedkin.core import Bundle, Client, Data, Method, Net, Recipe, Roster, Round, stack
+from fedkin.core import Bundle, Method, Net, Recipe, Roster, Round, stack
 from fedkin.core.rows import kept_by
-from fedkin.engines.check import described
-from fedkin.engines.drive import drive
+from fedkin.engines.check import described, keeps
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,5 @@ def _kept(method: Method, net: Net, recipe: Recipe, clients: int) -> tuple[int, 
     with kept_by(None), torch.random.fork_rng(devices=[]):
         before = r.but(index=0, roster=Roster(everyone.size[:0]), ids=r.ids[:0], step="init")
         s = method.admit(method.init(before), r)
-        client = _client(net, recipe, method.distribute(s, r.but(step="distribute")).row(0))
-        drive(method.client_update(client), lambda request: request.start.detach().clone())
-    return s.nbytes, client.state.nbytes
-
-
-def _client(net: Net, recipe: Recipe, received: Bundle) -> Client:
-    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
-    return Client(0, data, data, net, recipe, received, Bundle(), group=0)
+        state = keeps(method, net, recipe, method.distribute(s, r.but(step="distribute")).row(0))
+    return s.nbytes, state.nbytes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tomli_w
 
+from fedkin.banks import Banks
 from fedkin.config import Settings, digest
 from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
@@ -74,8 +75,9 @@ def serve(
     course = Course(
         settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy
     )
+    banks = Banks(here.bank_files) if settings.run.state == "file" else None
     with one_thread():
-        result = follow(course, fleet, here, on_round)
+        result = follow(course, fleet, here, on_round, banks)
         _keep(course, fleet, plan, result, recipe)
     return result
 

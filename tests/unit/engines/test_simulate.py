@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -207,3 +208,66 @@ def test_uploads_and_states_of_different_clients_share_no_memory() -> None:
         assert ledger.answer is not None
         pointers += [t.untyped_storage().data_ptr() for b in (ledger.pending, ledger.answer) for t in b.values()]
     assert len(set(pointers)) == 1 + 6 * 3
+
+
+# ---- many clients -------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_former_rounds_are_not_kept() -> None:
+    """A message may come twice in its round and gets the same answer; after it the answer would only take room."""
+    s = simulation()
+    first, _ = s.exchange({0: message(1), 1: message(1)})
+    again, _ = s.exchange({0: message(1)})
+    assert again[0] is first[0]
+    assert s.ledgers[1].answer is not None
+    s.exchange({2: message(2)})
+    assert [s.ledgers[i].answer is None for i in range(3)] == [True, True, False]
+    assert s.ledgers[0].pending is not None
+    s.exchange({0: message(2, ack=1, step="evaluate")})
+    assert s.ledgers[2].answer is not None
+
+
+class Counting:
+    """A store that hands out numbers."""
+
+    def __init__(self) -> None:
+        self.kept: list[Bundle] = []
+        self.changed: list[list[int]] = []
+
+    def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
+        self.kept.append(state)
+        return Bundle(number=torch.tensor(len(self.kept) - 1))
+
+    def get(self, client: int, held: Bundle) -> Bundle:
+        return self.kept[int(held.number)] if held else Bundle()
+
+    def all(self, held: Mapping[int, Bundle], acks: torch.Tensor, changed: Collection[int]) -> Mapping[int, Bundle]:
+        self.changed.append(list(changed))
+        return {i: self.get(i, b) for i, b in held.items()}
+
+    def adopt(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> Mapping[int, Bundle]:
+        return {i: self.put(i, int(acks[i]), b, Bundle()) for i, b in states.items()}
+
+
+def test_a_store_keeps_the_states_and_ledgers_what_it_gives() -> None:
+    """The same states as in memory, through updates, an unused upload and a resume; it is told only what changed."""
+    store, plain = Counting(), simulation()
+    kept = simulation(store=store)
+    for s in (kept, plain):
+        s.exchange({i: message(1) for i in (0, 1)})
+        s.states(torch.tensor([1, 0, 0, 0, 0, 0]))  # client 1's upload was not used
+        s.exchange({0: message(2, ack=1), 1: message(2), 4: message(2)})
+    acks = torch.tensor([2, 2, 0, 0, 2, 0])
+    mine, theirs = kept.states(acks), plain.states(acks)
+    assert store.changed == [[0, 1, 2, 3, 4, 5], [0, 1, 4]]
+    assert list(kept.ledgers[0].committed) == ["number"]
+    for i in range(6):
+        assert mine[i].keys() == theirs[i].keys()
+        assert all(torch.equal(t, theirs[i][n]) for n, t in mine[i].items())
+    fresh = simulation(store=Counting())
+    fresh.restore(mine, acks)
+    one, _ = fresh.exchange({0: message(3, ack=2)})
+    other, _ = plain.exchange({0: message(3, ack=2)})
+    after = torch.tensor([3, 2, 0, 0, 2, 0])
+    assert one.keys() == other.keys()
+    assert torch.equal(fresh.states(after)[0].model, plain.states(after)[0].model)

@@ -24,3 +24,13 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     kept = sorted(path.parent.parent.parent.name for path in (tmp_path / "disks").glob("*/*/model/model.json"))
     assert kept == ["c0", "c1", "c2"]
     assert all(path.with_name("weights.safetensors").stat().st_size for path in tmp_path.glob("disks/*/*/model/*.json"))
+
+
+def test_hosts_with_banks_in_files_equal_the_simulator(tmp_path: Path) -> None:
+    """The server's models of its clients lie in a file; everything else is as in memory."""
+    ours = on_hosts(settings("da-pfl", run={"state": "file"}), tmp_path, Direct(sites(tmp_path)))
+    theirs = simulated(settings("da-pfl"))
+    assert (tmp_path / "run" / "banks" / "0.bank").stat().st_size == theirs.server.state.bank.nbytes
+    assert same_server(ours, theirs)
+    assert ours.rounds == theirs.rounds
+    assert list(ours.clients) == theirs.clients
