@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import selectors
 import signal
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 
 import torch
@@ -69,6 +70,7 @@ class _Worker:
 class WorkersSession:
     def __init__(self, job: Job, number: int) -> None:
         self._job, self._workers, self._shared = job, list[_Worker](), dict[int, Entry]()
+        self._answered: selectors.BaseSelector | None = None
         number = max(1, min(number, len(job.shards)))
         size = slab_bytes(number)
         context = multiprocessing.get_context("fork")
@@ -89,11 +91,15 @@ class WorkersSession:
         except BaseException:
             self.close()
             raise
+        self._answered = selectors.DefaultSelector()  # made once, and after the forks, so that no child has it
+        for w in self._workers:
+            self._answered.register(w.pipe, selectors.EVENT_READ, w)
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Answers as they come; the largest clients are started first, so that no core waits for one at the end."""
         if not self._workers or any(w.open for w in self._workers):
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
+        assert self._answered is not None
         todo = deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train)))
         self._shared = self._common.share(task.received for task in tasks)
         # one task per worker, then a second one each to work on while the first answer is read
@@ -102,9 +108,8 @@ class WorkersSession:
                 if todo and self._takes(w, todo[0]):
                     self._send(w, todo.popleft())
         while any(w.open for w in self._workers):
-            busy = {w.pipe: w for w in self._workers if w.open}
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]
+            for key, _ in self._answered.select():
+                worker: _Worker = key.data
                 answer = self._receive(worker)
                 while todo and self._takes(worker, todo[0]):
                     self._send(worker, todo.popleft())
@@ -121,6 +126,8 @@ class WorkersSession:
                 w.process.join()
             w.pipe.close()
         self._workers.clear()
+        if self._answered is not None:
+            self._answered.close()
 
     def _takes(self, w: _Worker, task: Task) -> bool:
         """Whether a worker may be sent this now: it has two tasks at most, the second if it cannot block the pipe."""
