@@ -156,12 +156,13 @@ def pss(pid: int) -> int:
 def table(lines: list[dict[str, Any]]) -> str:
     """The newest line of each method and number of clients; ratios to the smallest number."""
     newest = {(line["method"], line["clients"]): line for line in lines}
-    heads = ["method", "clients", "s/round", "ratio", "server,s", "writing,s", "evaluation,s", "peak,MiB", "disk,MiB"]
+    heads = ["method", "clients", "s/round", "ratio", "server,s", "writing,s", "first,s", "evaluation,s", "peak,MiB"]
+    heads.append("disk,MiB")
     rows = [" | ".join(heads).replace(",", ", "), "---" + " | --:" * (len(heads) - 1)]
     least = min(k for _, k in newest)
     for (name, k), line in sorted(newest.items(), key=lambda item: (METHODS.index(item[0][0]), item[0][1])):
         ratio = "" if k == least else f"{line['round_s'] / newest[name, least]['round_s']:.2f}x"
-        seconds = [f"{line[part]:.2f}" for part in ("server_s", "writing_s", "evaluation_s")]
+        seconds = [f"{line[part]:.2f}" for part in ("server_s", "writing_s", "first_round_s", "evaluation_s")]
         large = [f"{line[part]:,}" for part in ("peak_mib", "disk_mib")]
         rows.append(" | ".join([name, f"{k:,}", f"{line['round_s']:.2f}", ratio, *seconds, *large]))
     return "".join(f"| {row} |\n" for row in rows)
