@@ -44,7 +44,7 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
     told = {"settings": settings.table(), "folder": str(folder.resolve())}
     told |= {"link": str(link.resolve())} if link else {}
     told |= {"data": data} if data else {}
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip("=")
 
 
 def unpacked(word: object) -> tuple[Settings, Path]:
@@ -90,7 +90,7 @@ def _log_to(stream: TextIO) -> None:
 
 def _told(word: object) -> dict[str, Any]:
     try:
-        told = json.loads(base64.urlsafe_b64decode(str(word).encode()))
+        told = json.loads(base64.urlsafe_b64decode(f"{word}===".encode()))  # more padding than it lacks does no harm
         return {"settings": told["settings"], "folder": told["folder"], **told}
     except (ValueError, KeyError, TypeError) as e:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e

@@ -159,10 +159,11 @@ def test_a_refusal_is_the_answer_to_its_letter(tmp_path: Path) -> None:
 def test_a_submitted_run_survives(tmp_path: Path) -> None:
     """Settings and folder through one word without quotes, spaces or line ends; any other word is refused."""
     s = settings("da-pfl", hosts={"clients": 7})
-    word = packed(s, tmp_path / "a run")
-    assert not set(word) & set(" \"'\n={}")
-    again, folder = unpacked(word)
-    assert (again.table(), folder) == (s.table(), tmp_path / "a run")
+    for name in ("a run", "a run.", "a run..", "a run..."):  # of every length, as its coding goes by threes
+        word = packed(s, tmp_path / name)
+        assert not set(word) & set(" \"'\n={}")
+        again, folder = unpacked(word)
+        assert (again.table(), folder) == (s.table(), tmp_path / name)
     for bad in ("", "x", word[:-8], 7):
         with pytest.raises(ConfigError, match="fedkin submit"):
             unpacked(bad)
