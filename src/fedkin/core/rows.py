@@ -21,7 +21,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-_WORTH = 1 << 19  # elements from which on a sum is shared out over the cores: a millisecond of work
+_WORTH = 1 << 24  # products from which on sums are shared out: waking a thread takes as long as a small mean
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
 _WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
 ROWS = 256
@@ -35,13 +35,13 @@ def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
         yield slice(start, min(start + width, rows.shape[1]))
 
 
-def side_by_side(f: Callable[[slice], T], spans: Iterable[slice], elements: int) -> Iterator[T]:
+def side_by_side(f: Callable[[slice], T], spans: Iterable[slice], products: int) -> Iterator[T]:
     """``f`` of every span, in their order; on as many cores as there are, if there is enough to do.
 
     Each call computes on one core, so results do not depend on how many there are. Nothing is gained where torch itself
     uses several threads, and in a process that trains clients the other cores are busy.
     """
-    if elements < _WORTH or _cores() == 1 or torch.get_num_threads() > 1:
+    if products < _WORTH or _cores() == 1 or torch.get_num_threads() > 1:
         yield from map(f, spans)
         return
     todo, pool = iter(spans), _pool()
@@ -83,7 +83,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
         def one(block: slice) -> None:
             out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
 
-        deque(side_by_side(one, blocks(rows), rows.numel()), 0)
+        deque(side_by_side(one, blocks(rows), len(w) * rows.numel()), 0)
         return out
     for start in range(0, len(w), ROWS):
         some = w[start : start + ROWS]
@@ -97,7 +97,7 @@ def _mixed(w: Tensor, rows: Tensor) -> Tensor:
     for start in range(0, rows.shape[0], ROWS):
         mine, some = w[:, start : start + ROWS], rows[start : start + ROWS]
         if bool(mine.any()):
-            deque(side_by_side(partial(_add_mixed, total, mine, some), blocks(some), some.numel()), 0)
+            deque(side_by_side(partial(_add_mixed, total, mine, some), blocks(some), len(w) * some.numel()), 0)
     return total
 
 
@@ -139,7 +139,7 @@ def gram(rows: Tensor) -> Tensor:
         x = rows[:, block].double()
         return x @ x.T
 
-    for part in side_by_side(one, blocks(rows), rows.numel()):
+    for part in side_by_side(one, blocks(rows), len(rows) * rows.numel()):
         out += part
     return out
 
@@ -165,7 +165,7 @@ def squared_distances(rows: Tensor, *, exact: bool = False, around: Literal["mea
         x -= x.mean(0) if around == "mean" else x.median(0).values
         return x @ x.T
 
-    for part in side_by_side(one, blocks(rows), rows.numel()):
+    for part in side_by_side(one, blocks(rows), len(rows) * rows.numel()):
         gram += part
     norm = gram.diagonal()
     return (norm[:, None] + norm[None] - 2 * gram).clamp_(min=0).fill_diagonal_(0)
