@@ -39,38 +39,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedkin.core import Batch, Bundle, Client, Data, Method, Net, Recipe, Round, Train, Work, cross_entropy, to_all
+from fedkin.core import Batch, Bundle, Data, Net, Recipe, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Engine, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
+from fedkin.methods.fedavg import FedAvg
 from fedkin.models.papers import cam_lenet, pfedcs_cnn
+from fedkin.testing.toys import ToyShard
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
-
-
-@dataclass(frozen=True)
-class Averaging(Method):
-    """FedAvg's client: trains what it was sent."""
-
-    def init(self, r: Round) -> Bundle:
-        return Bundle(model=r.w0)
-
-    def distribute(self, s: Bundle, r: Round) -> Any:
-        return to_all(model=s.model)
-
-    def client_update(self, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w)
-
-    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=r.mean(up.model))
-
-
-@dataclass(frozen=True)
-class Shard:
-    train: Data
-    validation: Data
-    test: Data
 
 
 @dataclass(frozen=True)
@@ -88,14 +65,14 @@ class Workload:
     def job(self) -> Job:
         net = Net(self.make, self.shape, self.classes)
         shards = [self.shard(net, i, n) for i, n in enumerate(self.sizes)]
-        return Job(Averaging(), net, self.recipe, shards, seed=1)
+        return Job(FedAvg(), net, self.recipe, shards, seed=1)
 
-    def shard(self, net: Net, i: int, n: int) -> Shard:
+    def shard(self, net: Net, i: int, n: int) -> ToyShard:
         rng = generator(5, self.name, i)
         x = net.layout(torch.randn(n, *self.shape, generator=rng))
         train = Data(x, torch.randint(0, self.classes, (n,), generator=rng))
         held = Data(x[: n // 5], train.y[: n // 5])
-        return Shard(train, held, held)
+        return ToyShard(train, held, held)
 
     def steps(self, clients: int) -> int:
         return sum(self.recipe.steps_for(n) for n in self.sizes[:clients])

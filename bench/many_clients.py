@@ -36,8 +36,8 @@ from typing import Any
 import torch
 
 import fedkin
+from fedkin.core.machine import cores
 from fedkin.data import is_shelf, write
-from fedkin.engines.workers import cores
 
 METHODS = ["fedavg", "fedper", "ifca", "da-pfl"]
 CLASSES, SHAPE, COHORT, TRAIN, TEST = 10, (3, 32, 32), 100, 20, 5

@@ -1,8 +1,15 @@
 """What holds for all tests."""
 
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
+
+from fedkin.config import Settings
+from fedkin.runner import run_settings
 
 # the same examples in every run: a change is to blame for a failure, not a draw
 settings.register_profile("fixed", derandomize=True)
@@ -13,3 +20,19 @@ settings.load_profile("fixed")
 def one_thread() -> None:
     """One thread of torch: the tests' networks are so small that more threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path]:
+    """Runs settings in memory and without interruption, once for all tests that ask for the same."""
+    made: dict[str, Path] = {}
+
+    def make(settings: Settings) -> Path:
+        key = settings.digest()
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("whole") / "run"
+            memory = dataclasses.replace(settings, run=dataclasses.replace(settings.run, state="memory"))
+            run_settings(memory, out=made[key])
+        return made[key]
+
+    return make

@@ -40,21 +40,6 @@ def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
     return small(name, METHODS.get(name), run={**HARD, "rounds": rounds, **run})
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path]:
-    """Runs settings without interruption, once for all tests that ask for the same."""
-    made: dict[str, Path] = {}
-
-    def make(settings: Settings) -> Path:
-        key = settings.digest()
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("whole") / "run"
-            run_settings(settings, out=made[key])
-        return made[key]
-
-    return make
-
-
 # ---- killed at one exact place ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)

@@ -5,7 +5,6 @@ Uninterrupted runs in memory are what all is compared with.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -38,22 +37,6 @@ def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
     """A run of a method with drop-outs and a late joiner."""
     tables = {"data": GROUPS[name]} if name in GROUPS else {}
     return small(name, KEEPING.get(name), run={**HARD, "rounds": rounds, **run}, **tables)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path]:
-    """Runs settings in memory and without interruption, once for all tests that ask for the same."""
-    made: dict[str, Path] = {}
-
-    def make(settings: Settings) -> Path:
-        key = settings.digest()
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("whole") / "run"
-            memory = dataclasses.replace(settings, run=dataclasses.replace(settings.run, state="memory"))
-            run_settings(memory, out=made[key])
-        return made[key]
-
-    return make
 
 
 @pytest.mark.parametrize("name", METHODS)

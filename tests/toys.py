@@ -43,6 +43,12 @@ def close(got: object, wanted: object, tolerance: float = 1e-6) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
+def squares_apart(rows: Tensor) -> Tensor:
+    """Squared Euclidean distances of all pairs of rows, from their differences in float64."""
+    x = rows.double()
+    return torch.stack([(x - row).square().sum(1) for row in x])
+
+
 def apart(got: object, other: object, least: float) -> None:
     """Asserts that two results differ by at least so much somewhere."""
     a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (got, other))
@@ -343,3 +349,22 @@ def run(
         if each_round is not None:
             each_round(server, simulation)
     return Run(server, simulation.states(server.acks), reports)
+
+
+def method(**steps: Callable[..., Any]) -> Method:
+    """A method whose clients send what they trained, with other steps put in."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = yield Train(c.received.get("model", c.w0))
+        c.state = Bundle(model=w)
+        return Bundle(model=w)
+
+    body = {
+        "init": lambda self, r: Bundle(),
+        "distribute": lambda self, s, r: to_all(),
+        "client_update": client_update,
+        "aggregate": lambda self, s, r, up: s,
+        "personalize": lambda self, c: Bundle(model=c.w0),
+    }
+    made: Method = type("Made", (Method,), {**body, **steps})()
+    return made

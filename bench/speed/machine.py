@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import fedkin
-from fedkin.engines.workers import cores
+from fedkin.core.machine import cores
 
 
 def described() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bench.speed.drive import Ran, environment, run
 from bench.speed.workloads import Workload
 
 import fedkin
-from fedkin.engines.workers import cores
+from fedkin.core.machine import cores
 
 _TRIED = 4  # rounds in which a setting of a peer is tried, at most
 
@@ -142,7 +142,7 @@ def gradients() -> list[str]:
     if "gradient" not in inspect.signature(fedkin.run).parameters:
         return []
     hint = get_type_hints(inspect.unwrap(fedkin.run))["gradient"]
-    return [kind for kind in _words(hint) if kind != "auto"]
+    return _words(hint)
 
 
 def _words(hint: Any) -> list[str]:

@@ -18,7 +18,9 @@ import tomli_w
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
 from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal, is_shelf
+from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
+from fedkin.states import Kept
 
 _OF_PARTITIONS = (
     "alpha",
@@ -194,13 +196,13 @@ class RunSettings:
     """Longest gradient that a single sample may have in private training."""
     dp_delta: float = 1e-5
     """Chance with which the epsilon of private training may fail to hold."""
-    gradient: Literal["auto", "autograd"] = "auto"
+    gradient: Gradient = "auto"
     """How gradients are found: written out for chains of conv, pool, linear and ReLU layers, or always by autograd."""
-    engine: Literal["auto", "workers", "loop", "stacked"] = "auto"
+    engine: EngineName = "auto"
     """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
     workers: int = 0
     """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
-    state: Literal["auto", "memory", "file"] = "auto"
+    state: Kept = "auto"
     """Where clients' private states and the server's model of each client are kept: auto means in files as soon as a
     model for every client takes more than 256 MiB. Results do not depend on it."""
 
@@ -257,7 +259,11 @@ class Settings:
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
-        """A fingerprint of all that decides the results (the engine and its workers do not)."""
+        """A fingerprint of all that decides the results.
+
+        The engine and its workers are left out: loop and workers agree bit for bit, the stacked engine to the tolerance
+        of float32 (its last digits may differ from theirs).
+        """
         return digest(self.table())
 
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import tomli_w
 
@@ -20,6 +20,7 @@ from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
     Engine,
+    EngineName,
     Gradient,
     Job,
     Plan,
@@ -35,9 +36,8 @@ from fedkin.identity import network_mark, table_of, title_of
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
-from fedkin.states import States
+from fedkin.states import Kept, States
 
-Kept: TypeAlias = Literal["auto", "memory", "file"]
 IN_MEMORY = 256 << 20
 """Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint
 writes all of them."""
@@ -53,7 +53,7 @@ def run(
     participation: float = 1.0,
     seed: int = 0,
     gradient: Gradient = "auto",
-    engine: Literal["auto", "workers", "loop", "stacked"] | Engine = "auto",
+    engine: EngineName | Engine = "auto",
     workers: int = 0,
     state: Kept = "auto",
     eval_every: int | None = None,

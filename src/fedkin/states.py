@@ -13,6 +13,7 @@ import weakref
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
 
+Kept: TypeAlias = Literal["auto", "memory", "file"]
+"""Where clients' states and the server's banks are: in memory, in files, or in files where they take much memory."""
 NOTHING = -1
 """In place of a file's number: this client keeps nothing."""
 _PER_FOLDER = 1000  # clients whose files share a folder

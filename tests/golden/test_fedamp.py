@@ -12,13 +12,24 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
-from fedkin.core.rows import squared_distances
 from fedkin.data import Dirichlet, federate, load
 from fedkin.functional.attention import attention, largest_step
 from fedkin.methods import DAPFL, Local
 from fedkin.methods.fedamp import FedAMP
 from fedkin.models.start import factory
-from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
+from toys import (
+    ByHand,
+    apart,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    squares_apart,
+    vector_net,
+)
 
 LINE = [[0.0], [1.0], [3.0]]  # squared distances 1, 9, 4
 
@@ -321,7 +332,7 @@ def test_distances_of_some_rounds_are_those_of_all_models(start: float) -> None:
         send(hand, (start + 2**-10 * torch.randn(len(ids), 6, generator=rng)).tolist(), ids)
         if known > len(hand.roster):
             hand.join(known)
-        exact = squared_distances(hand.server.bank, exact=True)
+        exact = squares_apart(hand.server.bank)
         close(hand.server.near / exact.max(), exact / exact.max(), 1e-9)
         among = exact[hand.server.seen][:, hand.server.seen]
         close(float(hand.server.sigma) / float(among[among > 0].median()), 1.0, 1e-6)

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedkin.core import Batch, Bundle, Client, Net, Recipe, Train
-from fedkin.core.rows import squared_distances
 from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
 from fedkin.functional.losses import distillation
+from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
 
@@ -67,6 +67,11 @@ def weights(method: PFedCS, t: int, k: int = 0, heads: Tensor = HEADS, sizes: tu
     return method.mixture(hand.server, r, torch.tensor([k]), torch.arange(len(sizes)))[0]
 
 
+def squares(heads: Tensor) -> Tensor:
+    """Squared distances of all classifiers, as the method takes them."""
+    return differences_from(heads, torch.arange(len(heads)), 2)
+
+
 def customised(d: Tensor, chosen: list[bool], k: int, sizes: Tensor, lam: float, reading: str) -> Tensor:
     """The weights of one client's row."""
     return customised_weights(d[None], torch.tensor([chosen]), torch.tensor([k]), sizes, lam, reading)[0]
@@ -75,7 +80,7 @@ def customised(d: Tensor, chosen: list[bool], k: int, sizes: Tensor, lam: float,
 # ---- 1: six clients in two groups ----------------------------------------------------------------------------------
 def test_distances() -> None:
     """Squared Frobenius distances of six classifiers, and each row divided by its largest: D is not symmetric."""
-    close(squared_distances(HEADS, exact=True), U)
+    close(squares(HEADS), U)
     d = row_distances(HEADS, torch.arange(6))
     close(d, D)
     close((d - d.T).abs().max(), 0.1843971631205673)
@@ -85,7 +90,7 @@ def test_distances_with_the_bias() -> None:
     """A bias of (.5, -.5) on client 1 moves U_01 from .01 to .51; by default distances do not see it."""
     heads = torch.cat([HEADS, torch.zeros(6, 2)], 1)
     heads[1, 4:] = torch.tensor([0.5, -0.5])
-    close(squared_distances(heads, exact=True)[0], [0.0, 0.51, 0.05, 4.0, 4.02, 3.64])
+    close(squares(heads)[0], [0.0, 0.51, 0.05, 4.0, 4.02, 3.64])
     plain, seeing = (
         weights(PFedCS(beta=10), 1, heads=heads),
         weights(PFedCS(beta=10, include_bias=True), 1, heads=heads),
@@ -181,7 +186,7 @@ def test_one_collaborator_weighs_its_share_of_data_only() -> None:
 def test_two_clients() -> None:
     """g = (1, 0) and (0, 1): U = 2, D = 1, tau = 1; N = (30, 10), lam = .5: p = (.875, .125) = v_0."""
     heads = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    close(squared_distances(heads, exact=True), [[0, 2], [2, 0]])
+    close(squares(heads), [[0, 2], [2, 0]])
     p = weights(PFedCS(beta=10), 3, heads=heads, sizes=(30, 10))
     close(p, [0.875, 0.125], 1e-12)
     close(p.float() @ heads, [0.875, 0.125, 0, 0])
@@ -480,7 +485,7 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     a = torch.randn(5120, generator=rng)
     b = a + 1e-4 * torch.randn(5120, generator=rng).sign()
     exact = float((a.double() - b.double()).square().sum())
-    close(squared_distances(torch.stack([a, b]), exact=True)[0, 1], exact, 1e-12)
+    close(squares(torch.stack([a, b]))[0, 1], exact, 1e-12)
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)

@@ -17,7 +17,7 @@ from fedkin.functional.collaboration import candidates, row_distances, threshold
 from fedkin.functional.grouping import lloyd, nearest, two_means
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FedProx, Local, PFedCS
 from fedkin.methods.cfic import even_cohort, label_feature
-from toys import ByHand, blobs, close, copies, mlp, plane_net, vector_net
+from toys import ByHand, blobs, close, copies, mlp, plane_net, squares_apart, vector_net
 
 FEW = settings(max_examples=25, deadline=None)
 LESS = settings(max_examples=6, deadline=None)
@@ -258,7 +258,7 @@ def test_means_against_numpy(seed: int, m: int, p: int) -> None:
 def test_centred_distances_of_close_models(seed: int, m: int, p: int, base: float) -> None:
     """A common base plus 1e-3 noise: relative error below 1e-6 against summed differences."""
     rows = base + 1e-3 * draw(seed, m, p)
-    exact, gram = squared_distances(rows, exact=True), squared_distances(rows)
+    exact, gram = squares_apart(rows), squared_distances(rows)
     others = ~torch.eye(m, dtype=torch.bool) & (exact > 0)
     assert float(((gram - exact).abs()[others] / exact[others]).max() if bool(others.any()) else 0) < 1e-6
 

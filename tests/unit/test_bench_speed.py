@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
 from fedkin.core import Net
-from fedkin.engines.workers import cores
+from fedkin.core.machine import cores
 from fedkin.models.registry import get_model
 
 TINY = Workload("W4", "tiny", "mlp", (1, 4, 4), 3, clients=3, cohort=3, samples=6, tests=20, batch=6, lr=0.1, rounds=1)
@@ -164,13 +164,13 @@ def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ways_of_taking_gradients_are_read_off_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever words `fedkin.run` names for its `gradient` are measured, without the one that chooses; or none."""
+    """Whatever words `fedkin.run` names for its `gradient` are measured, the one that chooses too; or none."""
 
     def one(gradient: Literal["auto", "autograd", "explicit"] | int = "auto") -> None: ...
 
     def none() -> None: ...
 
-    for made, words in ((one, ["autograd", "explicit"]), (none, [])):
+    for made, words in ((one, ["auto", "autograd", "explicit"]), (none, [])):
         made.__annotations__ = {"gradient": Literal["auto", "autograd", "explicit"] | int} if words else {}
         monkeypatch.setattr(fedkin, "run", made)
         assert measure.gradients() == words

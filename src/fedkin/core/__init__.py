@@ -17,7 +17,7 @@ from fedkin.core.net import Net
 from fedkin.core.robust import Rule
 from fedkin.core.samples import Batch, Data
 from fedkin.core.sides import Client, Roster, Round
-from fedkin.core.train import Recipe, Train, cross_entropy, head_loss, stackable
+from fedkin.core.train import Recipe, Train, cross_entropy, head_loss
 
 __all__ = [
     "Batch",
@@ -48,7 +48,6 @@ __all__ = [
     "head_loss",
     "ready",
     "stack",
-    "stackable",
     "to_all",
     "to_each",
     "uniform_cohort",

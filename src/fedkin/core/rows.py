@@ -19,6 +19,8 @@ from typing import Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedkin.core.machine import cores
+
 T = TypeVar("T")
 
 _WORTH = 1 << 24  # products from which on sums are shared out: waking a thread takes as long as a small mean
@@ -62,9 +64,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _cores() -> int:
-    if _ALONE:
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if _ALONE else cores()
 
 
 if hasattr(os, "register_at_fork"):
@@ -144,20 +144,15 @@ def gram(rows: Tensor) -> Tensor:
     return out
 
 
-def squared_distances(rows: Tensor, *, exact: bool = False, around: Literal["mean", "median"] = "mean") -> Tensor:
+def squared_distances(rows: Tensor, *, around: Literal["mean", "median"] = "mean") -> Tensor:
     """Squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
 
     The mean row is taken off first: on close models the Gram formula loses every digit without it.
 
     Args:
-        exact: sum squared differences instead, so that equal rows are at distance 0 and nothing else (m^2 P work in
-            differences: for classifiers, not for whole models).
         around: the row that is taken off; around the median, rows that lie far away cost the others no digits.
     """
     m = rows.shape[0]
-    if exact:
-        x = rows.double()
-        return torch.stack([(x - x[i]).square().sum(1) for i in range(m)])
     gram = torch.zeros(m, m, dtype=torch.float64)
 
     def one(block: slice) -> Tensor:

@@ -155,10 +155,5 @@ class Train:
         )
 
 
-def stackable(a: Train, b: Train) -> bool:
-    """Whether two requests, tensors aside, can be trained in one stack: same loss, same shapes, same settings."""
-    return a.signature() == b.signature()
-
-
 def _shapes(tensors: Bundle, skip: int) -> tuple[object, ...]:
     return tuple((name, tuple(tensors[name].shape[skip:]), tensors[name].dtype) for name in sorted(tensors))

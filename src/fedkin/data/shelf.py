@@ -143,10 +143,30 @@ def write(
     Raises:
         DataError: there is something in the folder; no client; data that cannot be used.
     """
-    folder, shape, sizes = Path(folder), None, []
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    folder = Path(folder)
+    made = not folder.exists()
+    if not made and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} is not empty; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        shape, sizes = _write_parts(folder, shards, classes, name)
+        own = {"groups": groups, "labels": labels, "client_names": client_names}
+        index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
+        index |= {key: None if values is None else list(values) for key, values in own.items()}
+        _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
+        _write_index(folder, {**index, "fingerprint": fingerprint(Shelf(folder), classes)})
+    except BaseException:
+        _clear(folder, made)
+        raise
+    return Shelf(folder)
+
+
+def _write_parts(
+    folder: Path, shards: Iterable[Shard], classes: int, name: str
+) -> tuple[tuple[int, ...], list[list[int]]]:
+    """Inputs, labels and numbers of samples; returns the shape of an input and the clients' sizes."""
+    shape: tuple[int, ...] | None = None
+    sizes: list[list[int]] = []
     with ExitStack() as stack:
         files = {
             file: stack.enter_context((folder / file).open("wb"))
@@ -163,12 +183,15 @@ def write(
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
     if shape is None:
         raise DataError(f"{name}: a federation needs at least one client, got none")
-    own = {"groups": groups, "labels": labels, "client_names": client_names}
-    index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
-    index |= {key: None if values is None else list(values) for key, values in own.items()}
-    _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
-    _write_index(folder, {**index, "fingerprint": fingerprint(Shelf(folder), classes)})
-    return Shelf(folder)
+    return shape, sizes
+
+
+def _clear(folder: Path, made: bool) -> None:
+    """Takes away what a call that failed has written, so that the same folder can be named again."""
+    for path in folder.iterdir():
+        path.unlink()
+    if made:
+        folder.rmdir()
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> None:

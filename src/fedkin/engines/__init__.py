@@ -1,7 +1,7 @@
 """How methods are carried out: the round loop, transports and engines."""
 
 from fedkin.engines.attacks import Attack
-from fedkin.engines.choice import choose, gradients
+from fedkin.engines.choice import EngineName, choose, gradients
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
 from fedkin.engines.needs import Needs, needs
@@ -19,6 +19,7 @@ __all__ = [
     "Answer",
     "Attack",
     "Engine",
+    "EngineName",
     "Gradient",
     "Job",
     "KeyedCounts",

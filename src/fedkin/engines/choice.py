@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import multiprocessing
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
 from fedkin.core import ConfigError, Train
+from fedkin.core.machine import cores
 from fedkin.engines.loop import Loop
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import written_out
 from fedkin.engines.tasks import Engine, Job
-from fedkin.engines.workers import Workers, cores
+from fedkin.engines.workers import Workers
 
-NAMES = ("auto", "workers", "loop", "stacked")
+EngineName: TypeAlias = Literal["auto", "workers", "loop", "stacked"]
 
 
 def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
     """The engine by name, and why that one.
 
     Args:
-        engine: one of `NAMES`, or an engine, which is taken as it is.
+        engine: a name, or an engine, which is taken as it is.
         workers: processes, 0 for one per core.
 
     Raises:
@@ -28,8 +30,8 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
     """
     if not isinstance(engine, str):
         return engine, f"{engine} (as asked)"
-    if engine not in NAMES:
-        raise ConfigError(f"unknown engine {engine!r}; there are {', '.join(NAMES)}")
+    if engine not in get_args(EngineName):
+        raise ConfigError(f"unknown engine {engine!r}; there are {', '.join(get_args(EngineName))}")
     if engine == "loop":
         return Loop(), "one client after another (as asked)"
     if engine == "stacked":

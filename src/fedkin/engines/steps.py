@@ -109,7 +109,7 @@ class _Explicit:
     def __call__(self, index: Tensor, lr: float) -> None:
         logits = self._pass.forward(take(self._x, index))
         if self._offset is not None:
-            logits += self._offset.index_select(0, index)
+            logits = logits + self._offset.index_select(0, index)  # a new one: the last layer may have kept its own
         g = logits.softmax(1).sub_(self._eye.index_select(0, self._y.index_select(0, index)))
         factors = self._pass.factors
         if not self._direct:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import selectors
 import signal
 import warnings
@@ -21,6 +20,7 @@ from multiprocessing.context import ForkProcess
 import torch
 
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
+from fedkin.core.machine import cores
 from fedkin.engines.loop import trainer
 from fedkin.engines.shared import Entry, Slab, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Step, Task, perform
@@ -50,11 +50,6 @@ class Workers:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise EngineError("the workers engine needs a system that can fork processes; use --engine loop here")
         return WorkersSession(job, self.number or cores())
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.rows import gram
+from fedkin.functional.pairs import cosines_of
 
 Linkage = Literal["single", "complete", "average"]
 
@@ -81,15 +82,10 @@ def bipartition(alike: Tensor, linkage: Linkage = "single") -> tuple[Tensor, flo
 
 
 def cosines(rows: Tensor) -> Tensor:
-    """Cosine similarities of all pairs of ``rows [m, P]``, float64 ``[m, m]``: 1 on the diagonal, 0 with a zero row.
-
-    Exactly 1 for rows that are parallel up to rounding, so that no distance between equal rows remains.
-    """
+    """Cosine similarities of all pairs of ``rows [m, P]``, float64 ``[m, m]``: 1 on the diagonal, 0 with a zero row."""
     products = gram(rows)
-    length = products.diagonal().sqrt()
-    size = length[:, None] * length
-    out = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
-    return torch.where(out > 1 - 1e-12, 1.0, out.clamp(min=-1.0)).fill_diagonal_(1.0)
+    squares = products.diagonal()
+    return cosines_of(products, squares, squares).fill_diagonal_(1.0)
 
 
 def lengths(rows: Tensor) -> Tensor:

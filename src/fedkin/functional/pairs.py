@@ -33,9 +33,18 @@ def cosines_from(rows: Tensor, ids: Tensor) -> Tensor:
     1 with itself and, exactly, with rows that are parallel up to rounding; 0 with a zero row.
     """
     products, squares = _products(rows, ids, centred=False)
-    size = squares[ids, None].sqrt() * squares.sqrt()
+    return cosines_of(products, squares[ids], squares).scatter_(1, ids[:, None], 1.0)
+
+
+def cosines_of(products: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Cosines ``[m, K]`` of inner products ``[m, K]`` and squared lengths ``a [m]`` and ``b [K]``, in -1..1.
+
+    0 with a row of length 0; exactly 1 for rows that are parallel up to rounding, so no distance between equal rows
+    remains.
+    """
+    size = a.sqrt()[:, None] * b.sqrt()
     cos = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
-    return torch.where(cos > 1 - 1e-12, 1.0, cos.clamp(min=-1.0)).scatter_(1, ids[:, None], 1.0)
+    return torch.where(cos > 1 - 1e-12, 1.0, cos.clamp(min=-1.0))
 
 
 def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from fedkin.core import rows as algebra
 from fedkin.core.rows import group_mean, grow, mix, put, squared_distances, weighted_mean
-from toys import close
+from toys import close, squares_apart
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_mix_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in (1, 7, 40):
         monkeypatch.setattr(algebra, "_BLOCK", block)
         close(mix(weights, rows), wanted, 1e-7)
-        close(squared_distances(rows), squared_distances(rows, exact=True), 1e-10)
+        close(squares_apart(rows), squared_distances(rows), 1e-10)
 
 
 def test_results_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_distances_of_close_models() -> None:
     """A large common part plus noise of 1e-3: the centred Gram formula agrees with differences to 1e-6; the uncentred
     one in float32 would not have a digit right."""
     rows = 50 * draw(1, 4000) + 1e-3 * draw(6, 4000, seed=1)
-    exact, gram = squared_distances(rows, exact=True), squared_distances(rows)
+    exact, gram = squares_apart(rows), squared_distances(rows)
     assert float(((gram - exact).abs() / exact.clamp(min=1e-30)).max()) < 1e-6
     square = rows.square().sum(1)
     naive = square[:, None] + square[None] - 2 * rows @ rows.T
@@ -115,15 +115,14 @@ def test_distances_of_close_models() -> None:
 
 
 def test_distances_are_symmetric_with_a_zero_diagonal() -> None:
-    """Float64, never negative, 0 for equal rows in the exact form."""
+    """Float64, never negative, 0 for equal rows but for rounding."""
     rows = torch.cat([draw(3, 9), draw(3, 9)[:1]])
-    for exact in (False, True):
-        d = squared_distances(rows, exact=exact)
-        assert d.dtype == torch.float64
-        close(d, d.T, 1e-12)
-        assert not bool(d.diagonal().any())
-        assert float(d.min()) >= 0
-    assert float(squared_distances(rows, exact=True)[0, 3]) == 0.0
+    d = squared_distances(rows)
+    assert d.dtype == torch.float64
+    close(d, d.T, 1e-12)
+    assert not bool(d.diagonal().any())
+    assert float(d.min()) >= 0
+    close(d[0, 3], 0.0, 1e-12)
 
 
 def test_distance_of_one_model() -> None:

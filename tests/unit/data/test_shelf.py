@@ -163,5 +163,24 @@ def test_bad_data_are_refused_when_written(tmp_path: Path) -> None:
         write(tmp_path / "b", one.clients, classes=2)
     with pytest.raises(DataError, match="at least one client"):
         write(tmp_path / "c", [], classes=2)
+    assert not list(tmp_path.iterdir())  # nothing half-written
+    one.save(tmp_path / "d")
     with pytest.raises(DataError, match="is not empty"):
-        write(tmp_path / "a", one.clients, classes=4)
+        write(tmp_path / "d", one.clients, classes=4)
+    assert is_shelf(tmp_path / "d")
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever breaks off: a folder that was there is empty again, and the same name may be given once more."""
+    one = federation()
+
+    def shards() -> Iterator[fedkin.Shard]:
+        yield from one.clients[:2]
+        raise KeyboardInterrupt
+
+    (tmp_path / "f").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "f", shards(), classes=4)
+    assert not list((tmp_path / "f").iterdir())
+    one.save(tmp_path / "f")
+    assert fedkin.Federation.open(tmp_path / "f").fingerprint() == one.fingerprint()

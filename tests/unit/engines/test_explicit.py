@@ -251,3 +251,11 @@ def test_other_losses_take_autograd() -> None:
     assert "mine is not the cross-entropy" in str(written_out(Train(net.w0, loss=mine), net, whole))
     assert "a part of a layer" in str(written_out(Train(net.w0), net, slice(1, net.size)))
     assert "more than the network's logits" in str(written_out(Train(net.w0, aux=Bundle(z=net.w0)), net, whole))
+
+
+def test_an_offset_leaves_what_the_last_layer_kept() -> None:
+    """A network that ends in a ReLU keeps its output to know where it passed; logits with an offset are others."""
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES), nn.ReLU()), (6,), CLASSES)
+    offset = 3 * torch.randn(12, CLASSES, generator=generator(4))
+    request = Train(net.w0, per_sample=Bundle(offset=offset))
+    agree(net, request, data_for((6,)), Recipe(steps=6, batch=5, lr=0.2))

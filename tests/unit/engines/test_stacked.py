@@ -26,7 +26,6 @@ from fedkin.core import (
     Recipe,
     Train,
     Work,
-    to_all,
 )
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, KeyedCounts, Loop, Private, Stacked, Task
@@ -34,27 +33,9 @@ from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
 from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.testing.toys import CLASSES, WIDTH, ToyShard, federation, network, samples
+from toys import method
 
 CPU = Stacked(device="cpu")
-
-
-def method(**steps: Callable[..., Any]) -> Method:
-    """A method whose clients send what they trained, with other steps put in."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.received.get("model", c.w0))
-        c.state = Bundle(model=w)
-        return Bundle(model=w)
-
-    body = {
-        "init": lambda self, r: Bundle(),
-        "distribute": lambda self, s, r: to_all(),
-        "client_update": client_update,
-        "aggregate": lambda self, s, r, up: s,
-        "personalize": lambda self, c: Bundle(model=c.w0),
-    }
-    made: Method = type("Made", (Method,), {**body, **steps})()
-    return made
 
 
 def asks(*requests: Callable[[Client], Train]) -> Method:

@@ -10,30 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work, to_all
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
-
-
-def method(**steps: Callable[..., Any]) -> Method:
-    """A method that sends nothing, with these steps."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.w0)
-        return Bundle(model=w)
-
-    body = {
-        "init": lambda self, r: Bundle(),
-        "distribute": lambda self, s, r: to_all(),
-        "client_update": client_update,
-        "aggregate": lambda self, s, r, up: s,
-        "personalize": lambda self, c: Bundle(model=c.w0),
-    }
-    made: Method = type("Made", (Method,), {**body, **steps})()
-    return made
+from toys import method
 
 
 def job(m: Method, **changes: Any) -> Job:

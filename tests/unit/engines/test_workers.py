@@ -30,8 +30,9 @@ from fedkin.core import (
     Work,
     to_all,
 )
+from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
-from fedkin.engines.workers import WorkersSession, cores
+from fedkin.engines.workers import WorkersSession
 from fedkin.testing.toys import ToyShard, federation, network
 
 

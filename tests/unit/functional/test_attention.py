@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.core.rows import squared_distances
 from fedkin.functional.attention import attention as attention_of
 from fedkin.functional.attention import cosine_attention as cosine_attention_of
 from fedkin.functional.attention import largest_step
 from fedkin.functional.linkage import cosines
+from toys import squares_apart
 
 POINTS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), min_size=1, max_size=7)
 POSITIVE = st.floats(0.01, 100.0)
@@ -32,7 +32,7 @@ def cosine_attention(cos: torch.Tensor, others: torch.Tensor, scale: float, own:
 
 def spread(points: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     rows = torch.tensor(points, dtype=torch.float32) / 10
-    return rows, squared_distances(rows, exact=True)
+    return rows, squares_apart(rows)
 
 
 @settings(deadline=None, max_examples=60)

@@ -40,11 +40,16 @@ def test_distances_of_some_to_all(seed: int, k: int, width: int, scale: float) -
 @MANY
 @given(seed=seeds, k=st.integers(1, 30), width=st.integers(1, 40))
 def test_cosines_of_some_with_all(seed: int, k: int, width: int) -> None:
-    """The rows of the whole matrix; exactly 1 for parallel ones, 0 with zeros."""
+    """Inner products of unit rows; exactly 1 for parallel ones, 0 with zeros but for the row itself."""
     rows, ids = drawn(seed, k, width)
     rows[seed % k] = 0
-    rows[(seed + 1) % k] = 3.7 * rows[0]
-    close(cosines_from(rows, ids), cosines(rows)[ids], 1e-12)
+    rows[(seed + 1) % k] = 4 * rows[0]
+    unit = rows.double() / rows.double().norm(dim=1, keepdim=True).clamp(min=1e-300)
+    wanted = (unit @ unit.T).fill_diagonal_(1.0)
+    got = cosines_from(rows, ids)
+    close(got, wanted[ids], 1e-12)
+    close(cosines(rows), wanted, 1e-12)
+    assert bool((got[wanted[ids] > 1 - 1e-13] == 1).all())
 
 
 @MANY
