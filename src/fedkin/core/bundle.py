@@ -102,7 +102,7 @@ def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **row
 
 
 def stack(bundles: Mapping[int, Bundle]) -> Bundle:
-    """Uploads, one row per client in ascending order of id.
+    """Uploads, one row per client in ascending order of id. Those that lie side by side are not copied.
 
     Raises:
         MethodError: two clients sent different names or shapes.
@@ -115,4 +115,16 @@ def stack(bundles: Mapping[int, Bundle]) -> Bundle:
                 f"client {i} sent {sorted(bundles[i])} but client {ids[0]} sent {sorted(names)}; "
                 "all uploads of a round need the same names"
             )
-    return Bundle({name: torch.stack([bundles[i][name] for i in ids]) for name in bundles[ids[0]]})
+    return Bundle({name: _rows([bundles[i][name] for i in ids]) for name in bundles[ids[0]]})
+
+
+def _rows(tensors: list[Tensor]) -> Tensor:
+    """``[m, ...]``; not a copy if they lie in one piece of memory one after another already."""
+    first = tensors[0]
+    at, step, home = first.data_ptr(), first.numel() * first.element_size(), first.untyped_storage().data_ptr()
+    for i, t in enumerate(tensors):
+        if t.data_ptr() != at + i * step or t.shape != first.shape or t.dtype != first.dtype or not t.is_contiguous():
+            return torch.stack(tensors)
+        if t.untyped_storage().data_ptr() != home or step == 0:
+            return torch.stack(tensors)
+    return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))

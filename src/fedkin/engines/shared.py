@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle
 
-_ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the last bit of a matrix product may depend
+ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the last bit of a matrix product may depend
 
 
 class Entry(NamedTuple):
@@ -59,7 +59,7 @@ class Slab:
             entry = Entry(name, dtype, shape, start, None)
             self._view(entry).copy_(t)
             entries.append(entry)
-            start += -(-nbytes // _ALIGN) * _ALIGN
+            start += up(nbytes)
         return entries, start
 
     def share(self, bundles: Iterable[Bundle]) -> dict[int, Entry]:
@@ -83,6 +83,14 @@ class Slab:
         places = {e.name: self if not e.common or common is None else common for e in entries}
         return Bundle({e.name: places[e.name]._view(e) if e.raw is None else _unpack(e) for e in entries})
 
+    def put(self, start: int, raw: bytes) -> None:
+        """Writes bytes from an offset on."""
+        self._map[start : start + len(raw)] = raw
+
+    def get(self, start: int, nbytes: int) -> bytes:
+        """The bytes from an offset on."""
+        return self._map[start : start + nbytes]
+
     def _view(self, e: Entry) -> Tensor:
         count = 1
         for n in e.shape:
@@ -97,7 +105,12 @@ def _unpack(e: Entry) -> Tensor:
     return torch.frombuffer(bytearray(e.raw), dtype=dtype).view(e.shape)
 
 
-def slab_bytes(workers: int) -> int:
-    """How much address space each of the slabs may have: together at most an eighth of the memory, 1 GiB each."""
+def up(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+def slab_bytes(number: int) -> int:
+    """How much address space each of so many slabs may have: together at most an eighth of the memory, 1 GiB each."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 20, min(1 << 30, memory // 8 // (2 * workers))) & ~4095
+    return max(1 << 20, min(1 << 30, memory // 8 // number)) & ~4095

@@ -91,7 +91,10 @@ class Session(Protocol):
     """An engine at work on one job."""
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Carries out the tasks, in any order. The tensors of an answer own their memory, detached from all else."""
+        """Carries out the tasks, in any order.
+
+        Nobody writes to the tensors of an answer again; those of one map may lie side by side in one piece of memory.
+        """
 
     def close(self) -> None:
         """Ends processes and frees memory; may be called twice."""

@@ -1,31 +1,34 @@
 """Client programs spread over processes, one thread each: the engine for CPUs.
 
 Processes are forked once per run, so they hold the data and the method without a copy or a pickle. What goes to and
-from them travels through shared memory; a pipe carries only the addresses.
+from them travels through shared memory: orders lie in a slab, and workers take them from one queue whenever they have
+nothing to do, so the parent need not wake for each; answers are written to where the server reads them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import selectors
-import signal
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import ForkContext, ForkProcess
 
-import torch
+from torch import Tensor
 
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
-from fedkin.engines.loop import trainer
-from fedkin.engines.shared import Entry, Slab, slab_bytes
-from fedkin.engines.tasks import Answer, Job, Step, Task, perform
+from fedkin.engines.arena import Arena, Layout, Ring, Rows, layout_of
+from fedkin.engines.shared import ALIGN, Entry, Slab, slab_bytes
+from fedkin.engines.tasks import Answer, Job, Task
+from fedkin.engines.worker import TOKEN, Doing, Failure, Order, Post, Reply, main
 
-_Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
+_MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
+_HEAD, _PER_TENSOR = 512, 512  # bytes that an order takes beside its tensors, at most; a longer one is sent by pipe
 
 
 @dataclass(frozen=True)
@@ -56,66 +59,91 @@ class Workers:
 class _Worker:
     process: ForkProcess
     pipe: Connection
-    tasks: Slab
     answers: Slab
-    sent: int = 0  # tasks sent; each takes one half of the slab in turn
-    open: deque[Task] | None = None
+
+
+@dataclass
+class _Map:
+    """One `WorkersSession.map` under way.
+
+    Attributes:
+        todo: tasks that are left to send.
+        common: where tensors lie that several tasks have in common, by ``id``.
+        rows, at: places for the answers, if their form is known, and each client's among them.
+        elsewhere: forms of the answers that lie in no place.
+    """
+
+    todo: deque[Task]
+    common: dict[int, Entry]
+    rows: Rows | None
+    at: dict[int, int]
+    elsewhere: list[Layout] = field(default_factory=list)
 
 
 class WorkersSession:
     def __init__(self, job: Job, number: int) -> None:
-        self._job, self._workers, self._shared = job, list[_Worker](), dict[int, Entry]()
+        self._job, self._workers = job, list[_Worker]()
+        self._open, self._number, self._over = dict[int, Task](), 0, False  # orders on their way, by number
+        self._closed = False
         self._answered: selectors.BaseSelector | None = None
         number = max(1, min(number, len(job.shards)))
-        size = slab_bytes(number)
+        size = slab_bytes(number + 4)  # and two for tasks, two regions of the arena
+        self._ring = Ring(size)
+        self._post = Post(Slab(size), Slab(size), Arena(size), Doing(number), *os.pipe())
+        os.set_blocking(self._post.reading, False)
         context = multiprocessing.get_context("fork")
-        self._common = Slab(size)  # what all tasks of a map have in common: a global model is written once
         try:
-            for _ in range(number):
-                here, there = context.Pipe()
-                pipes = [w.pipe for w in self._workers] + [here]
-                tasks, answers = Slab(size), Slab(size)
-                process = context.Process(
-                    target=_main, args=(job, there, pipes, tasks, answers, self._common), daemon=True
-                )
-                with warnings.catch_warnings():  # Python warns on fork with threads; children use none
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    process.start()
-                there.close()
-                self._workers.append(_Worker(process, here, tasks, answers, open=deque()))
+            for me in range(number):
+                self._workers.append(self._started(me, Slab(size), context))
         except BaseException:
+            os.close(self._post.reading)
             self.close()
             raise
+        os.close(self._post.reading)
         self._answered = selectors.DefaultSelector()  # made once, and after the forks, so that no child has it
-        for w in self._workers:
-            self._answered.register(w.pipe, selectors.EVENT_READ, w)
+        for me, w in enumerate(self._workers):
+            self._answered.register(w.pipe, selectors.EVENT_READ, me)
+
+    def _started(self, me: int, answers: Slab, context: ForkContext) -> _Worker:
+        here, there = context.Pipe()
+        others = [w.pipe for w in self._workers] + [here]
+        process = context.Process(target=main, args=(self._job, self._post, me, there, answers, others), daemon=True)
+        with warnings.catch_warnings():  # Python warns on fork with threads; children use none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        there.close()
+        return _Worker(process, here, answers)
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Answers as they come; the largest clients are started first, so that no core waits for one at the end."""
-        if not self._workers or any(w.open for w in self._workers):
+        """Answers as they come; the largest clients are started first, so that no core waits for one at the end.
+
+        An upload lies in shared memory, side by side with the others of its map, for as long as it is looked at.
+        """
+        if self._over or self._open:
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
         assert self._answered is not None
-        todo = deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train)))
-        self._shared = self._common.share(task.received for task in tasks)
-        # one task per worker, then a second one each to work on while the first answer is read
-        for _ in range(2):
-            for w in self._workers:
-                if todo and self._takes(w, todo[0]):
-                    self._send(w, todo.popleft())
-        while any(w.open for w in self._workers):
+        step, ids = tasks[0].step if tasks else "describe", sorted(task.client for task in tasks)
+        now = _Map(
+            todo=deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))),
+            common=self._post.common.share(task.received for task in tasks),
+            rows=self._post.arena.rows(step, len(tasks)),
+            at={client: i for i, client in enumerate(ids)},
+        )
+        self._feed(now)
+        while self._open:
             for key, _ in self._answered.select():
-                worker: _Worker = key.data
-                answer = self._receive(worker)
-                while todo and self._takes(worker, todo[0]):
-                    self._send(worker, todo.popleft())
-                yield answer
+                answers = self._receive(key.data, now)
+                self._feed(now)
+                yield from answers
+        if now.elsewhere and step in ("update", "survey"):
+            self._post.arena.learn(step, now.elsewhere)
 
     def close(self) -> None:
+        if not self._closed:
+            self._over = self._closed = True
+            os.close(self._post.writing)  # workers that have nothing to do end
         for w in self._workers:
-            with contextlib.suppress(OSError):
-                w.pipe.send(None)
-        for w in self._workers:
-            w.process.join(timeout=0.2 if w.open else 2)
+            w.process.join(timeout=0.2 if self._open else 2)
             if w.process.is_alive():
                 w.process.terminate()
                 w.process.join()
@@ -124,39 +152,90 @@ class WorkersSession:
         if self._answered is not None:
             self._answered.close()
 
-    def _takes(self, w: _Worker, task: Task) -> bool:
-        """Whether a worker may be sent this now: it has two tasks at most, the second if it cannot block the pipe."""
-        own = [t for t in task.received.values() if id(t) not in self._shared] + list(task.state.values())
-        room = w.tasks.size // 2 - 64 * len(own)
-        return not w.open or (len(w.open) == 1 and sum(t.numel() * t.element_size() for t in own) < room)
+    def _feed(self, now: _Map) -> None:
+        """Sends as many orders as there is room for."""
+        while now.todo and len(self._open) < _MOST:
+            task = now.todo[0]
+            own = [t for t in task.received.values() if id(t) not in now.common] + list(task.state.values())
+            if own and len(self._open) >= 2 * len(self._workers):
+                return  # a second one for each worker to go on with; more would only take memory
+            if not self._queued(task, own, now):
+                if not self._open:
+                    self._by_pipe(now)
+                return
+            now.todo.popleft()
 
-    def _send(self, w: _Worker, task: Task) -> None:
-        half = w.tasks.size // 2
-        start = half * (w.sent % 2)
-        received, free = w.tasks.write(task.received, start, start + half, self._shared)
-        state, _ = w.tasks.write(task.state, free, start + half)
-        w.sent += 1
-        assert w.open is not None
-        w.open.append(task)
+    def _queued(self, task: Task, own: Sequence[Tensor], now: _Map) -> bool:
+        """Puts an order into the queue, for whichever worker is free next; False while there is no room."""
+        places = now.rows.layout if now.rows is not None else ()
+        head = _HEAD + _PER_TENSOR * (len(task.received) + len(task.state) + len(places))
+        size = head + sum(ALIGN + t.numel() * t.element_size() for t in own)
+        self._number += 1
+        start = self._ring.take(self._number, size)
+        if start is None:
+            return False
+        order, at = self._order(task, now, start, start + size - head)
+        words = order.words()
+        if at + len(words) > start + size:  # names as long as books
+            self._ring.give(self._number)
+            return False
+        self._post.tasks.put(at, words)
+        self._open[self._number] = task
         try:
-            w.pipe.send((task.step, task.client, task.round, received, state))
-        except OSError:
-            raise self._died(w) from None
+            os.write(self._post.writing, TOKEN.pack(at, len(words)))
+        except OSError:  # nobody is left to read it
+            raise self._died(0) from None
+        return True
 
-    def _receive(self, w: _Worker) -> Answer:
-        assert w.open is not None
+    def _by_pipe(self, now: _Map) -> None:
+        """One order for each worker, while none is at work: what the shared memory is too small for."""
+        for me, w in enumerate(self._workers):
+            if now.todo:
+                task = now.todo.popleft()
+                self._number += 1
+                self._open[self._number] = task
+                try:
+                    w.pipe.send(self._order(task, now, 0, 0)[0])
+                except OSError:
+                    raise self._died(me) from None
+
+    def _order(self, task: Task, now: _Map, start: int, stop: int) -> tuple[Order, int]:
+        """The order of the last number, its tensors written between two offsets; and the first free one."""
+        received, free = self._post.tasks.write(task.received, start, stop, now.common)
+        state, free = self._post.tasks.write(task.state, free, stop)
+        place = [] if now.rows is None else now.rows.place(now.at[task.client])
+        return Order(self._number, task.step, task.client, task.round, received, state, place), free
+
+    def _receive(self, me: int, now: _Map) -> list[Answer]:
+        """A batch of answers of one worker."""
+        w = self._workers[me]
         try:
-            failure, client, reply, state, seconds, spent = w.pipe.recv()
+            batch: list[Reply] = w.pipe.recv()
         except (EOFError, OSError):
-            raise self._died(w) from None
-        task = w.open.popleft()
-        if failure is not None:
-            raise _error(failure, task)
-        return Answer(client, w.answers.read(reply).owned(), w.answers.read(state).owned(), seconds, spent)
+            raise self._died(me) from None
+        answers = [self._answer(reply, w, now) for reply in batch]
+        with contextlib.suppress(OSError):  # a dead worker is met at the next reading
+            w.pipe.send(None)
+        return answers
 
-    def _died(self, w: _Worker) -> EngineError:
-        w.process.join(timeout=1)
-        code, task = w.process.exitcode, w.open[0] if w.open else None
+    def _answer(self, reply: Reply, w: _Worker, now: _Map) -> Answer:
+        task = self._open.pop(reply.number)
+        self._ring.give(reply.number)
+        if reply.failure is not None:
+            self._over = True
+            raise _error(reply.failure, task)
+        if reply.reply is None and now.rows is not None:
+            sent = now.rows.read(now.at[task.client])
+        else:
+            sent = w.answers.read(reply.reply or []).owned()
+            now.elsewhere.append(layout_of(sent))
+        return Answer(task.client, sent, w.answers.read(reply.state).owned(), reply.seconds, reply.spent)
+
+    def _died(self, me: int) -> EngineError:
+        self._over = True
+        process = self._workers[me].process
+        process.join(timeout=1)
+        code, task = process.exitcode, self._open.get(self._post.doing.now(me))
         doing = "" if task is None else f" during {task.step} of client {task.client} in round {task.round}"
         return EngineError(
             f"a worker process ended with code {code}{doing}; code -9 usually means that memory ran out: "
@@ -164,28 +243,7 @@ class WorkersSession:
         )
 
 
-def _main(job: Job, pipe: Connection, others: list[Connection], tasks: Slab, answers: Slab, common: Slab) -> None:
-    """A worker's life: one task after another until the pipe says stop or its other end is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
-    for other in others:  # else a dead parent's pipes would stay open in its other children
-        other.close()
-    torch.set_num_threads(1)
-    half, done = answers.size // 2, 0
-    while True:
-        try:
-            message = pipe.recv()
-        except (EOFError, OSError):
-            return
-        if message is None:
-            return
-        start = half * (done % 2)
-        done += 1
-        with contextlib.suppress(BrokenPipeError):
-            pipe.send(_work(job, message, tasks, common, answers, start, start + half))
-
-
-def _error(failure: _Failure, task: Task) -> FedkinError:
+def _error(failure: Failure, task: Task) -> FedkinError:
     """The error that a worker sent as words, since not every error survives a pickle."""
     if len(failure) == 4:
         return ClientError(*failure)
@@ -194,27 +252,3 @@ def _error(failure: _Failure, task: Task) -> FedkinError:
     if isinstance(kind, type) and issubclass(kind, FedkinError):
         return kind(text)
     return ClientError(task.step, task.client, task.round, f"{name}: {text}")
-
-
-_Reply = tuple[_Failure | None, int, list[Entry], list[Entry], float, dict[float, int]]
-
-
-def _work(
-    job: Job,
-    message: tuple[Step, int, int, list[Entry], list[Entry]],
-    tasks: Slab,
-    common: Slab,
-    answers: Slab,
-    start: int,
-    stop: int,
-) -> _Reply:
-    step, client, round, received, state = message
-    try:
-        answer = perform(job, Task(step, client, round, tasks.read(received, common), tasks.read(state)), trainer(job))
-    except ClientError as e:
-        return (e.step, e.client, e.round, str(e).split(": ", 1)[1]), client, [], [], 0.0, {}
-    except FedkinError as e:
-        return (type(e).__name__, str(e)), client, [], [], 0.0, {}
-    reply, free = answers.write(answer.reply, start, stop)
-    kept, _ = answers.write(answer.state, free, stop)
-    return None, client, reply, kept, answer.training_s, answer.spent

@@ -28,6 +28,7 @@ from fedkin.core import (
     Recipe,
     Train,
     Work,
+    stack,
     to_all,
 )
 from fedkin.core.machine import cores
@@ -183,6 +184,98 @@ def test_answers_own_their_memory() -> None:
         kept = {i: a.reply.owned() for i, a in first.items()}
         list(session.map(tasks(j, 2)))
         assert all(torch.equal(first[i].reply.model, kept[i].model) for i in kept)
+    finally:
+        session.close()
+
+
+def test_uploads_lie_side_by_side() -> None:
+    """From the second round on, when their form is known; also those that were kept from many rounds stay as they
+    were."""
+    j = job(method())
+    session = Workers(2).start(j)
+    try:
+        kept = [by_client(session.map(tasks(j, t))) for t in range(1, 6)]
+    finally:
+        session.close()
+    for t, answers in enumerate(kept, 1):
+        assert equal(answers, by_client(Loop().start(j).map(tasks(j, t))))
+        one = stack({i: a.reply for i, a in answers.items()})
+        assert (one.model.data_ptr() == answers[0].reply.model.data_ptr()) == (t in (2, 3))  # two regions, both held
+    first, second = kept[1][0].reply.model, kept[2][0].reply.model
+    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
+
+
+def test_answers_of_changing_form_find_their_way() -> None:
+    """Another form than last time, and two in one map: copied, not squeezed into places of the former form."""
+
+    def form(c: Client) -> Bundle:
+        if c.round == 3 or (c.round == 5 and c.id % 2):
+            return Bundle(wide=torch.full((9,), float(c.id)), model=torch.zeros(2))
+        return Bundle(model=torch.full((4,), 10.0 * c.round + c.id))
+
+    j = job(asks(form))
+    session = Workers(2).start(j)
+    try:
+        for t in range(1, 9):
+            asked = [Task("update", i, t, Bundle(), Bundle()) for i in range(6)]
+            assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
+    finally:
+        session.close()
+
+
+def test_quick_answers_are_sent_together() -> None:
+    """The parent wakes for a batch of answers, not for each: 600 tasks of some microseconds in far fewer."""
+    j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 100)
+    session = Workers(2).start(j)
+    received, count = session._receive, 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        return received(*given)
+
+    session._receive = counted  # type: ignore[method-assign]
+    try:
+        answers = by_client(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(600)]))
+    finally:
+        session.close()
+    assert [int(answers[i].reply.id) for i in range(600)] == list(range(600))
+    assert count < 300
+
+
+def test_more_tasks_than_the_queue_holds() -> None:
+    """The rest follows as answers come."""
+    j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 400)
+    session = Workers(2).start(j)
+    try:
+        found = sorted(a.client for a in session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(2400)]))
+    finally:
+        session.close()
+    assert found == list(range(2400))
+
+
+def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
+    """What does not fit into the room that an order has is sent another way."""
+    j = job(asks(lambda c: Bundle(found=torch.stack(list(c.received.values())).sum(0))))
+    names = {f"{n}{'x' * 3000}": torch.ones(3) * n for n in range(4)}
+    session = Workers(2).start(j)
+    try:
+        answers = list(session.map([Task("update", i, 1, Bundle(names), Bundle()) for i in range(6)]))
+    finally:
+        session.close()
+    assert len(answers) == 6
+    assert all(torch.equal(a.reply.found, torch.full((3,), 6.0)) for a in answers)
+
+
+def test_empty_tensors_travel() -> None:
+    """Sent, kept and given back, in the queue as anywhere."""
+    j = job(asks(lambda c: Bundle(sent=c.received.none, kept=c.state.none, both=c.received.both)))
+    none, both = torch.zeros(0, 3, dtype=torch.int64), torch.zeros(2, 0)
+    session = Workers(2).start(j)
+    try:
+        for t in (1, 2):
+            asked = [Task("update", i, t, Bundle(none=none, both=both), Bundle(none=none.clone())) for i in range(6)]
+            assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
     finally:
         session.close()
 

@@ -1,0 +1,118 @@
+"""Room in shared memory: for tasks on their way, and for answers to lie side by side as the rows of one tensor."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Iterable
+
+import torch
+
+from fedkin.core import Bundle
+from fedkin.engines.shared import Entry, up
+
+Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
+"""Name, dtype, shape and bytes of each tensor of an answer."""
+
+
+def layout_of(bundle: Bundle) -> Layout:
+    return tuple(
+        (name, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.numel() * t.element_size())
+        for name, t in bundle.items()
+    )
+
+
+class Ring:
+    """Stretches of a slab, given out in turn; what is given back is free again when all before it is."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._head = size, 0
+        self._held: dict[int, int] = {}  # start of each stretch, in the order in which they were given out
+
+    def take(self, key: int, nbytes: int) -> int | None:
+        """Where a stretch begins, kept under ``key``; None while there is no room."""
+        nbytes, head, end = up(nbytes), self._head, self._size
+        tail = next(iter(self._held.values()), None)
+        if tail is None:
+            head = 0
+        elif head <= tail:  # it has come round
+            end = tail
+        elif head + nbytes > end:  # from the beginning again, if the first are done
+            head, end = 0, tail
+        if head + nbytes > end:
+            return None
+        self._held[key], self._head = head, head + nbytes
+        return head
+
+    def give(self, key: int) -> None:
+        self._held.pop(key, None)
+
+
+class Rows:
+    """Places for answers of one layout: of each tensor, those of all clients one after another.
+
+    The place is free again when no tensor is left that looks at it.
+    """
+
+    def __init__(self, map: mmap.mmap, start: int, layout: Layout, count: int, freed: list[int]) -> None:
+        self.layout, self._start = layout, start
+        self._columns, at = [], 0
+        for *_, nbytes in layout:
+            self._columns.append(at)
+            at += up(nbytes * count)
+        memory = memoryview(map)[start : start + at]
+        weakref.finalize(memory, freed.append, start)
+        self._memory = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
+
+    def place(self, i: int) -> list[Entry]:
+        """Where a worker is to put the i-th answer."""
+        return [
+            Entry(name, dtype, shape, self._start + at + i * nbytes, None)
+            for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True)
+        ]
+
+    def read(self, i: int) -> Bundle:
+        """The i-th answer; nothing is copied."""
+        found = Bundle()
+        for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True):
+            at += i * nbytes
+            found[name] = self._memory[at : at + nbytes].view(getattr(torch, dtype)).view(shape)
+        return found
+
+
+class Arena:
+    """Two regions of shared memory that answers are written to where they stay.
+
+    One may still be looked at (the server's last answers) while the other is filled. When both are, or an answer is
+    larger than expected, answers are copied instead. Pages are taken up only when written.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._map, self._size = mmap.mmap(-1, 2 * nbytes), nbytes
+        self._free, self._layouts = [0, nbytes], dict[str, Layout]()
+
+    def rows(self, kind: str, count: int) -> Rows | None:
+        """Places for so many answers, if it is known what they look like and there is room."""
+        layout = self._layouts.get(kind)
+        if layout is None or not self._free or sum(up(n * count) for *_, n in layout) > self._size:
+            return None
+        return Rows(self._map, self._free.pop(), layout, count, self._free)
+
+    def learn(self, kind: str, found: Iterable[Layout]) -> None:
+        """Remembers what all answers of a kind looked like, if they looked alike."""
+        several = set(found)
+        self._layouts.pop(kind, None)
+        if len(several) == 1:
+            (one,) = several
+            if one and all(n for *_, n in one):
+                self._layouts[kind] = one
+
+    def fill(self, place: list[Entry], bundle: Bundle) -> bool:
+        """Writes an answer to its place; False if it is of another layout."""
+        expected = tuple((e.name, e.dtype, tuple(e.shape)) for e in place)
+        if expected != tuple((name, dtype, shape) for name, dtype, shape, _ in layout_of(bundle)):
+            return False
+        for e, t in zip(place, bundle.values(), strict=True):
+            view = torch.frombuffer(self._map, dtype=getattr(torch, e.dtype), count=t.numel(), offset=e.offset)
+            view.view(t.shape).copy_(t.detach())
+        return True

@@ -1,0 +1,197 @@
+"""A worker process: it takes one task after another from a queue that all workers share, and sends answers."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import torch
+
+from fedkin.core import Bundle, ClientError, FedkinError
+from fedkin.engines.arena import Arena
+from fedkin.engines.loop import trainer
+from fedkin.engines.shared import Entry, Slab
+from fedkin.engines.tasks import Answer, Job, Step, Task, perform
+
+TOKEN = struct.Struct("=qq")  # in the queue: where in the slab of tasks an order is written, and how long it is
+_PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together
+
+Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
+
+
+class Order(NamedTuple):
+    """A task on its way: where what the client was sent and keeps lies, and where its answer is to go."""
+
+    number: int
+    step: Step
+    client: int
+    round: int
+    received: list[Entry]
+    state: list[Entry]
+    place: list[Entry]
+
+    def words(self) -> bytes:
+        return json.dumps(self, default=bytes.hex).encode()  # only of empty tensors: all others are in the slab
+
+    @classmethod
+    def of(cls, words: bytes) -> Order:
+        *rest, received, state, place = json.loads(words)
+        return cls(*rest, *([_entry(*e) for e in entries] for entries in (received, state, place)))
+
+
+def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None, common: bool) -> Entry:
+    return Entry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
+
+
+class Reply(NamedTuple):
+    """An answer on its way; ``reply`` is None where it lies at the order's place."""
+
+    number: int
+    failure: Failure | None
+    reply: list[Entry] | None
+    state: list[Entry]
+    seconds: float
+    spent: dict[float, int]
+
+
+class Doing:
+    """The number of the order that each worker is at: what a worker was doing when it died."""
+
+    def __init__(self, workers: int) -> None:
+        self._map = mmap.mmap(-1, 8 * workers)
+
+    def begin(self, worker: int, number: int) -> None:
+        struct.pack_into("=q", self._map, 8 * worker, number)
+
+    def now(self, worker: int) -> int:
+        return int(struct.unpack_from("=q", self._map, 8 * worker)[0])
+
+
+@dataclass(frozen=True)
+class Post:
+    """What the processes of a session share.
+
+    Attributes:
+        tasks: orders and what of their tensors belongs to one task alone.
+        common: tensors that several tasks of a map have in common.
+        arena: where answers of an expected form go.
+        reading, writing: the two ends of the queue of tokens.
+    """
+
+    tasks: Slab
+    common: Slab
+    arena: Arena
+    doing: Doing
+    reading: int
+    writing: int
+
+
+def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others: Sequence[Connection]) -> None:
+    """A worker's life: one task after another until the queue or the pipe ends, because the parent closed it or died.
+
+    Args:
+        others: ends of pipes that came along with the fork and are the parent's to close.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
+    for other in others:
+        other.close()
+    os.close(post.writing)
+    torch.set_num_threads(1)
+    out, train = _Outbox(pipe, answers), trainer(job)
+    try:
+        while (order := _next(post, pipe, out)) is not None:
+            post.doing.begin(me, order.number)
+            received, state = post.tasks.read(order.received, post.common), post.tasks.read(order.state)
+            try:
+                done = perform(job, Task(order.step, order.client, order.round, received, state), train)
+            except ClientError as e:
+                out.fail(order, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
+            except FedkinError as e:
+                out.fail(order, (type(e).__name__, str(e)))
+            else:
+                out.add(order, done, bool(order.place) and post.arena.fill(order.place, done.reply))
+    except (EOFError, OSError):
+        return
+
+
+def _next(post: Post, pipe: Connection, out: _Outbox) -> Order | None:
+    """The next order from the queue, or from the pipe where one is too large; sends what is kept back before waiting.
+
+    None when the parent wants no more.
+    """
+    waiting = select.poll()
+    waiting.register(post.reading, select.POLLIN)
+    waiting.register(pipe.fileno(), select.POLLIN)
+    while True:
+        try:
+            token = os.read(post.reading, TOKEN.size)
+            return Order.of(post.tasks.get(*TOKEN.unpack(token))) if token else None
+        except BlockingIOError:
+            out.flush()
+        for place, _ in waiting.poll():
+            if place == pipe.fileno() and (order := out.hear()) is not None:
+                return order
+
+
+class _Outbox:
+    """Answers, kept back for a moment so that the parent need not wake for each.
+
+    They are written into one half of a slab while the parent may still be reading the other.
+    """
+
+    def __init__(self, pipe: Connection, slab: Slab) -> None:
+        self._pipe, self._slab, self._half = pipe, slab, slab.size // 2
+        self._kept, self._free = list[Reply](), 0
+        self._sent, self._read, self._last = 0, 0, time.monotonic()
+
+    def add(self, order: Order, answer: Answer, placed: bool) -> None:
+        """An answer; what does not lie at its place already goes into the slab, or through the pipe."""
+        own = Bundle() if placed else answer.reply
+        need = sum(64 + t.numel() * t.element_size() for b in (own, answer.state) for t in b.values())
+        if self._kept and self._free + need > self._half:
+            self.flush()
+        while self._read < self._sent - 1:  # the half is still being read
+            self.hear()
+        start = self._half * (self._sent % 2)
+        stop = start + self._half
+        reply, free = self._slab.write(own, start + self._free, stop)
+        state, free = self._slab.write(answer.state, free, stop)
+        self._free = free - start
+        self._keep(Reply(order.number, None, None if placed else reply, state, answer.training_s, answer.spent))
+
+    def fail(self, order: Order, failure: Failure) -> None:
+        self._keep(Reply(order.number, failure, [], [], 0.0, {}))
+        self.flush()
+
+    def _keep(self, reply: Reply) -> None:
+        self._kept.append(reply)
+        if time.monotonic() - self._last > _PATIENCE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._kept:
+            self._pipe.send(self._kept)
+            self._kept, self._free = [], 0
+            self._sent += 1
+        self._last = time.monotonic()
+
+    def hear(self) -> Order | None:
+        """What the parent says: that it has read one more batch of answers, or an order that is too large otherwise.
+
+        Raises:
+            EOFError: it is gone.
+        """
+        said: Order | None = self._pipe.recv()
+        if said is None:
+            self._read += 1
+        return said
