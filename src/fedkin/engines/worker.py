@@ -129,15 +129,15 @@ def _next(post: Post, pipe: Connection, out: _Outbox) -> Order | None:
 
     None when the parent wants no more.
     """
-    waiting = select.poll()
-    waiting.register(post.reading, select.POLLIN)
-    waiting.register(pipe.fileno(), select.POLLIN)
     while True:
         try:
             token = os.read(post.reading, TOKEN.size)
             return Order.of(post.tasks.get(*TOKEN.unpack(token))) if token else None
         except BlockingIOError:
             out.flush()
+        waiting = select.poll()
+        for place in (post.reading, pipe.fileno()):
+            waiting.register(place, select.POLLIN)
         for place, _ in waiting.poll():
             if place == pipe.fileno() and (order := out.hear()) is not None:
                 return order

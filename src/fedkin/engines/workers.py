@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess
 
-from torch import Tensor
-
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
 from fedkin.engines.arena import Arena, Layout, Ring, Rows, layout_of
@@ -27,6 +25,7 @@ from fedkin.engines.shared import ALIGN, Entry, Slab, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.worker import TOKEN, Doing, Failure, Order, Post, Reply, main
 
+_AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
 _HEAD, _PER_TENSOR = 512, 512  # bytes that an order takes beside its tensors, at most; a longer one is sent by pipe
 
@@ -157,26 +156,30 @@ class WorkersSession:
         while now.todo and len(self._open) < _MOST:
             task = now.todo[0]
             own = [t for t in task.received.values() if id(t) not in now.common] + list(task.state.values())
-            if own and len(self._open) >= 2 * len(self._workers):
-                return  # a second one for each worker to go on with; more would only take memory
-            if not self._queued(task, own, now):
+            size = sum(ALIGN + t.numel() * t.element_size() for t in own)
+            if own and len(self._open) >= max(2 * len(self._workers), _AHEAD // size):
+                return  # enough for each worker to go on with; more would only take memory
+            if not self._queued(task, size, now):
                 if not self._open:
                     self._by_pipe(now)
                 return
             now.todo.popleft()
 
-    def _queued(self, task: Task, own: Sequence[Tensor], now: _Map) -> bool:
-        """Puts an order into the queue, for whichever worker is free next; False while there is no room."""
+    def _queued(self, task: Task, size: int, now: _Map) -> bool:
+        """Puts an order into the queue, for whichever worker is free next; False while there is no room.
+
+        Args:
+            size: bytes of the tensors that are this task's alone.
+        """
         places = now.rows.layout if now.rows is not None else ()
         head = _HEAD + _PER_TENSOR * (len(task.received) + len(task.state) + len(places))
-        size = head + sum(ALIGN + t.numel() * t.element_size() for t in own)
         self._number += 1
-        start = self._ring.take(self._number, size)
+        start = self._ring.take(self._number, size + head)
         if start is None:
             return False
-        order, at = self._order(task, now, start, start + size - head)
+        order, at = self._order(task, now, start, start + size)
         words = order.words()
-        if at + len(words) > start + size:  # names as long as books
+        if at + len(words) > start + size + head:  # names as long as books
             self._ring.give(self._number)
             return False
         self._post.tasks.put(at, words)
