@@ -27,7 +27,7 @@ from fedkin.data.planting import plant
 from fedkin.data.preparation import Input, Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
-from fedkin.data.sources import SOURCES, load
+from fedkin.data.sources import SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
 __all__ = [
@@ -54,6 +54,8 @@ __all__ = [
     "Shard",
     "Sharing",
     "SiteData",
+    "absolute",
+    "brings_clients",
     "deal",
     "federate",
     "is_shelf",

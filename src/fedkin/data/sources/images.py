@@ -29,9 +29,14 @@ Found = tuple[Path, str, str]
 def is_image_folder(folder: Path) -> bool:
     """Do folders one or two levels below, or three below ``train``, hold images?"""
     roots = [folder, *(f for f in _folders(folder) if f.name.lower() in _TRAIN)]
-    return any(
-        any(_images(sub)) or any(_images(deep) for deep in _folders(sub)) for root in roots for sub in _folders(root)
-    )
+    subs = [sub for root in roots for sub in _folders(root)]
+    return any(_images(sub) or any(_images(deep) for deep in _folders(sub)) for sub in subs)
+
+
+def has_client_folders(folder: Path) -> bool:
+    """Are there folders of clients above those of the classes?"""
+    roots = [f for f in _folders(folder) if f.name.lower() in _TRAIN] or [folder]
+    return any(_images(deep) for root in roots for sub in _folders(root) for deep in _folders(sub))
 
 
 def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
