@@ -76,7 +76,12 @@ class Plan:
         """As a file that ``fedkin compare`` takes."""
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
         table: dict[str, Any] = {"methods": list(self.methods or self.names), "seeds": list(self.seeds)}
-        table |= {"data": plain(self.data), "model": plain(self.model), "recipe": plain(self.recipe), "run": run}
+        table |= {
+            "data": plain(self.data.resolved()),
+            "model": plain(self.model),
+            "recipe": plain(self.recipe),
+            "run": run,
+        }
         if self.own:
             table["method"] = {name: dict(own) for name, own in self.own.items()}
         return tomli_w.dumps(table)

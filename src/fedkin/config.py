@@ -17,7 +17,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
-from fedkin.data import PARTITIONS, Federation, Partition, Sharing, deal, is_shelf
+from fedkin.data import PARTITIONS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
 from fedkin.states import Kept
@@ -42,12 +42,15 @@ class DataSettings:
     """Which data, and how they are shared out over clients."""
 
     data: str = "digits"
-    """A built-in name (digits, synthetic) or a path: a folder of idx, csv or image files, an npz or a csv file; or a
-    folder with a whole federation (Federation.save), which needs no other setting."""
+    """A built-in name (digits, synthetic) or that of a known data set (cifar10, femnist; fedkin list data shows all);
+    a path: a folder of idx, csv, parquet or image files, an npz, csv or parquet file; hf:NAME or hf:FOLDER (Hugging
+    Face); a function that gives data, package.module:function or ./file.py:function; or a folder with a whole
+    federation (Federation.save), which needs no other setting."""
     clients: int | None = None
     """Number of clients. Default: 20, or all that the data bring (partition natural)."""
-    partition: str = "dirichlet"
-    """How samples are shared out; fedkin list partitions shows all."""
+    partition: str | None = None
+    """How samples are shared out; fedkin list partitions shows all. Default: natural where you say who the clients are
+    (client_column, one file or folder per client, a function that gives clients), else dirichlet."""
     alpha: float | None = None
     """Concentration of a Dirichlet partition: small means that clients differ much."""
     classes_per_client: int | None = None
@@ -77,26 +80,54 @@ class DataSettings:
     samples_per_client: int | None = None
     """Keep at most so many samples of each client."""
     target: str | None = None
-    """csv: the column with the class."""
+    """Tables: the column with the class. Hugging Face: the column with the label."""
     client_column: str | None = None
-    """csv: the column with the client; npz: the array with it."""
+    """Tables, Hugging Face: the column with the client; npz: the array with it."""
     binary: bool = False
-    """csv: two classes, target > 0 and the rest."""
+    """Tables: two classes, target > 0 and the rest."""
+    drop: str | None = None
+    """Tables: columns to leave out, with commas between them: id,date."""
+    image_size: int | None = None
+    """Images: bring all of them to so many pixels in height and width."""
     scaling: Literal["pooled", "client"] = "pooled"
-    """csv: standardise columns by all clients' values together, which only a simulation can see, or by each client's
-    own."""
+    """Tables: standardise columns by all clients' training values together, which only a simulation can see, or by
+    each client's own."""
     data_seed: int | None = None
     """Seed of the partition. Default: the run's seed."""
 
-    def partition_object(self) -> Partition:
-        """The partition with its own settings.
+    def chosen(self) -> str | None:
+        """The partition's name, chosen by the data where none is set; None: only the data themselves can say.
+
+        Who names the clients means them, unless a setting is given that only other partitions have.
+        """
+        if self.partition is not None:
+            return self.partition
+        of_natural = {f.name for f in fields(PARTITIONS["natural"])}  # type: ignore[arg-type]
+        given = [n for n in _OF_PARTITIONS if getattr(self, n) not in (None, False) and n not in of_natural]
+        if is_shelf(self.data) or [n for n in given if n != "groups" or not self.plant]:
+            return "dirichlet"
+        named = True if self.client_column is not None else brings_clients(self.data)
+        return {True: "natural", False: "dirichlet", None: None}[named]
+
+    def resolved(self) -> DataSettings:
+        """The same with the partition's name written out, if it is known without reading the data."""
+        return dataclasses.replace(self, partition=self.chosen())
+
+    def partition_object(self) -> Partition | None:
+        """The partition with its own settings; None where only the data themselves can say which (`deal` does).
 
         Raises:
             ConfigError: unknown partition, or a setting that it does not have.
         """
-        if self.partition not in PARTITIONS:
-            raise ConfigError(f"unknown partition {self.partition!r}{nearest(self.partition, PARTITIONS)}")
-        cls = PARTITIONS[self.partition]
+        name = self.chosen()
+        if name is None:
+            return None
+        if name not in PARTITIONS:
+            raise ConfigError(f"unknown partition {name!r}{nearest(name, PARTITIONS)}")
+        return self._with_settings(name)
+
+    def _with_settings(self, partition: str) -> Partition:
+        cls = PARTITIONS[partition]
         own = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every partition is a dataclass
         chosen: dict[str, Any] = {}
         for name in _OF_PARTITIONS:
@@ -106,8 +137,7 @@ class DataSettings:
             if (there := _THERE.get(name, name)) not in own:
                 has = [n for n in _OF_PARTITIONS if _THERE.get(n, n) in own]
                 raise ConfigError(
-                    f"partition {self.partition!r} has no setting {name} (given: {value}); "
-                    f"it has {', '.join(has) or 'none'}"
+                    f"partition {partition!r} has no setting {name} (given: {value}); it has {', '.join(has) or 'none'}"
                 )
             chosen[there] = value
         return cls(**chosen)
@@ -120,6 +150,7 @@ class DataSettings:
         """
         if is_shelf(self.data):
             own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
+            own = [n for n in own if (n, self.partition) != ("partition", "dirichlet")]  # as `Settings.table` writes it
             if own:
                 raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
             return Federation.open(self.data)
@@ -138,6 +169,8 @@ class DataSettings:
             target=self.target,
             client_column=self.client_column,
             binary=self.binary,
+            drop=tuple(name.strip() for name in (self.drop or "").split(",") if name.strip()),
+            image_size=self.image_size,
             scaling=self.scaling,
             planted=self.plant,
             groups=self.groups or 4,
@@ -249,7 +282,12 @@ class Settings:
     def table(self) -> dict[str, Any]:
         """As nested tables of plain values, complete, without settings that are not set."""
         method = {"name": self.name, **plain(self.method)}
-        parts: dict[str, Any] = {"data": self.data, "model": self.model, "recipe": self.recipe, "run": self.run}
+        parts: dict[str, Any] = {
+            "data": self.data.resolved(),
+            "model": self.model,
+            "recipe": self.recipe,
+            "run": self.run,
+        }
         if self.hosts != HostSettings():
             parts["hosts"] = self.hosts
         return {"method": method, **{name: plain(part) for name, part in parts.items()}}

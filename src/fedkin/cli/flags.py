@@ -13,7 +13,7 @@ import tyro
 from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
-from fedkin.data import SOURCES
+from fedkin.data import absolute
 from fedkin.methods import get_method
 
 
@@ -105,8 +105,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
 
 def _found(data: DataSettings) -> DataSettings:
     """The same data by an absolute path, so that a run can be resumed from any place."""
-    there = data.data not in SOURCES and Path(data.data).exists()
-    return dataclasses.replace(data, data=str(Path(data.data).resolve())) if there else data
+    return dataclasses.replace(data, data=absolute(data.data))
 
 
 def _first(args: list[str], missing: str) -> str:

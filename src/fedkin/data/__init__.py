@@ -24,9 +24,10 @@ from fedkin.data.partition import (
     Partition,
 )
 from fedkin.data.planting import plant
+from fedkin.data.preparation import Input, Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
-from fedkin.data.sources import SOURCES, load
+from fedkin.data.sources import SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
 __all__ = [
@@ -44,12 +45,17 @@ __all__ = [
     "Dirichlet",
     "DirichletTotal",
     "Federation",
+    "Input",
     "Natural",
     "Partition",
     "Pool",
+    "Preparation",
+    "Rows",
     "Shard",
     "Sharing",
     "SiteData",
+    "absolute",
+    "brings_clients",
     "deal",
     "federate",
     "is_shelf",

@@ -8,7 +8,7 @@ shard = site.shard(merged, number, how)  # stays here
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +21,14 @@ from fedkin.data.checks import Scaling, check_one_client, check_scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
-from fedkin.data.partition import Natural, Partition
+from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.planting import Kind, plant
-from fedkin.data.sources import SOURCES, csv_files, load
+from fedkin.data.sources import SOURCES, csv_files, load, read
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20
+_OF_ALL = ("planted", "groups")  # settings that a federation made elsewhere takes, too
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Sharing:
     """What a run says of its data: how they are read, shared out to clients and split; see `federate` and `load`.
 
     Attributes:
-        partition: how samples are shared out.
+        partition: how samples are shared out; None: `Natural` where the data bring their clients, else `Dirichlet`.
         clients: number of clients; None: 20, or all that the data bring with the partition `Natural`.
         seed: fixes every draw.
         test, validation, split, samples_per_client: as for `federate`.
-        target, client_column, binary, scaling: as for `load`; ``client_column`` is its ``client``.
+        target, client_column, binary, drop, image_size, scaling: as for `load`; ``client_column`` is its ``client``.
         planted: true groups to plant, see `plant`.
         groups: how many of them.
     """
 
-    partition: Partition
+    partition: Partition | None
     clients: int | None = None
     seed: int = 0
     test: float = 0.2
@@ -54,6 +55,8 @@ class Sharing:
     target: str | None = None
     client_column: str | None = None
     binary: bool = False
+    drop: tuple[str, ...] = ()
+    image_size: int | None = None
     scaling: Scaling = "pooled"
     planted: Kind | None = None
     groups: int = 4
@@ -63,13 +66,32 @@ def deal(data: str | Path, how: Sharing) -> Federation:
     """Reads a data set and shares it out.
 
     Raises:
-        DataError, ConfigError: as `load`, `federate` and `plant`.
+        DataError, ConfigError: as `load`, `federate` and `plant`; a setting of the sharing for what a function has
+            shared out already.
     """
-    dataset = load(data, target=how.target, client=how.client_column, binary=how.binary, scaling=how.scaling)
-    clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(how.partition, Natural) else how.clients
+    dataset = read(
+        data,
+        target=how.target,
+        client=how.client_column,
+        binary=how.binary,
+        drop=how.drop,
+        image_size=how.image_size,
+        scaling=how.scaling,
+    )
+    if isinstance(dataset, Federation):
+        plain = Sharing(None)
+        names = [f.name for f in fields(how) if f.name not in ("seed", *_OF_ALL)]
+        own = [name for name in names if getattr(how, name) != getattr(plain, name)]
+        if own:
+            raise ConfigError(f"{data} gives a federation, which is shared out already; leave out {own[0]}")
+        return dataset if how.planted is None else plant(dataset, how.planted, how.groups)
+    partition = how.partition
+    if partition is None:
+        partition = Dirichlet() if dataset.client is None else Natural()
+    clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
     federation = federate(
         dataset,
-        how.partition,
+        partition,
         clients=clients,
         seed=how.seed,
         test=how.test,
@@ -199,9 +221,12 @@ class SiteData:
             )
         if not isinstance(how.partition, Natural):
             raise ConfigError(
-                f"partition '{how.partition.name}' needs all data in one place; a site with data of its own needs "
-                'partition = "natural" in [data], in the simulator too; or deal out one data set with --share'
+                f"partition '{(how.partition or Dirichlet()).name}' needs all data in one place; a site with "
+                'data of its own needs partition = "natural" in [data], in the simulator too; or deal out one data set '
+                "with --share"
             )
+        if how.drop:
+            raise ConfigError("drop is for a simulation; on real hosts every site leaves the columns out of its file")
         if how.planted is not None:
             raise ConfigError("plant makes up true groups, for trying out; own data are taken as they are")
         return csv_files([Path(self.data)])
@@ -212,6 +237,7 @@ class SiteData:
             target=how.target,
             client=how.client_column,
             binary=how.binary,
+            image_size=how.image_size,
             scaling=how.scaling,
             site=True,
         )

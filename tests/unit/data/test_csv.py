@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from fedkin.config import DataSettings, Settings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
+from fedkin.methods import get_method
 
 TABLE = "age,ward,colour,sick\n40,b,red,0\n50,a,blue,2\n,b,red,1\n60,a,,0\n"
 
@@ -173,3 +178,59 @@ def test_not_a_number_is_no_empty_field(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x,y\n1,0\n-nan,1\n")
     with pytest.raises(DataError, match="line 3: 'x' is -nan; give a finite number"):
         load(tmp_path / "t.csv", target="y")
+
+
+# ---- parquet ------------------------------------------------------------------------------------------------------
+def test_parquet_is_read_as_csv(table: Path, tmp_path: Path) -> None:
+    """The same columns, values, classes and clients as from the csv file; also one file per client."""
+    csv = pytest.importorskip("pyarrow.csv", reason="needs pyarrow, the extra 'parquet'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = csv.read_csv(table)
+    (tmp_path / "p").mkdir()
+    parquet.write_table(rows, tmp_path / "p" / "patients.parquet")
+    a, b = (load(p, target="sick", client="ward") for p in (table, tmp_path / "p" / "patients.parquet"))
+    assert torch.equal(a.x, b.x)
+    assert torch.equal(a.y, b.y)
+    assert (a.labels, a.client_names, a.preparation) == (b.labels, b.client_names, b.preparation)
+    parquet.write_table(rows, tmp_path / "p" / "others.parquet")
+    assert load(tmp_path / "p", target="sick").client_names == ("others", "patients")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="cannot be read as a parquet file"):
+        load(tmp_path / "bad.parquet", target="sick")
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow the message says how to install it."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r'pip install "fedkin\[parquet\]"'):
+        load(tmp_path / "a.parquet", target="y")
+
+
+# ---- who the clients are ------------------------------------------------------------------------------------------
+def test_who_names_the_clients_means_them(tmp_path: Path) -> None:
+    """A client column, or one file per client, is natural without a further flag, unless another is asked for."""
+    lines = [f"{i},{i % 3},{i % 2}" for i in range(90)]
+    (tmp_path / "t.csv").write_text("x,ward,y\n" + "\n".join(lines) + "\n")
+    one = DataSettings(data=str(tmp_path / "t.csv"), target="y")
+    assert (one.chosen(), replace(one, client_column="ward").chosen()) == ("dirichlet", "natural")
+    f = replace(one, client_column="ward").federation(0)
+    assert (len(f), f.client_names) == (3, ("0", "1", "2"))
+    assert replace(one, client_column="ward", alpha=0.5).chosen() == "dirichlet"
+    assert replace(one, client_column="ward", partition="iid").chosen() == "iid"
+    assert replace(one, client_column="ward", min_samples=5).chosen() == "natural"
+    (tmp_path / "many").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "many" / f"{name}.csv").write_text("x,y\n" + "1,0\n2,1\n" * 10)
+    many = DataSettings(data=str(tmp_path / "many"), target="y")
+    assert many.chosen() == "natural"
+    assert many.federation(0).client_names == ("a", "b")
+    assert 'partition = "natural"' in Settings("fedavg", get_method("fedavg"), data=many).toml()
+    assert DataSettings().chosen() == "dirichlet"
+
+
+def test_columns_are_dropped(table: Path) -> None:
+    """drop as a setting: names with commas between them."""
+    f = DataSettings(data=str(table), target="ward", drop="sick, colour", clients=1, partition="iid").federation(0)
+    assert f.preparation is not None
+    assert [column.name for column in f.preparation.columns] == ["age"]

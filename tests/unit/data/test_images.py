@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
 
@@ -79,3 +80,58 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ConfigError, match=r'pip install "fedkin\[images\]"'):
         load(tmp_path)
+
+
+def test_train_and_test(tmp_path: Path) -> None:
+    """Below train/, val/ and test/: test is the official test part, val is trained on; with clients too."""
+    for part, value in (("train", 51), ("val", 102), ("test", 255)):
+        save(tmp_path / "a" / part / "cat" / "1.png", value)
+        save(tmp_path / "a" / part / "dog" / "1.png", value)
+        save(tmp_path / "b" / part / "north" / "cat" / "1.png", value)
+    d = load(tmp_path / "a")
+    assert (len(d), d.labels, d.client) == (4, ("cat", "dog"), None)
+    assert d.official_test is not None
+    assert d.official_test.y.tolist() == [0, 1]
+    assert d.official_test.x.unique().tolist() == [1.0]
+    e = load(tmp_path / "b")
+    assert e.client is not None
+    assert e.test_client is not None
+    assert (e.client.tolist(), e.test_client.tolist(), e.client_names) == ([0, 0], [0], ("north",))
+    save(tmp_path / "a" / "more" / "cat" / "1.png", 0)
+    with pytest.raises(DataError, match="beside a folder of training images there is more/"):
+        load(tmp_path / "a")
+
+
+def test_clients_without_a_flag(tmp_path: Path) -> None:
+    """Folders of clients above those of the classes are the federation's clients."""
+    for client in ("a", "b"):
+        for kind, value in (("cat", 0), ("dog", 255)):
+            for i in range(8):
+                save(tmp_path / client / kind / f"{i}.png", value)
+    settings = DataSettings(data=str(tmp_path))
+    assert settings.chosen() == "natural"
+    f = settings.federation(0)
+    assert (len(f), f.client_names, f.labels) == (2, ("a", "b"), ("cat", "dog"))
+    assert f.preparation is not None
+    made = f.preparation.apply([tmp_path / "a" / "dog" / "1.png"])
+    assert (tuple(made.shape), made.unique().tolist()) == ((1, 1, 2, 3), [1.0])
+
+
+def test_resized(tmp_path: Path) -> None:
+    """image_size brings all images to one size, and the same is done to new ones."""
+    save(tmp_path / "x" / "1.png", 0)
+    save(tmp_path / "y" / "2.png", 255, size=(5, 7))
+    d = load(tmp_path, image_size=4)
+    assert d.shape == (1, 4, 4)
+    assert d.preparation is not None
+    assert d.preparation.apply([tmp_path / "y" / "2.png"]).unique().tolist() == [1.0]
+    with pytest.raises(ConfigError, match="image_size must be at least 1 pixel, got 0"):
+        load(tmp_path, image_size=0)
+
+
+def test_sixteen_bits_and_hidden_files(tmp_path: Path) -> None:
+    """Images of 16 bits keep their brightness; files that begin with a dot are not looked at."""
+    (tmp_path / "x").mkdir()
+    Image.fromarray(np.full((2, 3), 0x8000, dtype=np.uint16)).save(tmp_path / "x" / "1.png")
+    (tmp_path / "x" / "._1.png").write_bytes(b"not an image")
+    assert np.allclose(load(tmp_path).x.numpy(), 128 / 255)

@@ -59,7 +59,7 @@ def test_folder_without_data(tmp_path: Path) -> None:
 
 def test_other_files(tmp_path: Path) -> None:
     """A file of another kind is refused; a packed one with the advice to unpack it."""
-    for name, advice in (("a.npz.xz", "unpack it"), ("a.parquet", "convert it")):
+    for name, advice in (("a.npz.xz", "unpack it"), ("a.xlsx", "convert it")):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(DataError, match=advice):
             load(tmp_path / name)
@@ -76,12 +76,14 @@ def test_folder_with_one_archive(tmp_path: Path) -> None:
 
 def test_options_of_other_readers(tmp_path: Path) -> None:
     """Options that do not belong to the kind of data are refused rather than ignored."""
-    with pytest.raises(ConfigError, match="target, binary, drop and scaling are for csv tables; digits is none"):
+    with pytest.raises(ConfigError, match=r"target, binary, drop and scaling are for tables .*; digits is none"):
         load("digits", target="y")
-    with pytest.raises(ConfigError, match="client names a csv column or an npz array; digits is neither"):
+    with pytest.raises(ConfigError, match="client names a table's column or an npz array; digits is neither"):
         load("digits", client="writer")
-    with pytest.raises(ConfigError, match="only csv files can be given several at a time"):
+    with pytest.raises(ConfigError, match="only csv and parquet files can be given several at a time"):
         load(["digits", "synthetic"])
+    with pytest.raises(ConfigError, match="image_size is for folders of images; digits is none"):
+        load("digits", image_size=8)
     with pytest.raises(ConfigError, match="no data named"):
         load([])
 

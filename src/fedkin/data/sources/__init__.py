@@ -6,20 +6,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.importing import is_import_path
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
+from fedkin.data.federation import Federation
+from fedkin.data.sources.csvfile import PARQUET
 from fedkin.data.sources.digits import read_digits
 from fedkin.data.sources.files import listed, nearest
+from fedkin.data.sources.functions import read_function
 from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
-from fedkin.data.sources.images import is_image_folder, read_image_folder
+from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
 from fedkin.data.sources.tables import read_tables
 from fedkin.data.synthetic import planted_dataset
 
 __all__ = [
     "SOURCES",
+    "absolute",
+    "brings_clients",
     "csv_files",
     "load",
+    "read",
     "read_digits",
     "read_idx",
     "read_idx_folder",
@@ -31,6 +38,8 @@ __all__ = [
 SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic": planted_dataset}
 """Data that need no file, by name."""
 
+_TABLES = frozenset({".csv", *PARQUET})
+
 
 def load(
     spec: str | Path | Sequence[str | Path],
@@ -39,25 +48,60 @@ def load(
     client: str | None = None,
     binary: bool = False,
     drop: Sequence[str] = (),
+    image_size: int | None = None,
     scaling: Scaling = "pooled",
     site: bool = False,
 ) -> Dataset:
-    """Reads data by name or path.
+    """Reads data by name, path or import path.
 
     Args:
-        spec: a name from `SOURCES`; a folder of idx files, of csv files (one per client), of images, or with a single
-            npz file; an ``.npz`` file; a ``.csv`` file, or several of them (one per client).
-        target: csv: the column with the class.
-        client: csv: the column with the client; npz: the array with it.
-        binary: csv: two classes, target > 0 and the rest.
-        drop: csv: columns to leave out.
-        scaling: csv: standardise columns of numbers by the values of all clients (``pooled``) or each ``client``'s own.
+        spec: a name from `SOURCES`; a folder of idx files, of csv or parquet files (one per client), of images, or
+            with a single npz file; an ``.npz`` file; a ``.csv`` or ``.parquet`` file, or several of them (one per
+            client); ``package.module:function`` or ``./file.py:function``, which gives the data.
+        target: tables: the column with the class.
+        client: tables: the column with the client; npz: the array with it.
+        binary: tables: two classes, target > 0 and the rest.
+        drop: tables: columns to leave out.
+        image_size: folders of images: bring all to so many pixels in height and width.
+        scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each
+            ``client``'s own.
         site: npz, idx: the data are one site's, which may have few samples and not the largest labels.
 
     Raises:
         DataError: nothing there, or it cannot be used as data.
-        ConfigError: an option is missing or does not belong to this kind of data.
+        ConfigError: an option is missing or does not belong to this kind of data; a function gave a whole federation.
     """
+    found = read(
+        spec,
+        target=target,
+        client=client,
+        binary=binary,
+        drop=drop,
+        image_size=image_size,
+        scaling=scaling,
+        site=site,
+    )
+    if isinstance(found, Federation):
+        raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
+    return found
+
+
+def read(
+    spec: str | Path | Sequence[str | Path],
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    binary: bool = False,
+    drop: Sequence[str] = (),
+    image_size: int | None = None,
+    scaling: Scaling = "pooled",
+    site: bool = False,
+) -> Dataset | Federation:
+    """As `load`; a function's federation is given as it is."""
+    if isinstance(spec, str) and is_import_path(spec):
+        if any((target, client, binary, drop, image_size)):
+            raise ConfigError(f"{spec} is a function, which gives the data as it likes; it takes no settings of data")
+        return read_function(spec)
     paths = [Path(spec)] if isinstance(spec, (str, Path)) else [Path(p) for p in spec]
     if not paths:
         raise ConfigError("no data named: give a name or a path")
@@ -67,24 +111,52 @@ def load(
         title = first.resolve().stem if len(paths) == 1 else first.resolve().parent.name
         return read_tables(tables, name=title, target=target, client=client, binary=binary, drop=drop, scaling=scaling)
     if target is not None or binary or drop or scaling != "pooled":
-        raise ConfigError(f"target, binary, drop and scaling are for csv tables; {name} is none")
+        raise ConfigError(f"target, binary, drop and scaling are for tables (csv, parquet); {name} is none")
     if len(paths) > 1:
-        raise ConfigError(f"only csv files can be given several at a time, got {listed([str(p) for p in paths])}")
+        raise ConfigError(
+            f"only csv and parquet files can be given several at a time, got {listed([str(p) for p in paths])}"
+        )
     archive = _archive(first)
     if archive is not None:
         return read_npz(archive, client=client, site=site)
     if client is not None:
-        raise ConfigError(f"client names a csv column or an npz array; {name} is neither")
+        raise ConfigError(f"client names a table's column or an npz array; {name} is neither")
+    if first.is_dir() and not is_idx_folder(first) and is_image_folder(first):
+        return read_image_folder(first, side=image_size)
+    if image_size is not None:
+        raise ConfigError(f"image_size is for folders of images; {name} is none")
     if name in SOURCES:
         return SOURCES[name]()
     return _folder(first, name, site)
 
 
+def brings_clients(spec: str) -> bool | None:
+    """Whether whoever names these data names their clients by it: one file per client, folders of clients' images.
+
+    None where only reading them can say. Natural clients that a file has beside its samples (an array ``subject``)
+    are not named by its path.
+    """
+    if is_import_path(spec):
+        return None
+    path = Path(spec)
+    if not path.is_dir() or is_idx_folder(path):
+        return False
+    return len(csv_files([path])) > 1 or has_client_folders(path)
+
+
+def absolute(spec: str) -> str:
+    """The same data by an absolute path, so that a run can be resumed from any place."""
+    if is_import_path(spec):
+        file, _, attribute = spec.rpartition(":")
+        return f"{Path(file).expanduser().resolve()}:{attribute}" if file.endswith(".py") else spec
+    return str(Path(spec).resolve()) if spec not in SOURCES and Path(spec).exists() else spec
+
+
 def csv_files(paths: Sequence[Path]) -> list[Path]:
-    """The csv files meant, if csv files are meant."""
+    """The csv or parquet files meant, if such files are meant."""
     if len(paths) == 1 and paths[0].is_dir() and not is_idx_folder(paths[0]):
-        return sorted(paths[0].glob("*.csv"))
-    if not all(path.suffix.lower() == ".csv" for path in paths):
+        return sorted(p for p in paths[0].iterdir() if p.suffix.lower() in _TABLES and not p.name.startswith("."))
+    if not all(path.suffix.lower() in _TABLES for path in paths):
         return []
     for path in paths:
         if not path.is_file():
@@ -108,14 +180,13 @@ def _folder(path: Path, name: str, site: bool) -> Dataset:
     if path.is_dir():
         if is_idx_folder(path):
             return read_idx_folder(path, site=site)
-        if is_image_folder(path):
-            return read_image_folder(path)
         raise DataError(
-            f"{path}: a folder, but without idx, csv or npz files or folders of images; it holds {_inside(path)}"
+            f"{path}: a folder, but without idx, csv, parquet or npz files or folders of images; "
+            f"it holds {_inside(path)}"
         )
     if path.is_file():
         advice = "unpack it to a plain .npz first" if path.suffix in {".xz", ".zip", ".tar", ".gz"} else "convert it"
-        raise DataError(f"{path}: expected a .csv or .npz file, got '{path.suffix or path.name}'; {advice}")
+        raise DataError(f"{path}: expected a .csv, .parquet or .npz file, got '{path.suffix or path.name}'; {advice}")
     raise DataError(_nothing(path, name))
 
 

@@ -1,14 +1,18 @@
-"""A csv file as texts, with the place of every row for messages."""
+"""A csv or parquet file as texts, with the place of every row for messages."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.data.preparation import text_of
 from fedkin.data.sources.files import listed, nearest
+
+PARQUET = frozenset({".parquet", ".pq"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def read_csv(paths: Sequence[Path], name: str) -> Table:
     """
     table = Table(columns=(), rows=[], file=[], places=[], name=name)
     for number, path in enumerate(paths):
-        header, body = _read_one(path)
+        header, body = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_one(path)
         if number == 0:
             table = Table(columns=header, rows=[], file=[], places=[], name=name)
         if set(header) != set(table.columns):
@@ -56,14 +60,34 @@ def read_csv(paths: Sequence[Path], name: str) -> Table:
                 f"{path}: columns {listed(header)} differ from those of {paths[0].name}, {listed(table.columns)}; "
                 "all files need the same"
             )
+        unit = "row" if path.suffix.lower() in PARQUET else "line"
         order = [header.index(column) for column in table.columns]
         for line, row in body:
             if len(row) != len(header):
                 raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
             table.rows.append([row[i] for i in order])
             table.file.append(number)
-            table.places.append(f"{path.name}, line {line}")
+            table.places.append(f"{path.name}, {unit} {line}")
     return table
+
+
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+    """Rows are counted from 1; a value is the text that a csv file would hold."""
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError(
+            'reading parquet files needs pyarrow, which is not installed: pip install "fedkin[parquet]"'
+        ) from error
+    try:
+        found = parquet.ParquetFile(path).read()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
+        raise DataError(f"{path}: cannot be read as a parquet file ({error})") from error
+    header = tuple(str(name) for name in found.column_names)
+    if found.num_rows == 0 or len(set(header)) < len(header):
+        raise DataError(f"{path}: expected at least one row, and columns with names of their own, {listed(header)}")
+    columns = [[text_of(value) for value in column.to_pylist()] for column in found.columns]
+    return header, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)]
 
 
 def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:

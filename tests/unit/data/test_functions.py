@@ -1,0 +1,134 @@
+"""Data that a person's own function gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedkin.config import DataSettings
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.data import load
+
+FILE = """
+import numpy as np
+import torch
+import fedkin
+from torch.utils.data import TensorDataset
+
+def client(k, n=250):
+    return np.full((n, 3), k, dtype=np.float64), np.arange(n) % 2
+
+def per_client():
+    return [client(k) for k in range(3)]
+
+def two():
+    return [client(0), client(1)]
+
+def named():
+    return {"north": client(0), "south": (torch.ones(30, 3), torch.zeros(30, dtype=torch.int64))}
+
+def plain():
+    return client(0)
+
+def dataset():
+    return fedkin.load("digits")
+
+def federation():
+    return fedkin.Federation.from_arrays(per_client(), classes=2)
+
+def torch_one():
+    x, y = client(0)
+    return TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+
+def torch_two():
+    return [torch_one(), torch_one()]
+
+def pictures():
+    return [(np.full((12, 4, 4, 3), 255, dtype=np.uint8), np.arange(12) % 3)] * 2
+
+def nothing(): return None
+def empty(): return []
+def texts(): return [("a", "b")]
+def short(): return [(np.ones((3, 2)), np.ones(2, dtype=int))]
+def shapes(): return [client(0), (np.ones((20, 4)), np.arange(20) % 2)]
+def broken(): return 1 / 0
+def needs(x): return x
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "mydata.py").write_text(FILE)
+    return f"{tmp_path}/mydata.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "samples", "shape"),
+    [
+        ("per_client", 3, 750, (3,)),
+        ("two", 2, 500, (3,)),
+        ("named", 2, 280, (3,)),
+        ("plain", None, 250, (3,)),
+        ("torch_one", None, 250, (3,)),
+        ("torch_two", 2, 500, (3,)),
+        ("pictures", 2, 24, (3, 4, 4)),
+        ("dataset", None, 1797, (1, 8, 8)),
+    ],
+)
+def test_what_a_function_may_give(
+    own: str, name: str, clients: int | None, samples: int, shape: tuple[int, ...]
+) -> None:
+    """Each form is read; clients that the function gives are the federation's clients, without a further flag."""
+    d = load(f"{own}:{name}")
+    assert (len(d), d.shape) == (samples, shape)
+    assert (None if d.client_names is None else len(d.client_names)) == clients
+    f = DataSettings(data=f"{own}:{name}", clients=2 if clients is None else None).federation(0)
+    assert len(f) == (2 if clients is None else clients)
+    assert f.preparation is not None
+
+
+def test_values(own: str) -> None:
+    """Inputs keep their values and their client; bytes become 0..1."""
+    d = load(f"{own}:named")
+    assert d.client_names == ("north", "south")
+    assert d.client is not None
+    assert torch.equal(d.x[:, 0], d.client.float())
+    assert load(f"{own}:pictures").x.unique().tolist() == [1.0]
+
+
+def test_a_federation(own: str) -> None:
+    """It is taken as it is; settings that would share it out are refused."""
+    assert len(DataSettings(data=f"{own}:federation").federation(0)) == 3
+    with pytest.raises(ConfigError, match="gives a federation, which is shared out already; leave out clients"):
+        DataSettings(data=f"{own}:federation", clients=2).federation(0)
+    with pytest.raises(ConfigError, match="gives a federation"):
+        load(f"{own}:federation")
+
+
+def test_a_partition_wins(own: str) -> None:
+    """Who sets a partition, or a setting that only another one has, gets it."""
+    assert len(DataSettings(data=f"{own}:per_client", partition="iid", clients=5).federation(0)) == 5
+    assert len(DataSettings(data=f"{own}:per_client", alpha=10.0, clients=4).federation(0)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", r"expected a fedkin Dataset or Federation, a list .*; got an object of type NoneType"),
+        ("empty", "got none at all"),
+        ("texts", "client 0: inputs must be numbers|expected"),
+        ("short", "client 0: 3 inputs but 2 labels"),
+        ("shapes", r"client 1: inputs of float64 and shape \[4\], the first has float64 and \[3\]"),
+        ("broken", "reading the data failed: ZeroDivisionError"),
+        ("needs", "reading the data failed: TypeError"),
+        ("dataste", "no attribute 'dataste'; did you mean 'dataset'"),
+    ],
+)
+def test_faults(own: str, name: str, message: str) -> None:
+    """A message says what came back and what was expected."""
+    with pytest.raises(DataError, match=message):
+        load(f"{own}:{name}")
+    with pytest.raises(ConfigError, match="takes no settings of data"):
+        load(f"{own}:plain", target="y")
