@@ -9,6 +9,7 @@ from fedkin.data.card import Card, Column
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
+from fedkin.data.inspection import Finding, Inspection, inspect, look
 from fedkin.data.merging import merge
 from fedkin.data.partition import (
     DAPFL,
@@ -44,6 +45,8 @@ __all__ = [
     "Dirichlet",
     "DirichletTotal",
     "Federation",
+    "Finding",
+    "Inspection",
     "Natural",
     "Partition",
     "Pool",
@@ -52,8 +55,10 @@ __all__ = [
     "SiteData",
     "deal",
     "federate",
+    "inspect",
     "is_shelf",
     "load",
+    "look",
     "merge",
     "plant",
     "planted_dataset",

@@ -65,7 +65,16 @@ def deal(data: str | Path, how: Sharing) -> Federation:
     Raises:
         DataError, ConfigError: as `load`, `federate` and `plant`.
     """
-    dataset = load(data, target=how.target, client=how.client_column, binary=how.binary, scaling=how.scaling)
+    return share_out(read(data, how), how)
+
+
+def read(data: str | Path, how: Sharing) -> Dataset:
+    """The samples, before they are shared out; see `deal`."""
+    return load(data, target=how.target, client=how.client_column, binary=how.binary, scaling=how.scaling)
+
+
+def share_out(dataset: Dataset, how: Sharing) -> Federation:
+    """Samples that were read, shared out; see `deal`."""
     clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(how.partition, Natural) else how.clients
     federation = federate(
         dataset,
