@@ -5,7 +5,7 @@ print([f.what for f in found.of("warning")])
 
 ``finding``     Finding and Inspection: what is said
 ``raw``         files as they lie there: tables, archives, images, even where they cannot be read
-``columns``     columns of tables; ``roles`` target and client column; ``pictures`` image files
+``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
 ``shares``      clients and classes; ``duplicates`` samples that come more than once
 ``look``        all of it, in order
 """

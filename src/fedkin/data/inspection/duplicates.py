@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from fedkin.data.checks import Indices
 from fedkin.data.federation import Federation
-from fedkin.data.inspection.fields import Mask
+from fedkin.data.inspection.fields import Fields, Mask
 from fedkin.data.inspection.finding import EXAMPLES, Finding, Severity, are, percent
 from fedkin.data.shard import PARTS
 
@@ -20,7 +21,8 @@ MOST_VALUES = 2_000_000_000
 """Numbers looked at; of a larger federation only the first clients."""
 FEW = 0.001  # up to this share of the samples, copies are a note: large collections have some
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal rows need not be copies
-_TRAIN, _TEST = 0, 2
+_TEST = PARTS.index("test")
+_COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client", "train-test-leak")
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,25 @@ def _conflicts(rows: Rows, few: bool) -> list[Finding]:
             rows=rows.places(mask),
         )
     ]
+
+
+def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, ...]:
+    """Findings on copies with the lines of the files where they stand, which say more than numbers of samples."""
+    if fields.label is None or not fields.inputs:
+        return findings
+    codes = np.stack([f.codes for f in fields.inputs], axis=1)
+    group = np.unique(hash_rows(torch.from_numpy(codes.astype(np.float32))), return_inverse=True)[1]
+    order = np.argsort(group, kind="stable")
+    pairs = np.stack([order[:-1], order[1:]], axis=1)[np.diff(group[order]) == 0]  # neighbours in a group of equal rows
+    apart = {"label-conflict": fields.label, "duplicates-between-clients": fields.client}
+    found = []
+    for f in findings:
+        chosen = pairs
+        if f.code in apart and (ids := apart[f.code]) is not None:
+            chosen = pairs[ids[pairs[:, 0]] != ids[pairs[:, 1]]]
+        lines = tuple(f"{fields.places[a]} = {fields.places[b]}" for a, b in chosen[:EXAMPLES].tolist())
+        found.append(replace(f, rows=lines) if f.code in _COPIES and lines else f)
+    return tuple(found)
 
 
 def _places_apart(rows: Rows, mask: Mask) -> tuple[str, ...]:

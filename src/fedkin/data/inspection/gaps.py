@@ -25,6 +25,7 @@ def zeros(fields: Fields) -> list[Finding]:
             found.append((f, share))
     if not found:
         return []
+    found.sort(key=lambda pair: -pair[1])
     zero = np.flatnonzero(found[0][0].numbers == 0)
     return [
         Finding(

@@ -13,10 +13,10 @@ from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.inspection import columns
-from fedkin.data.inspection.columns import Field, Fields
-from fedkin.data.inspection.duplicates import duplicates, read_rows
+from fedkin.data.inspection.duplicates import duplicates, read_rows, with_lines
+from fedkin.data.inspection.fields import Field, Fields
 from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered, percent
-from fedkin.data.inspection.raw import WORDS, Raw, kind_of, look_at, refused
+from fedkin.data.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.data.inspection.shares import classes_of, clients_of, naturals_of
 from fedkin.data.partition import Natural
 from fedkin.data.shard import PARTS
@@ -53,7 +53,7 @@ def look(
     seen = Inspection(str(data), WORDS[raw.kind], seen=raw.seen, columns=raw.columns)
     tell("reading")
     try:
-        if kind_of(data) == "federation":
+        if raw.kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
         # copies are found whatever the scale, if it is the same for all clients
         dataset = read(data, replace(how, scaling="pooled"))
@@ -118,6 +118,8 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     natural = " (clients as they come with the data)" if isinstance(how.partition, Natural) else ""
     told = f"{how.partition.name}{natural}, {are(len(federation), 'client')}{kept}"
     seen = _shared(replace(seen, sharing=told), federation, found, tell)
+    if raw.fields is not None:
+        seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
     return replace(seen, advice=_advice(seen, dataset, how))
 
 
@@ -133,7 +135,7 @@ def _shared(seen: Inspection, federation: Federation, before: list[Finding], tel
     counts: Indices = parts["train"] + parts["validation"] + parts["test"]
     sizes = {part: parts[part].sum(axis=1).tolist() for part in PARTS}
     clients = tuple(
-        ClientSummary(names[k], *(int(sizes[part][k]) for part in PARTS), counts=tuple(counts[k].tolist()))
+        ClientSummary(names[k], sizes["train"][k], sizes["validation"][k], sizes["test"][k], tuple(counts[k].tolist()))
         for k in range(len(federation))
     )
     tell("looking for copies")
@@ -201,8 +203,8 @@ def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> tuple[str, ...]
             "alpha makes them differ more."
         )
     total = np.array(seen.class_samples)
-    most = float(total.max() / max(1, total.sum()))
+    most = int(total.max()) / max(1, int(total.sum()))
     guess = f"always saying {seen.classes[int(total.argmax())]} is right in {percent(most)}"
-    if most > 1.5 / max(1, np.count_nonzero(total)):
+    if most > 1.5 / max(1, int((total > 0).sum())):
         return share, f"Classes are uneven ({guess}): read macro-F1 and the worst tenth of clients beside accuracy."
     return share, f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline."

@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 
 from fedkin.core.errors import DataError
-from fedkin.data.inspection import columns, pictures, roles
-from fedkin.data.inspection.columns import Field, Fields
+from fedkin.data.checks import Indices
+from fedkin.data.inspection import columns, gaps, pictures, roles
+from fedkin.data.inspection.fields import Field, Fields
 from fedkin.data.inspection.finding import EXAMPLES, ColumnSummary, Finding, are
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, csv_files
@@ -113,8 +114,8 @@ def _table(paths: list[Path], path: Path, target: str | None, client: str | None
     wrong += [
         *columns.constant(fields),
         *columns.constant_at_client(fields),
-        *columns.missing(fields),
-        *columns.zeros(fields),
+        *gaps.missing(fields),
+        *gaps.zeros(fields),
         *columns.odd_numbers(fields),
         *columns.texts(fields),
         *columns.ids(fields),
@@ -140,7 +141,7 @@ def _class_names(table: Table, target: str | None, label: Array | None, binary: 
     return tuple(names[k] for k in sorted(names))
 
 
-def _clients(table: Table, client: str | None, paths: list[Path]) -> tuple[columns.Indices | None, tuple[str, ...]]:
+def _clients(table: Table, client: str | None, paths: list[Path]) -> tuple[Indices | None, tuple[str, ...]]:
     if client is not None and client in table.columns:
         names, ids = np.unique(table.column(client, "client"), return_inverse=True)
         return ids.astype(np.int64), tuple(str(n) for n in names)

@@ -7,7 +7,7 @@ import numpy as np
 from fedkin.core.errors import nearest
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
-from fedkin.data.inspection.columns import Field
+from fedkin.data.inspection.fields import Field
 from fedkin.data.inspection.finding import EXAMPLES, Finding, are, first
 from fedkin.data.sources.csvfile import Table
 
@@ -112,7 +112,8 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
                 )
             ]
         return (values > 0).astype(np.int64), []
-    broken = np.flatnonzero(~np.isfinite(values) | (values != np.floor(values))) if not len(field.odd) else []
+    fractions = ~np.isfinite(values) | (values != np.floor(values))
+    broken = np.flatnonzero(fractions & (len(field.odd) == 0))
     many = field.distinct > CONTINUOUS and field.distinct * _ROWS_PER_CLASS > len(values)
     refused = len(broken) > 0 or field.distinct > MAX_CLASSES
     if not (refused or many):
@@ -127,7 +128,7 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
         + (f", at most {MAX_CLASSES}" if field.distinct > MAX_CLASSES else ""),
         "cut it into a few classes, or ask whether it is above 0 with --binary; or name another column with --target",
         columns=(name,),
-        rows=tuple(table.places[i] for i in broken[:EXAMPLES]),
+        rows=tuple(table.places[i] for i in broken[:EXAMPLES].tolist()),
     )
     return field.codes, [finding]
 

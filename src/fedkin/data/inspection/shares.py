@@ -27,7 +27,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 f"{are(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
                 "so few samples are learnt by heart in one round, and a figure from a handful of test samples says "
                 "nothing",
-                "leave such clients out with --min-samples (partitions natural and dirichlet), or ask for fewer clients",
+                "leave such clients out with --min-samples (partitions natural, dirichlet), or ask for fewer clients",
                 clients=tuple(c.name for c in small[:100]),
             )
         )
@@ -166,8 +166,8 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
             Finding(
                 "clients-ignored",
                 "note",
-                f"the data bring {are(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), which the "
-                f"partition {partition.name} does not use",
+                f"the data bring {are(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), which "
+                f"the partition {partition.name} does not use",
                 "it deals all samples anew to made-up clients",
                 "--partition natural keeps the clients as they are",
             )
