@@ -135,12 +135,12 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
     y = {
         "field": "client", "type": "nominal", "sort": {"field": "row"}, "title": None, "axis": {"labelLimit": 220},
     }  # fmt: skip
-    step = max(9, min(18, 620 // len(names)))
+    step, height = max(9, min(32, 620 // len(names))), 16 if len(_rows(found)) > 12 else 24
     heat = {
         "data": {"values": cells},
         "mark": {"type": "rect", "tooltip": True},
         "width": {"step": step},
-        "height": {"step": 16},
+        "height": {"step": height},
         "encoding": {
             "y": y,
             "x": {
@@ -157,13 +157,18 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
         "data": {"values": sizes},
         "mark": {"type": "bar", "color": charts.PALETTE[0], "tooltip": True},
         "width": 110,
-        "height": {"step": 16},
+        "height": {"step": height},
         "encoding": {
             "y": {**y, "axis": None},
             "x": {"field": "samples", "type": "quantitative", "title": "samples", "axis": {"tickCount": 3}},
         },
     }
-    return {"hconcat": [heat, bars], "spacing": 12, "resolve": {"scale": {"y": "shared"}}}
+    return {
+        "hconcat": [heat, bars],
+        "spacing": 12,
+        "padding": {"left": 16, "right": 8, "top": 5, "bottom": 5},
+        "resolve": {"scale": {"y": "shared"}},
+    }
 
 
 def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
@@ -221,7 +226,7 @@ def _figure(found: Found) -> str:
     if not found["clients"]:
         return ""
     grouped = len(found["clients"]) > MOST_CLIENTS
-    caption = "A row per client, a column per class; dark is a large share of its samples. " + (
+    caption = "A row per client, a column per class, coloured by the class's share of the client's samples. " + (
         f"{len(found['clients']):,} clients are put together in groups of like labels. " if grouped else ""
     )
     said = f'role="img" aria-label="{html.escape(caption)}"'

@@ -102,10 +102,8 @@ def texts(fields: Fields) -> list[Finding]:
     """Dates, and texts that cannot become inputs."""
     found = []
     for f in fields.inputs:
-        if f.kind != "text" or f.texts is None or _unique(f):
-            continue
-        date = sum(bool(_DATE.match(f.texts[i])) for i in f.odd.tolist()) > 0.9 * len(f.odd)
-        if not date and f.distinct <= MAX_CATEGORIES:
+        date = _dated(f)
+        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
             continue
         found.append(
             Finding(
@@ -128,7 +126,7 @@ def ids(fields: Fields) -> list[Finding]:
     """Columns that number or name the rows."""
     found = []
     for f in fields.inputs:
-        if not (_unique(f) and (f.kind == "text" or _numbering(f))):
+        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
             continue
         refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
         found.append(
@@ -215,6 +213,13 @@ def _tells(f: Field, label: Indices, classes: int) -> bool:
         return False
     order = np.lexsort((label, f.numbers))
     return int((np.diff(label[order]) != 0).sum()) == classes - 1
+
+
+def _dated(f: Field) -> bool:
+    """Are nearly all fields dates?"""
+    if f.kind != "text" or f.texts is None:
+        return False
+    return sum(bool(_DATE.match(f.texts[i])) for i in f.odd.tolist()) > 0.9 * len(f.odd)
 
 
 def _unique(f: Field) -> bool:

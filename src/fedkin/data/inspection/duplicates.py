@@ -22,7 +22,7 @@ MOST_VALUES = 2_000_000_000
 FEW = 0.001  # up to this share of the samples, copies are a note: large collections have some
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal rows need not be copies
 _TEST = PARTS.index("test")
-_COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client", "train-test-leak")
+_COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
         Finding(
             "unbalanced-classes",
             "warning",
-            f"{names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
-            f"{names[small]} only {total[small]:,}",
+            f"class {names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
+            f"class {names[small]} only {total[small]:,}",
             "accuracy hardly notices a class that is never predicted",
             "read macro-F1 beside accuracy",
         )
