@@ -188,3 +188,20 @@ def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     assert list(accuracy) == ["Average", "OwnHead", "Neighbours"]
     assert all(0.3 < v <= 1 for v in accuracy.values())
     assert len(set(accuracy.values())) == 3
+
+
+def test_inspect_runs_as_it_stands(tmp_path: Path) -> None:
+    """The python of the page prints what stands below it, and its table names every finding there is."""
+    text = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in text
+    package = ROOT / "src" / "fedkin" / "data" / "inspection"
+    source = "\n".join(p.read_text(encoding="utf-8") for p in package.glob("*.py"))
+    codes = set(re.findall(r'(?:Finding|_error|refused)\(\s*"([a-z-]+)"', source))
+    codes |= set(re.findall(r'"([a-z]+-column)" if date', source)) | {"too-many-texts"}
+    told = set(re.findall(r"`([a-z-]+)`", text.split("## What is looked for")[1]))
+    assert codes == told

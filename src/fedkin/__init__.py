@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Natural,
         Shard,
         federate,
+        inspect,
         load,
     )
     from fedkin.methods import get_method
@@ -73,6 +74,7 @@ __all__ = [
     "data",
     "federate",
     "get_method",
+    "inspect",
     "load",
     "methods",
     "models",
@@ -117,6 +119,7 @@ _FROM = {
         "Natural",
         "Shard",
         "federate",
+        "inspect",
         "load",
     ),
     "fedkin.methods": ("get_method",),

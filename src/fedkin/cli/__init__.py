@@ -1,4 +1,4 @@
-"""The front door: ``fedkin run | compare | resume | list | demo``, and ``keys | link | status`` for real hosts."""
+"""The front door: ``fedkin inspect | run | compare | ...`` on one machine, ``keys | link | status`` for real hosts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
-_OWN_HELP = ("compare", "keys", "link", "node", "status", "submit")  # commands that explain themselves
+_OWN_HELP = ("compare", "inspect", "keys", "link", "node", "status", "submit")  # commands that explain themselves
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
   fedkin demo                    seven methods on real data in under a minute
+  fedkin inspect PATH [flags]    what was understood of data, and what looks wrong, before anything is trained
   fedkin run METHOD [flags]      train a federation by one method
   fedkin run FILE.toml [flags]   the same from a config file; flags win
   fedkin compare M1 M2 ... [flags] | FILE.toml
@@ -71,13 +72,14 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, hosts, inspect, nodes  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
         "compare": commands.compare_command,
         "resume": commands.resume_command,
         "list": commands.list_command,
+        "inspect": inspect.inspect_command,
         "demo": commands.demo_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,

@@ -9,6 +9,7 @@ from fedkin.data.card import Card, Column
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
+from fedkin.data.inspection import Finding, Inspection, inspect, look
 from fedkin.data.merging import merge
 from fedkin.data.partition import (
     DAPFL,
@@ -45,7 +46,9 @@ __all__ = [
     "Dirichlet",
     "DirichletTotal",
     "Federation",
+    "Finding",
     "Input",
+    "Inspection",
     "Natural",
     "Partition",
     "Pool",
@@ -58,8 +61,10 @@ __all__ = [
     "brings_clients",
     "deal",
     "federate",
+    "inspect",
     "is_shelf",
     "load",
+    "look",
     "merge",
     "plant",
     "planted_dataset",

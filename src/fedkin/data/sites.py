@@ -69,7 +69,12 @@ def deal(data: str | Path, how: Sharing) -> Federation:
         DataError, ConfigError: as `load`, `federate` and `plant`; a setting of the sharing for what a function has
             shared out already.
     """
-    dataset = read(
+    return share_out(fetched(data, how), how)
+
+
+def fetched(data: str | Path, how: Sharing) -> Dataset | Federation:
+    """What is read, before it is shared out; a function may give a whole federation. See `deal`."""
+    return read(
         data,
         target=how.target,
         client=how.client_column,
@@ -78,19 +83,23 @@ def deal(data: str | Path, how: Sharing) -> Federation:
         image_size=how.image_size,
         scaling=how.scaling,
     )
-    if isinstance(dataset, Federation):
+
+
+def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
+    """What was read, shared out; see `deal`."""
+    if isinstance(found, Federation):
         plain = Sharing(None)
         names = [f.name for f in fields(how) if f.name not in ("seed", *_OF_ALL)]
         own = [name for name in names if getattr(how, name) != getattr(plain, name)]
         if own:
-            raise ConfigError(f"{data} gives a federation, which is shared out already; leave out {own[0]}")
-        return dataset if how.planted is None else plant(dataset, how.planted, how.groups)
+            raise ConfigError(f"{found.name} gives a federation, which is shared out already; leave out {own[0]}")
+        return found if how.planted is None else plant(found, how.planted, how.groups)
     partition = how.partition
     if partition is None:
-        partition = Dirichlet() if dataset.client is None else Natural()
+        partition = Dirichlet() if found.client is None else Natural()
     clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
     federation = federate(
-        dataset,
+        found,
         partition,
         clients=clients,
         seed=how.seed,

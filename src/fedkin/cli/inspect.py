@@ -1,0 +1,109 @@
+"""``fedkin inspect``: what was understood of data before anything is trained, and what looks wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from fedkin.cli import screen
+from fedkin.config import DataSettings, read_toml, settings_from
+from fedkin.data import Finding, Inspection, look
+from fedkin.report import inspection as report
+
+OK, FAULTY = 0, 2
+_COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What is shown and written."""
+
+    seed: int = 0
+    """The seed of the run that this is about: it fixes who gets which samples."""
+    out: Path | None = None
+    """Folder for inspect.html, labels.svg and inspect.json. Default: nothing is written."""
+    json: bool = False
+    """All of it as JSON on standard output, nothing else there."""
+    strict: bool = False
+    """Warnings count as errors: exit code 2."""
+
+
+@dataclass(frozen=True)
+class _Flags:
+    data: DataSettings = field(default_factory=DataSettings)
+    show: Looking = field(default_factory=Looking)
+
+
+def inspect_command(args: list[str]) -> int:
+    """``fedkin inspect [PATH|FILE.toml] [flags]``."""
+    again = "fedkin inspect " + shlex.join(args)
+    asked = inspect_flags(args)
+    how = asked.data.sharing(asked.show.seed)
+    with screen.err.status("looking at the files") as status:
+        found = look(asked.data.data, how, on_step=lambda text: status.update(text))
+    table = found.to_json()
+    page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
+    if asked.show.json:
+        screen.write(json.dumps({"usable": found.usable(strict=asked.show.strict), **table}, ensure_ascii=False))
+    else:
+        _show(found)
+        if page is not None:
+            screen.say(f"\n{page}")
+    return OK if found.usable(strict=asked.show.strict) else FAULTY
+
+
+def inspect_flags(args: list[str]) -> _Flags:
+    """The settings of ``fedkin inspect``; a first word without dashes is the data, or the config file of a run."""
+    base, rest = _Flags(), list(args)
+    if rest and not rest[0].startswith("-"):
+        first = rest.pop(0)
+        if first.endswith(".toml"):
+            settings = settings_from(read_toml(first), first)
+            base = _Flags(settings.data, Looking(seed=settings.run.seed))
+        else:
+            base = _Flags(DataSettings(data=first))
+    return tyro.cli(
+        _Flags,
+        args=rest,
+        default=base,
+        prog="fedkin inspect",
+        description="What was understood of data before anything is trained, and what looks wrong. The data may also "
+        "stand first, without --data; so may the config file of a run. Exit codes: 0 nothing worse than warnings, 2 "
+        "the data cannot be trained on (with --strict: or there are warnings).",
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+    )
+
+
+def _show(found: Inspection) -> None:
+    """All of it on the screen: what was understood, then what looks wrong, then advice."""
+    table = found.to_json()
+    for name, value in report.facts(table):
+        screen.out.print(Text.assemble((f"{name:<12}", "dim"), value))
+    broken = not found.usable()
+    if found.seen and (found.columns or broken):
+        screen.out.print(Text("\n" + "\n".join(found.seen[:12]), style="dim"), overflow="ellipsis", no_wrap=True)
+    if found.columns:
+        screen.table(report.columns_grid(table))
+    if found.clients:
+        screen.table(report.clients_grid(table))
+    for finding in found.findings:
+        _finding(finding)
+    screen.out.print(Text(f"\n{report.headline(table)}", style="bold"))
+    for line in found.advice:
+        screen.out.print(Text(line))
+
+
+def _finding(f: Finding) -> None:
+    screen.out.print()
+    screen.out.print(Text.assemble((f.severity, _COLOURS[f.severity]), f": {f.what}"))
+    lines = Table.grid(padding=(0, 1))
+    for name, text in (("why", f.why), ("do", f.todo), ("see", "; ".join(f.rows))):
+        if text:
+            lines.add_row(Text(f"  {name:<3}", style="dim"), Text(text, style="" if name == "do" else "dim"))
+    screen.out.print(lines)

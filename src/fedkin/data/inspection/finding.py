@@ -1,0 +1,134 @@
+"""What an inspection says: findings, and what was understood of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+EXAMPLES = 5  # places that a finding names
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about the data that looks wrong.
+
+    Attributes:
+        code: what kind of thing, in words joined by dashes, such as ``constant-column``; it stays the same.
+        severity: ``error``: cannot be trained on; ``warning``: results will mislead or suffer; ``note``: worth knowing.
+        what: what was seen, with its figures.
+        why: why it matters.
+        todo: what to do about it.
+        columns: the columns concerned.
+        clients: names of the clients concerned, perhaps only the first.
+        rows: where the first cases are: lines of files, names of files, samples of clients.
+    """
+
+    code: str
+    severity: Severity
+    what: str
+    why: str
+    todo: str
+    columns: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """One column of a table.
+
+    Attributes:
+        name: as in the header.
+        role: what it is used for: ``input``, ``target`` or ``client``.
+        kind: ``number``, ``text``, ``mixed`` (mostly numbers, some texts) or ``empty``.
+        distinct: number of different values.
+        missing: share of the rows without a value.
+        values: the range of numbers, or the first texts.
+    """
+
+    name: str
+    role: str
+    kind: str
+    distinct: int
+    missing: float
+    values: str
+
+
+@dataclass(frozen=True)
+class ClientSummary:
+    """One client: its samples in each part, and of each class (all parts together)."""
+
+    name: str
+    train: int
+    validation: int
+    test: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was understood of the data, and what looks wrong. Parts that could not be read are empty.
+
+    Attributes:
+        data: name or path of the data.
+        kind: what kind of source, in words.
+        seen: first lines of a file, names of files or arrays: what is there, even where it cannot be read.
+        samples: number of samples; None when the data cannot be read.
+        inputs: shape and type of one input, in words.
+        classes: names of the classes.
+        class_samples: samples of each class, as many as ``classes``.
+        sharing: how samples were shared out to clients, in words.
+        clients: the clients.
+        columns: the columns of a table.
+        findings: what looks wrong, errors first.
+        advice: what to set, in sentences.
+    """
+
+    data: str
+    kind: str
+    seen: tuple[str, ...] = ()
+    samples: int | None = None
+    inputs: str = ""
+    classes: tuple[str, ...] = ()
+    class_samples: tuple[int, ...] = ()
+    sharing: str = ""
+    clients: tuple[ClientSummary, ...] = ()
+    columns: tuple[ColumnSummary, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    advice: tuple[str, ...] = field(default=())
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of one severity."""
+        return tuple(f for f in self.findings if f.severity == severity)
+
+    def usable(self, *, strict: bool = False) -> bool:
+        """Is there no error; with ``strict``, no warning either?"""
+        return not self.of("error") and not (strict and self.of("warning"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON text."""
+        return asdict(self)
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then notes; otherwise as they came."""
+    return tuple(sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def first(names: Sequence[str], limit: int = EXAMPLES) -> str:
+    """The first names, the rest counted."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def percent(share: float) -> str:
+    """A share as "12 %"; what is not nothing is not shown as nothing."""
+    return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"
+
+
+def are(count: int, what: str) -> str:
+    """ "1 row", "2 rows"."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,214 @@
+"""The inspection itself: look at the files, read them, share them out, and say what was found at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.core.errors import FedkinError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
+from fedkin.data.federation import Federation
+from fedkin.data.inspection import columns
+from fedkin.data.inspection.duplicates import duplicates, read_rows, with_lines
+from fedkin.data.inspection.fields import Field, Fields
+from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered, percent
+from fedkin.data.inspection.raw import WORDS, Raw, look_at, refused
+from fedkin.data.inspection.shares import classes_of, clients_of, naturals_of
+from fedkin.data.partition import Dirichlet, Natural
+from fedkin.data.shard import PARTS
+from fedkin.data.sites import Sharing, fetched, share_out
+
+Step = Callable[[str], None]
+_MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
+
+
+def look(
+    data: str | Path | Dataset | Federation, how: Sharing, *, own_clients: bool = False, on_step: Step | None = None
+) -> Inspection:
+    """What is understood of the data, and what looks wrong; bad data are findings, not exceptions.
+
+    Args:
+        data: a name or path as for `load`, or what was read already.
+        how: how they are read and shared out.
+        own_clients: share out by the clients that the data bring, if they do, whatever ``how`` says.
+        on_step: called with what is being done now.
+    """
+    tell = on_step or (lambda text: None)
+    if isinstance(data, Federation):
+        return _shared(Inspection(data.name, "a federation"), data, [], tell)
+    if isinstance(data, Dataset):
+        return _read(Inspection(data.name, "a data set"), data, Raw("unknown"), how, own_clients, tell)
+    tell("looking at the files")
+    raw = look_at(
+        data,
+        target=how.target,
+        client=how.client_column,
+        binary=how.binary,
+        on_file=lambda done, of: tell(f"looking at images, {done:,} of {of:,}"),
+    )
+    seen = Inspection(str(data), WORDS[raw.kind], seen=raw.seen, columns=raw.columns)
+    tell("reading")
+    try:
+        if raw.kind == "federation":
+            return _shared(seen, Federation.open(data), [], tell)
+        # copies are found whatever the scale, if it is the same for all clients
+        found = fetched(data, replace(how, scaling="pooled"))
+    except FedkinError as error:
+        return _failed(
+            seen, raw, [] if any(f.severity == "error" for f in raw.findings) else [refused("refused", error)]
+        )
+    if isinstance(found, Federation):
+        return _shared(seen, found, list(raw.findings), tell)
+    return _read(seen, found, raw, how, own_clients, tell)
+
+
+def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
+    """What can be said of a table that the reader refuses."""
+    found = ordered([*raw.findings, *more])
+    fields = raw.fields
+    if fields is None or fields.label is None:
+        samples = len(fields.places) if fields is not None else None
+        return replace(seen, samples=samples, findings=found)
+    client = fields.client if fields.client is not None else np.zeros(len(fields.label), dtype=np.int64)
+    names = fields.client_names or ("all rows",)
+    counts = np.zeros((len(names), len(raw.class_names)), dtype=np.int64)
+    np.add.at(counts, (client, fields.label), 1)
+    return replace(
+        seen,
+        samples=len(fields.label),
+        classes=raw.class_names,
+        class_samples=tuple(counts.sum(axis=0).tolist()),
+        sharing="not shared out, since the data cannot be read",
+        clients=tuple(
+            ClientSummary(n, int(c.sum()), 0, 0, tuple(c.tolist())) for n, c in zip(names, counts, strict=True)
+        ),
+        findings=found,
+    )
+
+
+def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+    """Goes on with what was read."""
+    partition = how.partition
+    if partition is None or (own_clients and dataset.client is not None):
+        partition = Dirichlet() if dataset.client is None else Natural()
+        how = replace(how, partition=partition)
+    test = dataset.official_test
+    seen = replace(
+        seen,
+        samples=len(dataset) + (0 if test is None else len(test)),
+        inputs=_inputs(dataset),
+        classes=dataset.labels or tuple(map(str, range(dataset.classes))),
+    )
+    found = [*raw.findings, *naturals_of(dataset, partition)]
+    if raw.kind != "table":
+        tell("looking at the inputs")
+        found += _of_numbers(dataset)
+    tell("sharing out")
+    try:
+        federation = share_out(dataset, how)
+    except FedkinError as error:
+        counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
+        return replace(seen, class_samples=counts, findings=ordered([*found, refused("cannot-be-shared-out", error)]))
+    kept = (
+        ""
+        if test is None
+        else f"; the official test part ({len(test):,} samples) is "
+        + ("kept apart" if how.split == "official" else "shared out with the rest")
+    )
+    natural = " (clients as they come with the data)" if isinstance(partition, Natural) else ""
+    told = f"{partition.name}{natural}, {are(len(federation), 'client')}{kept}"
+    seen = _shared(replace(seen, sharing=told), federation, found, tell)
+    if raw.fields is not None:
+        seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
+    return replace(seen, advice=_advice(seen, dataset, how))
+
+
+def _shared(seen: Inspection, federation: Federation, before: list[Finding], tell: Step) -> Inspection:
+    """Goes on with what was shared out."""
+    tell("counting labels")
+    classes = federation.labels or tuple(map(str, range(federation.classes)))
+    names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
+    parts = {part: np.zeros((len(federation), federation.classes), dtype=np.int64) for part in PARTS}
+    for k, shard in enumerate(federation.clients):
+        for part in PARTS:
+            parts[part][k] = getattr(shard, part).counts(federation.classes).numpy()
+    counts: Indices = parts["train"] + parts["validation"] + parts["test"]
+    sizes = {part: parts[part].sum(axis=1).tolist() for part in PARTS}
+    clients = tuple(
+        ClientSummary(names[k], sizes["train"][k], sizes["validation"][k], sizes["test"][k], tuple(counts[k].tolist()))
+        for k in range(len(federation))
+    )
+    tell("looking for copies")
+    found = [
+        *before,
+        *classes_of(counts, parts["train"].sum(axis=0), parts["test"].sum(axis=0), classes, names),
+        *clients_of(clients, federation.classes),
+        *duplicates(read_rows(federation, names)),
+    ]
+    return replace(
+        seen,
+        samples=int(counts.sum()) if seen.samples is None else seen.samples,
+        inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, float32",
+        sharing=seen.sharing or f"{federation.name}, {are(len(clients), 'client')}",
+        classes=classes,
+        class_samples=tuple(counts.sum(axis=0).tolist()),
+        clients=clients,
+        findings=ordered(found),
+    )
+
+
+def _inputs(dataset: Dataset) -> str:
+    shape = " x ".join(map(str, dataset.shape))
+    what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
+    return f"{what}, float32, {float(dataset.x.min()):.3g} to {float(dataset.x.max()):.3g}"
+
+
+def _of_numbers(dataset: Dataset) -> list[Finding]:
+    """Findings on the columns of inputs that are plain rows of numbers; pixels have no meaning one by one."""
+    if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
+        return [
+            Finding(
+                "constant-inputs",
+                "error",
+                f"all {len(dataset):,} inputs are the same",
+                "there is nothing to learn from",
+                "look whether the right array or folder was named",
+            )
+        ]
+    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
+        return []
+    x = dataset.x.numpy().astype(np.float64)
+    nothing = np.zeros(len(x), dtype=np.bool_)
+    fields = Fields(
+        tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])),
+        dataset.y.numpy(),
+    )
+    return [
+        *columns.constant(fields),
+        *columns.ids(fields),
+        *columns.leaks(fields),
+        *columns.scales(fields, standardised=False),
+    ]
+
+
+def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> tuple[str, ...]:
+    """Which partition, and which figure to read."""
+    if isinstance(how.partition, Natural):
+        share = f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
+    elif dataset.client is not None:
+        share = "The data bring clients of their own: --partition natural keeps them."
+    else:
+        share = (
+            "The data name no clients: --partition dirichlet --alpha 0.5 makes clients whose classes differ, a smaller "
+            "alpha makes them differ more."
+        )
+    total = np.array(seen.class_samples)
+    most = int(total.max()) / max(1, int(total.sum()))
+    guess = f"always saying {seen.classes[int(total.argmax())]} is right in {percent(most)}"
+    if most > 1.5 / max(1, int((total > 0).sum())):
+        return share, f"Classes are uneven ({guess}): read macro-F1 and the worst tenth of clients beside accuracy."
+    return share, f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline."

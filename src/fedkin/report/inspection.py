@@ -1,0 +1,306 @@
+"""What an inspection of data found, as tables for the console and as a page with pictures."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.report import charts, tables
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import DASH, Grid
+
+Found = Mapping[str, Any]
+"""What ``Inspection.to_json`` gives."""
+MOST_CLIENTS = 40
+"""Rows of a histogram; more clients are put into so many groups of like labels."""
+MOST_CLASSES = 40
+"""Columns of a histogram; more classes are put together with their neighbours."""
+_LISTED = 1000  # clients in the page's table
+_BARS = " ▁▂▃▄▅▆▇█"
+
+CSS = """
+:root { color-scheme: light dark; --ink: #1d1d1f; --paper: #ffffff; --soft: #5f6368; --line: #dadce0;
+        --error: #b3261e; --warning: #8a5000; --note: #005a8c; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaed; --paper: #17181a; --soft: #a5a9ae; --line: #3c4043;
+          --error: #ff8a80; --warning: #ffb95c; --note: #7cc4f0; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.3; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+.soft, figcaption, footer { color: var(--soft); font-size: .9rem; }
+.wide { overflow-x: auto; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dt { color: var(--soft); } dd { margin: 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: bottom; }
+.number { text-align: right; padding-left: .8rem; }
+article { border-left: 4px solid var(--kind); padding: .1rem 0 .1rem 1rem; margin: 1.2rem 0; }
+article h3 { font-size: 1rem; margin: 0; } article p { margin: .2rem 0; }
+.error { --kind: var(--error); } .warning { --kind: var(--warning); } .note { --kind: var(--note); }
+.kind { color: var(--kind); }
+figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
+.dark { display: none; }
+@media (prefers-color-scheme: dark) { .dark { display: block; } .light { display: none; } }
+pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6rem; font-size: .85rem; }
+summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
+"""
+
+
+def headline(found: Found) -> str:
+    """One sentence: how many findings of each kind."""
+    counts = {kind: sum(f["severity"] == kind for f in found["findings"]) for kind in ("error", "warning", "note")}
+    said = [f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items() if n]
+    name = Path(found["data"]).name or found["data"]
+    if not said:
+        return f"{name}: nothing looks wrong"
+    return f"{name}: {', '.join(said)}" + ("; it cannot be trained on as it is" if counts["error"] else "")
+
+
+def facts(found: Found) -> list[tuple[str, str]]:
+    """What was understood, as names and values."""
+    samples, classes = found["samples"], list(found["classes"])
+    named = ", ".join(
+        f"{name} ({n:,})" for name, n in zip(classes[:12], [*found["class_samples"], *[0] * 12], strict=False)
+    )
+    rows = [
+        ("data", found["data"]),
+        ("what it is", found["kind"]),
+        ("samples", "" if samples is None else f"{samples:,}"),
+        ("inputs", found["inputs"]),
+        (f"{len(classes)} classes", named + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")),
+        ("clients", found["sharing"]),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def columns_grid(found: Found) -> Grid:
+    """The columns of a table."""
+    cells = tuple(
+        (
+            c["name"],
+            c["role"],
+            c["kind"],
+            c["values"][:60],
+            f"{c['distinct']:,}",
+            DASH if not c["missing"] else f"{max(0.1, 100 * c['missing']):.1f}",
+        )
+        for c in found["columns"]
+    )
+    return Grid("Columns", ("column", "used as", "kind", "values", "different", "missing %"), cells, words=4)
+
+
+def clients_grid(found: Found) -> Grid:
+    """A line per client, or per group of like clients: its labels as a row of bars, its sizes."""
+    rows = _rows(found)
+    binned, names = _classes(found)
+    where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
+    cells = tuple(
+        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes)) for name, members, sizes in rows
+    )
+    grouped = len(found["clients"]) > MOST_CLIENTS
+    note = "a bar per class: its share of the samples, the largest at full height; · is none"
+    note += f"; {len(found['clients']):,} clients in groups of like labels" if grouped else ""
+    return Grid("Labels by client", ("client", where, "train", "validation", "test"), cells, note=note, words=2)
+
+
+def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
+    """Labels by client as a map: a row per client or group, a column per class; and the rows' sizes beside."""
+    binned, names = _classes(found)
+    cells, sizes = [], []
+    for row, (client, members, parts) in enumerate(_rows(found)):
+        counts = binned[members].sum(axis=0)
+        total = max(1, int(counts.sum()))
+        label = _short(client)
+        cells += [
+            {
+                "row": row,
+                "client": label,
+                "place": c,
+                "class": names[c],
+                "samples": int(n),
+                "share": round(n / total, 4),
+            }
+            for c, n in enumerate(counts.tolist())
+        ]
+        sizes.append({"row": row, "client": label, "samples": sum(parts)})
+    shades = ["#24282d", "#0072B2", "#d8efff"] if dark else ["#f1f4f7", "#56B4E9", "#003a5d"]
+    y = {
+        "field": "client", "type": "nominal", "sort": {"field": "row"}, "title": None, "axis": {"labelLimit": 220},
+    }  # fmt: skip
+    step, height = max(9, min(32, 620 // len(names))), 16 if len(_rows(found)) > 12 else 24
+    heat = {
+        "data": {"values": cells},
+        "mark": {"type": "rect", "tooltip": True},
+        "width": {"step": step},
+        "height": {"step": height},
+        "encoding": {
+            "y": y,
+            "x": {
+                "field": "class", "type": "nominal", "sort": {"field": "place"}, "title": "class",
+                "axis": {"labelAngle": 0 if max(map(len, names)) * 7 <= step else -60, "labelLimit": 90},
+            },
+            "color": {
+                "field": "share", "type": "quantitative", "scale": {"range": shades, "domainMin": 0},
+                "legend": {"title": "share of the client's samples", "format": ".0%", "orient": "top"},
+            },
+        },
+    }  # fmt: skip
+    bars = {
+        "data": {"values": sizes},
+        "mark": {"type": "bar", "color": charts.PALETTE[0], "tooltip": True},
+        "width": 110,
+        "height": {"step": height},
+        "encoding": {
+            "y": {**y, "axis": None},
+            "x": {"field": "samples", "type": "quantitative", "title": "samples", "axis": {"tickCount": 3}},
+        },
+    }
+    return {
+        "hconcat": [heat, bars],
+        "spacing": 12,
+        "padding": {"left": 16, "right": 8, "top": 5, "bottom": 5},
+        "resolve": {"scale": {"y": "shared"}},
+    }
+
+
+def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
+    """Writes ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder.
+
+    Args:
+        folder: where to write; made if it is missing, files of a former inspection are replaced.
+        found: what ``Inspection.to_json`` gives.
+        command: how to do it again; left out if None.
+
+    Returns:
+        the path of the page.
+    """
+    folder = Path(folder)
+    write_atomic(folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    if found["clients"]:
+        write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
+    path = folder / "inspect.html"
+    write_atomic(path, _page(found, command).encode("utf-8"))
+    return path
+
+
+def _page(found: Found, command: str | None) -> str:
+    title = html.escape(headline(found))
+    terms = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts(found))
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title>\n<style>{CSS}</style>\n</head>\n<body>\n<h1>{title}</h1>",
+        f"<dl>{terms}</dl>",
+        "".join(f"<p>{html.escape(line)}</p>" for line in found["advice"]),
+        "<h2>What looks wrong</h2>" if found["findings"] else "",
+        *(_article(f) for f in found["findings"]),
+        _figure(found),
+        f"<h2>Columns</h2>\n<div class='wide'>{tables.to_html(columns_grid(found))}</div>" if found["columns"] else "",
+        _client_table(found),
+        f"<h2>What lies there</h2>\n<pre>{html.escape(chr(10).join(found['seen']))}</pre>" if found["seen"] else "",
+        f"<h2>Look again</h2>\n<pre>{html.escape(command)}</pre>" if command else "",
+        "<footer>fedkin</footer>\n</body>\n</html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _article(f: Mapping[str, Any]) -> str:
+    where = [f"{name}: {', '.join(f[name][:12])}" for name in ("columns", "clients") if f[name]]
+    where += [f"for example {'; '.join(f['rows'])}"] if f["rows"] else []
+    return (
+        f'<article class="{f["severity"]}"><h3><span class="kind">{f["severity"]}</span> {html.escape(f["what"])}</h3>'
+        f"<p>{html.escape(_sentence(f['why']))}</p><p><b>What to do:</b> {html.escape(f['todo'])}</p>"
+        f'<p class="soft">{html.escape(" · ".join([f["code"], *where]))}</p></article>'
+    )
+
+
+def _figure(found: Found) -> str:
+    if not found["clients"]:
+        return ""
+    grouped = len(found["clients"]) > MOST_CLIENTS
+    caption = "A row per client, a column per class, coloured by the class's share of the client's samples. " + (
+        f"{len(found['clients']):,} clients are put together in groups of like labels. " if grouped else ""
+    )
+    said = f'role="img" aria-label="{html.escape(caption)}"'
+    drawn = "".join(
+        f'<div class="{name} wide" {said}>{_svg(found, dark=name == "dark")}</div>' for name in ("light", "dark")
+    )
+    return f"<h2>Labels by client</h2>\n<figure>{drawn}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _svg(found: Found, *, dark: bool) -> str:
+    """The map as an element to stand inside HTML, with names of its own for what it refers to inside."""
+    text = charts.svg(labels_chart(found, dark=dark), dark=dark)
+    text = text[text.index("<svg") :]
+    return text.replace('id="', 'id="dark-').replace("url(#", "url(#dark-") if dark else text
+
+
+def _client_table(found: Found) -> str:
+    clients = found["clients"]
+    if not clients:
+        return ""
+    cells = tuple(
+        (c["name"], *(f"{c[part]:,}" for part in ("train", "validation", "test")), str(np.count_nonzero(c["counts"])))
+        for c in clients[:_LISTED]
+    )
+    more = len(clients) - _LISTED
+    note = f"{more:,} more are in inspect.json" if more > 0 else ""
+    grid = Grid("", ("client", "train", "validation", "test", "classes"), cells, note=note)
+    return (
+        f"<details><summary>The {len(clients):,} clients and their samples</summary>"
+        f"<div class='wide'>{tables.to_html(grid)}</div></details>"
+    )
+
+
+def _classes(found: Found) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
+    counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
+    names = [str(n) for n in found["classes"]]
+    if len(names) <= MOST_CLASSES:
+        return counts, names
+    ends = np.linspace(0, len(names), MOST_CLASSES + 1).astype(int)
+    spans = list(pairwise(ends.tolist()))
+    binned = np.stack([counts[:, a:b].sum(axis=1) for a, b in spans], axis=1)
+    return binned, [names[a] if b - a == 1 else f"{names[a]}–{names[b - 1]}" for a, b in spans]
+
+
+def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int, int]]]:
+    """Name, numbers of the clients and samples in each part: of every client, or of groups with like labels."""
+    clients: Sequence[Mapping[str, Any]] = found["clients"]
+    sizes = np.array([[c[part] for part in ("train", "validation", "test")] for c in clients]).reshape(-1, 3)
+    if len(clients) <= MOST_CLIENTS:
+        members = [np.array([k]) for k in range(len(clients))]
+        names = [str(c["name"]) for c in clients]
+    else:
+        counts = np.array([c["counts"] for c in clients], dtype=np.int64)
+        share = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+        order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
+        members = np.array_split(order, MOST_CLIENTS)
+        names = []
+        for group in members:
+            most = found["classes"][int(share[group].mean(axis=0).argmax())]
+            names.append(f"{len(group):,} with most of {most}")
+        names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
+    parts = [sizes[group].sum(axis=0).tolist() for group in members]
+    return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
+
+
+def _bars(counts: npt.NDArray[np.int64]) -> str:
+    top = max(1, int(counts.max(initial=0)))
+    return "".join("·" if n == 0 else _BARS[max(1, round(8 * n / top))] for n in counts.tolist())
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 32 else f"{name[:31]}…"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,104 @@
+"""``fedkin inspect``: what it prints, writes and answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+
+HEALTHY = "inspect digits --partition iid --clients 5"
+ROWS = "\n".join(f"{i * 37 % 101},{i % 5},{i % 7 * 13 % 7},{i % 2}" for i in range(100))
+
+
+def damaged(name: str = "a.csv") -> None:
+    """A table with a constant column."""
+    rows = [f"{row},7" for row in ROWS.splitlines()]
+    Path(name).write_text("\n".join(["a,b,c,y,unit", *rows, ""]))
+
+
+def test_healthy_data(fedkin: Command, tmp_path: Path) -> None:
+    """Exit code 0, what was understood, and no file is written."""
+    done = fedkin(HEALTHY)
+    assert (done.code, done.err) == (0, "")
+    for part in ("built-in data", "1,797", "1 x 8 x 8", "client 4", "nothing looks wrong"):
+        assert part in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("flags", "code"), [("", 0), (" --strict", 2), (" --target x", 2)])
+def test_what_looks_wrong_decides_the_exit_code(flags: str, code: int, fedkin: Command) -> None:
+    """0 with warnings, 2 with an error, or with --strict for warnings too."""
+    damaged()
+    done = fedkin("inspect a.csv --target y --partition iid --clients 2" + flags)
+    assert (done.code, done.err) == (code, "")
+    assert "warning: 1 column with the same value in every row: unit" in done.out
+    assert ("error: there is no column 'x'" in done.out) == ("--target x" in flags)
+
+
+def test_a_page_with_pictures(fedkin: Command) -> None:
+    done = fedkin(HEALTHY + " --out seen")
+    assert done.code == 0
+    assert done.out.rstrip().endswith("seen/inspect.html")
+    text = Path("seen/inspect.html").read_text(encoding="utf-8")
+    assert "fedkin " + HEALTHY in text
+    assert fedkin(HEALTHY + " --out seen").code == 0  # a second look replaces the first
+
+
+def test_json_is_all_there_is(fedkin: Command) -> None:
+    damaged()
+    done = fedkin("inspect --data a.csv --target y --partition iid --clients 2 --json --strict")
+    found = json.loads(done.out)
+    assert (done.code, found["usable"]) == (2, False)
+    assert "constant-column" in [f["code"] for f in found["findings"]]
+    assert [c["name"] for c in found["columns"]] == ["y", "a", "b", "c", "unit"]
+    assert len(found["clients"]) == 2
+
+
+def test_the_data_of_a_run(fedkin: Command, small: str) -> None:
+    """The config of a run folder names data, partition and seed: the clients are those of the run."""
+    assert fedkin(f"run local {small} --seed 3 --out a --quiet").code == 0
+    of_file = json.loads(fedkin("inspect a/config.toml --json").out)
+    of_flags = json.loads(fedkin("inspect digits --clients 4 --samples-per-client 24 --seed 3 --json").out)
+    other = json.loads(fedkin("inspect digits --clients 4 --samples-per-client 24 --seed 4 --json").out)
+    assert of_file["clients"] == of_flags["clients"] != other["clients"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("inspect --data nowhere.csv", "no data called 'nowhere.csv'"),
+        ("inspect --data a.txt", "expected a"),
+        ("inspect digits --clients 2000", "2000 clients cannot share the 1797 samples"),
+        ("inspect digits --binary", "target, binary, drop and scaling are for tables"),
+    ],
+)
+def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Command) -> None:
+    Path("a.txt").write_text("hello")
+    done = fedkin(command)
+    assert (done.code, done.err) == (2, "")
+    assert said in done.out
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("inspect digits --partition dirichle", "did you mean 'dirichlet'?"),
+        ("inspect digits --partition iid --alpha 1", "has no setting alpha"),
+        ("inspect digits --rounds 3", "--rounds"),
+        ("inspect run.toml", "no config file run.toml"),
+    ],
+)
+def test_bad_settings_are_errors(command: str, said: str, fedkin: Command) -> None:
+    done = fedkin(command)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_help(fedkin: Command) -> None:
+    done = fedkin("inspect --help")
+    assert done.code == 0
+    for flag in ("--data", "--target", "--partition", "--out", "--strict", "--json"):
+        assert flag in done.out

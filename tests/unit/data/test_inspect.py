@@ -1,0 +1,443 @@
+"""What `inspect` says: nothing of healthy data, and the name of each fault of damaged ones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from fedkin.core.samples import Data
+from fedkin.data import IID, Dataset, Dirichlet, Federation, Inspection, Natural, Shard, inspect
+from fedkin.data.inspection import duplicates
+from fedkin.data.inspection.duplicates import hash_rows
+
+Row = dict[str, Any]
+HOSPITALS = ("north", "south", "west", "east")
+
+
+def table(n: int = 240) -> list[Row]:
+    """Patients of four hospitals: three columns of numbers, one of texts, two classes that no column gives away."""
+    rng = np.random.default_rng(0)
+    ill = rng.integers(0, 2, n)
+    return [
+        {
+            "age": round(float(rng.normal(55 + 5 * ill[i], 10)), 1),
+            "pressure": round(float(rng.normal(130, 15)), 1),
+            "weight": round(float(rng.normal(75, 12)), 2),
+            "smoker": str(rng.choice(["yes", "no", "former"])),
+            "hospital": HOSPITALS[i % 4],
+            "ill": int(ill[i]),
+        }
+        for i in range(n)
+    ]
+
+
+def write(path: Path, rows: Sequence[Row]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def look_at(path: Path, **flags: Any) -> Inspection:
+    return inspect(path, **{"target": "ill", "client": "hospital", **flags})
+
+
+def one(found: Inspection, code: str) -> fedkin.data.Finding:
+    """The only finding of that kind."""
+    (finding,) = [f for f in found.findings if f.code == code]
+    return finding
+
+
+# ---- healthy data ---------------------------------------------------------------------------------------------------
+def test_nothing_is_said_of_a_healthy_table(tmp_path: Path) -> None:
+    """What was understood is all there: columns with their kinds, classes, clients with their sizes."""
+    found = look_at(write(tmp_path / "a.csv", table()))
+    assert found.findings == ()
+    assert found.usable(strict=True)
+    assert (found.samples, found.classes, sum(found.class_samples)) == (240, ("0", "1"), 240)
+    assert {c.name: (c.role, c.kind) for c in found.columns} == {
+        "ill": ("target", "number"),
+        "hospital": ("client", "text"),
+        "age": ("input", "number"),
+        "pressure": ("input", "number"),
+        "weight": ("input", "number"),
+        "smoker": ("input", "text"),
+    }
+    assert sorted(c.name for c in found.clients) == sorted(HOSPITALS)
+    assert all((c.train, c.validation, c.test) == (42, 6, 12) and sum(c.counts) == 60 for c in found.clients)
+    assert found.seen[0] == "age,pressure,weight,smoker,hospital,ill"
+    assert len(found.advice) == 2
+    assert "--partition natural" in found.advice[0]
+
+
+def test_nothing_is_said_of_healthy_images(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    images(tmp_path, Image)
+    found = inspect(tmp_path, IID(), clients=2)
+    assert found.findings == ()
+    assert found.seen == ("cat/: 30 images", "dog/: 30 images")
+    assert found.inputs.startswith("images of 1 x 4 x 6")
+
+
+def test_built_in_data_are_healthy() -> None:
+    found = inspect("digits", IID(), clients=20)
+    assert found.findings == ()
+    assert (found.kind, found.samples, len(found.clients)) == ("built-in data", 1797, 20)
+
+
+# ---- damaged tables -------------------------------------------------------------------------------------------------
+Damage = Callable[[list[Row]], list[Row]]
+
+
+def column(name: str, value: Callable[[int, Row], Any]) -> Damage:
+    """Puts a value into a column of every row."""
+    return lambda rows: [{**row, name: value(i, row)} for i, row in enumerate(rows)]
+
+
+def north_alone(rows: list[Row]) -> list[Row]:
+    """Three rows of the hospital north are left."""
+    return [r for r in rows if r["hospital"] != "north"] + [r for r in rows if r["hospital"] == "north"][:3]
+
+
+def moved(rows: list[Row]) -> list[Row]:
+    """Ten patients of the north are also in the files of the south."""
+    return rows + [{**r, "hospital": "south"} for r in rows if r["hospital"] == "north"][:10]
+
+
+def doubted(rows: list[Row]) -> list[Row]:
+    """Six patients of the north stand there twice, ill and healthy."""
+    return rows + [{**r, "ill": 1 - r["ill"]} for r in rows if r["hospital"] == "north"][:6]
+
+
+def copied(rows: list[Row]) -> list[Row]:
+    """Every patient of the east stands there three times."""
+    east = [r for r in rows if r["hospital"] == "east"]
+    return rows + east + east
+
+
+TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
+    # name: (damage, code, severity, flags)
+    "constant column": (column("unit", lambda i, r: "mmHg"), "constant-column", "warning", {}),
+    "one hospital never measured it": (
+        column("weight", lambda i, r: 0 if r["hospital"] == "west" else r["weight"]),
+        "constant-at-client",
+        "warning",
+        {},
+    ),
+    "missing values": (
+        column("weight", lambda i, r: "" if i % 3 == 0 else r["weight"]),
+        "missing-values",
+        "warning",
+        {},
+    ),
+    "a few missing values": (
+        column("weight", lambda i, r: "?" if i % 30 == 0 else r["weight"]),
+        "missing-values",
+        "note",
+        {},
+    ),
+    "missing at one client": (
+        column("weight", lambda i, r: "" if r["hospital"] == "west" else r["weight"]),
+        "missing-at-client",
+        "warning",
+        {},
+    ),
+    "empty column": (column("note", lambda i, r: "NA"), "empty-column", "error", {}),
+    "zeros for unknown": (column("pressure", lambda i, r: 0 if i % 9 == 0 else r["pressure"]), "zeros", "note", {}),
+    "client too small": (north_alone, "client-left-out", "warning", {}),
+    "small client kept": (north_alone, "small-client", "warning", {"partition": Natural(min_samples=1)}),
+    "one class at a client": (
+        column("ill", lambda i, r: 1 if r["hospital"] == "east" else r["ill"]),
+        "one-class-client",
+        "warning",
+        {},
+    ),
+    "leaking copies": (copied, "train-test-leak", "warning", {}),
+    "copies in a client": (copied, "duplicates-in-client", "warning", {}),
+    "copies between clients": (moved, "duplicates-between-clients", "warning", {}),
+    "two labels": (doubted, "label-conflict", "warning", {}),
+    "the target again": (
+        column("outcome", lambda i, r: "died" if r["ill"] else "lives"),
+        "target-leak",
+        "warning",
+        {},
+    ),
+    "a score that gives the class away": (
+        column("score", lambda i, r: 50 * r["ill"] + i / 10),
+        "target-leak",
+        "warning",
+        {},
+    ),
+    "a numbering": (column("patient", lambda i, r: 1000 + i), "id-column", "warning", {}),
+    "names of the rows": (column("patient", lambda i, r: f"P{i}"), "id-column", "error", {}),
+    "infinite": (column("weight", lambda i, r: "inf" if i == 7 else r["weight"]), "non-finite", "error", {}),
+    "text in numbers": (
+        column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]),
+        "text-in-numbers",
+        "error",
+        {},
+    ),
+    "dates": (
+        column("seen", lambda i, r: f"20{i % 20 + 10}-0{i % 9 + 1}-{i % 19 + 10}"),
+        "date-column",
+        "error",
+        {},
+    ),
+    "free text": (column("remark", lambda i, r: f"remark {i // 2}"), "too-many-texts", "error", {}),
+    "another unit": (column("cells", lambda i, r: (i * 7919 % 240) * 1e9 + 0.5), "scale", "note", {}),
+    "a client per row": (column("hospital", lambda i, r: f"h{i // 2}"), "many-clients", "warning", {}),
+    "no client": (column("hospital", lambda i, r: "" if i < 20 else r["hospital"]), "missing-client", "warning", {}),
+    "no class": (column("ill", lambda i, r: "" if i == 3 else r["ill"]), "missing-target", "error", {}),
+    "a measurement as class": (column("ill", lambda i, r: i % 7 + 0.5), "continuous-target", "error", {}),
+    "whole measurements as class": (column("ill", lambda i, r: i % 100), "continuous-target", "warning", {}),
+    "rare class": (column("ill", lambda i, r: int(i % 20 == 0)), "unbalanced-classes", "warning", {}),
+    "one class only": (column("ill", lambda i, r: 1), "one-class", "error", {}),
+    "wrong target": (lambda rows: rows, "unknown-target", "error", {"target": "il"}),
+    "no target": (lambda rows: rows, "no-target", "error", {"target": None}),
+    "wrong client column": (lambda rows: rows, "unknown-client-column", "error", {"client": "hopsital"}),
+    "binary of texts": (
+        column("ill", lambda i, r: "yes" if r["ill"] else "no"),
+        "target-texts",
+        "error",
+        {"binary": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_fault_of_a_damaged_table_is_named(name: str, tmp_path: Path) -> None:
+    """Each is found with its severity, and says why it matters and what to do; errors are what a run refuses too."""
+    damage, code, severity, flags = TABLES[name]
+    path = write(tmp_path / "a.csv", damage(table()))
+    found = look_at(path, **flags)
+    finding = one(found, code)
+    assert finding.severity == severity
+    assert finding.what
+    assert finding.why
+    assert finding.todo
+    assert found.usable() == (not found.of("error"))
+    if severity == "error" and code != "one-class":
+        asked = {"target": "ill", "client": "hospital", "binary": False, **flags}
+        with pytest.raises(fedkin.FedkinError):
+            fedkin.load(path, **asked)
+
+
+def test_findings_say_where(tmp_path: Path) -> None:
+    """Columns, clients and lines of the file; near misses of names."""
+    rows = column("weight", lambda i, r: "inf" if i == 7 else r["weight"])(table())
+    found = look_at(write(tmp_path / "a.csv", rows))
+    finding = one(found, "non-finite")
+    assert (finding.columns, finding.rows) == (("weight",), ("a.csv, line 9",))
+    assert found.samples == 240  # what can be seen is shown, although a run would stop
+    assert [c.name for c in found.clients] == sorted(HOSPITALS)
+    assert sum(found.class_samples) == 240
+
+    rows = doubted(table())
+    finding = one(look_at(write(tmp_path / "b.csv", rows)), "label-conflict")
+    assert finding.clients == ("north",)
+    assert "b.csv, line 2 = b.csv, line 242" in finding.rows
+
+    finding = one(look_at(write(tmp_path / "c.csv", table()), target="il"), "unknown-target")
+    assert "did you mean 'ill'?" in finding.what
+
+
+def test_copies_are_counted_exactly(tmp_path: Path) -> None:
+    """Ten inputs that two hospitals have; every one of 6 inputs with two labels."""
+    finding = one(look_at(write(tmp_path / "a.csv", moved(table()))), "duplicates-between-clients")
+    assert finding.what.startswith("10 inputs that more than one client has; 20 samples of 2 clients")
+    finding = one(look_at(write(tmp_path / "b.csv", doubted(table()))), "label-conflict")
+    assert finding.what.startswith("6 inputs with two labels or more, 12 samples")
+
+
+def test_coarse_columns_are_not_called_copies(tmp_path: Path) -> None:
+    """Where inputs can take few values, equal rows are natural: notes only."""
+    rng = np.random.default_rng(1)
+    rows = [
+        {"a": int(rng.integers(3)), "b": int(rng.integers(3)), "hospital": HOSPITALS[i % 4], "ill": int(i // 4 % 2)}
+        for i in range(240)
+    ]
+    found = look_at(write(tmp_path / "a.csv", rows))
+    assert one(found, "few-inputs").severity == "note"
+    assert found.of("warning") == ()
+
+
+def test_a_broken_file_is_a_finding_with_its_first_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,ill\n1,2,0\n1,2\n")
+    found = look_at(path, client=None)
+    assert one(found, "unreadable-table").what.endswith("line 3: 2 fields, the header has 3")
+    assert found.seen == ("a,b,ill", "1,2,0", "1,2")
+    path.write_bytes(b"a,ill\n\xff\xfe,0\n1,1\n")
+    assert one(look_at(path, client=None), "unreadable-table").severity == "error"
+    assert not inspect(tmp_path / "nothing.csv").usable()
+
+
+# ---- images ---------------------------------------------------------------------------------------------------------
+def images(folder: Path, Image: Any) -> None:
+    """Two classes of 30 grey images of 6 x 4 pixels."""
+    rng = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for i in range(30):
+            Image.fromarray(rng.integers(0, 256, (4, 6)).astype(np.uint8)).save(folder / label / f"{i}.png")
+
+
+IMAGES = ["mixed-image-sizes", "mixed-image-modes", "unreadable-image", "files-ignored", "label-conflict"]
+
+
+@pytest.mark.parametrize("code", IMAGES)
+def test_the_fault_of_damaged_images_is_named(code: str, tmp_path: Path) -> None:
+    """Mixed sizes, mixed modes, a file cut short, files of a kind that is not read, one image in two classes."""
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    images(tmp_path, Image)
+    odd = tmp_path / "dog" / "3.png"
+    if code == "mixed-image-sizes":
+        Image.new("L", (5, 4)).save(odd)
+    elif code == "mixed-image-modes":
+        Image.new("RGBA", (6, 4), (1, 2, 3, 4)).save(odd)
+    elif code == "unreadable-image":
+        odd.write_bytes(odd.read_bytes()[:50])
+    elif code == "files-ignored":
+        odd = odd.rename(odd.with_suffix(".webp"))
+    else:
+        odd.write_bytes((tmp_path / "cat" / "8.png").read_bytes())
+    found = inspect(tmp_path, IID(), clients=2)
+    finding = one(found, code)
+    assert finding.severity == ("error" if code in ("mixed-image-sizes", "unreadable-image") else "warning")
+    if code != "label-conflict":
+        assert any("dog/3." in row for row in finding.rows)
+    if finding.severity == "error":
+        with pytest.raises(fedkin.FedkinError):
+            fedkin.load(tmp_path)
+
+
+# ---- arrays and federations -----------------------------------------------------------------------------------------
+def arrays(**changed: Any) -> dict[str, Any]:
+    """Rows of six numbers in three classes of four clients."""
+    rng = np.random.default_rng(0)
+    plain = {"x": rng.standard_normal((240, 6)), "y": np.arange(240) % 3, "client": np.arange(240) // 60}
+    return {**plain, **changed}
+
+
+def test_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays())
+    found = inspect(path)
+    assert found.findings == ()
+    assert found.seen[0] == "x: float64, shape 240 x 6"
+
+    x = arrays()["x"]
+    x[17, 2] = np.nan
+    np.savez(path, **arrays(x=x))
+    finding = one(inspect(path), "non-finite")
+    assert (finding.severity, finding.rows) == ("error", ("x[17]",))
+
+    x = arrays()["x"]
+    x[:, 1], x[:, 3], x[:, 4] = 5.0, x[:, 3] * 1e8, arrays()["y"]
+    np.savez(path, **arrays(x=x))
+    found = inspect(path)
+    assert one(found, "constant-column").columns == ("input 1",)
+    assert one(found, "scale").severity == "warning"
+    assert one(found, "target-leak").columns == ("input 4",)
+
+    np.savez(path, **arrays(y=np.arange(240) % 3 * 2))
+    assert one(inspect(path), "empty-class").what == "2 classes without any sample: 1, 3"
+
+    np.savez(path, **arrays(x=np.zeros((240, 6))))
+    assert one(inspect(path), "constant-inputs").severity == "error"
+
+    np.savez(path, a=np.zeros(3))
+    assert "it holds a" in one(inspect(path), "refused").what
+    path.write_bytes(b"PK\3\4")
+    assert one(inspect(path), "unreadable-archive").severity == "error"
+
+
+def test_a_class_that_is_only_tested() -> None:
+    """All training samples are of classes 0 and 1, the test parts have class 2 as well."""
+    rng = np.random.default_rng(0)
+
+    def data(n: int, classes: int) -> Data:
+        return Data(torch.from_numpy(rng.standard_normal((n, 4)).astype(np.float32)), torch.arange(n) % classes)
+
+    shards = tuple(Shard(data(40, 2), data(10, 2), data(12, 3)) for _ in range(3))
+    found = inspect(Federation(shards, classes=3, name="toy"))
+    finding = one(found, "class-not-trained")
+    assert (finding.severity, finding.what) == ("warning", "nobody has training samples of 2 (12 test samples)")
+
+
+def test_clients_of_the_data_are_kept_unless_a_partition_is_named(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(240, client=torch.arange(240) // 60, client_names=("a", "b", "c", "d"))
+    assert [c.name for c in inspect(dataset).clients] == ["a", "b", "c", "d"]
+    found = inspect(dataset, Dirichlet(alpha=100.0), clients=5)
+    assert len(found.clients) == 5
+    assert one(found, "clients-ignored").severity == "note"
+
+
+def test_what_cannot_be_shared_out_is_a_finding(make_dataset: Callable[..., Dataset]) -> None:
+    found = inspect(make_dataset(60), IID(), clients=61)
+    assert one(found, "cannot-be-shared-out").severity == "error"
+    assert (found.samples, found.class_samples) == (60, (20, 20, 20))
+
+
+def test_a_saved_federation_is_inspected_where_it_lies(tmp_path: Path, make_dataset: Callable[..., Dataset]) -> None:
+    dataset = replace(make_dataset(240), y=torch.arange(240) // 7 % 3)
+    fedkin.federate(dataset, IID(), clients=4).save(tmp_path / "saved")
+    found = inspect(tmp_path / "saved")
+    assert found.kind == "a federation that is shared out already"
+    assert (found.samples, len(found.clients)) == (240, 4)
+    assert found.usable()
+
+
+def test_equal_rows_have_equal_hashes() -> None:
+    """Zero and minus zero are one number; every other change makes another row."""
+    x = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, 1.0 + 2**-23]])
+    found = hash_rows(x)
+    assert found[0] == found[1]
+    assert len(set(found.tolist())) == 3
+
+
+def test_many_rows_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 samples of which half are copies of one input: no pairs are gone through."""
+    x = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0))
+    x[::2] = 1.0
+    dataset = Dataset(x, torch.arange(20_000) // 2 % 4, classes=4, name="many")
+    rows: list[int] = []
+    plain = hash_rows
+
+    def counted(values: torch.Tensor) -> Any:
+        rows.append(len(values))
+        return plain(values)
+
+    monkeypatch.setattr(duplicates, "hash_rows", counted)
+    found = inspect(dataset, IID(), clients=100)
+    assert sum(rows) == 20_000
+    assert one(found, "duplicates-between-clients").what.startswith("1 input that more than one client has; 10,000")
+    assert one(found, "label-conflict").what.startswith("1 input with two labels or more, 10,000 samples (50 %)")
+
+
+def test_of_a_federation_too_large_the_first_clients_are_searched(
+    monkeypatch: pytest.MonkeyPatch, make_dataset: Callable[..., Dataset]
+) -> None:
+    monkeypatch.setattr(duplicates, "MOST_VALUES", 100)
+    found = inspect(make_dataset(240), IID(), clients=10)
+    assert one(found, "not-looked-at").what.startswith("5 clients")
+
+
+# ---- real data ------------------------------------------------------------------------------------------------------
+def test_heart_disease(shared_data: Path) -> None:
+    """What is known of these hospitals: cholesterol was never measured in Switzerland and is 0 there."""
+    found = inspect(shared_data / "heart-disease", target="target")
+    finding = one(found, "constant-at-client")
+    assert finding.what.endswith("chol is 0 at switzerland")
+    assert one(found, "missing-values").columns[0] == "ca"
+    assert one(found, "duplicates-in-client").clients == ("hungarian", "va")
+    assert found.usable()
