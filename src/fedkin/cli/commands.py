@@ -33,6 +33,8 @@ def run_command(args: list[str]) -> int:
     settings, show = run_flags(args)
     folder = show.out or _new_folder(settings.name)
     title, new = get_title(settings.name), not taken(folder)
+    if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
+        screen.note("clients: those that the data bring (partition natural); --partition chooses another")
     try:
         with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
             result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
