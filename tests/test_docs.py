@@ -12,12 +12,14 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedkin.cli.flags import run_flags
 from fedkin.core import Method
 from fedkin.core.method import FAMILIES
 from fedkin.methods import METHODS, TITLES
+from fedkin.runner import run_settings
 from fedkin.testing.payloads import page
 
 ROOT = Path(__file__).parents[1]
@@ -205,3 +207,59 @@ def test_inspect_runs_as_it_stands(tmp_path: Path) -> None:
     codes |= set(re.findall(r'"([a-z]+-column)" if date', source)) | {"too-many-texts"}
     told = set(re.findall(r"`([a-z-]+)`", text.split("## What is looked for")[1]))
     assert codes == told
+
+
+def _look_alikes(folder: Path) -> None:
+    """Small data with the columns, arrays and folders of the sets that `own-data.md` speaks of."""
+    rng = np.random.default_rng(0)
+    head, every = "age,sex,chol,thal,num", []
+    (folder / "heart").mkdir()
+    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
+        rows = [
+            f"{rng.integers(30, 80)},{rng.integers(2)},{'' if i % 9 == 0 else rng.integers(150, 300)},"
+            f"{('normal', 'fixed', '')[i % 3]},{rng.integers(5)}"
+            for i in range(40)
+        ]
+        (folder / "heart" / f"{hospital}.csv").write_text("\n".join([head, *rows]) + "\n")
+        every += [f"{row},{hospital}" for row in rows]
+    (folder / "heart.csv").write_text("\n".join([f"{head},hospital", *every]) + "\n")
+    subject = np.repeat(np.arange(1, 6), 48)
+    np.savez(folder / "har.npz", x=rng.normal(size=(240, 9)), y=np.arange(240) % 6, subject=subject,
+             segment=np.arange(240) // 4)  # fmt: skip
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    for client, kind in ((c, k) for c in "ab" for k in ("cat", "dog")):
+        (folder / "pictures" / client / kind).mkdir(parents=True)
+        for i in range(10):
+            size = (18, 20) if i % 2 else (16, 16)
+            image.new("L", size, 10 * i + 100 * (kind == "dog")).save(folder / "pictures" / client / kind / f"{i}.png")
+    (folder / "mnist").mkdir()
+    writers = {}
+    for part, n in (("train", 90), ("t10k", 30)):
+        x, y = rng.integers(0, 256, (n, 8, 8), dtype=np.uint8), (np.arange(n) % 3).astype(np.uint8)
+        for what, values in (("images", x), ("labels", y)):
+            sides = b"".join(side.to_bytes(4, "big") for side in values.shape)
+            raw = bytes([0, 0, 8, values.ndim]) + sides + values.tobytes()
+            (folder / "mnist" / f"{part}-{what}-idx{values.ndim}-ubyte").write_bytes(raw)
+        name = "train" if part == "train" else "test"
+        writers |= {f"{name}_writer": np.arange(n) % 6, f"{name}_series": np.arange(n) % 6 // 3}
+    np.savez(folder / "mnist" / "mnist-writers.npz", **writers)
+
+
+def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All python of the page in one script and all of its commands, on look-alikes: the right clients every time."""
+    _look_alikes(tmp_path)
+    text = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "('a', 'b')"]
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for line in (line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()):
+        args = shlex.split(line)
+        settings, _ = run_flags([*args[2:], "--rounds", "1", "--engine", "loop"])
+        result = run_settings(settings)
+        assert 0 <= result.final["accuracy"] <= 1
+        found[args[4]] = result.summary["clients"]["count"]
+    assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}

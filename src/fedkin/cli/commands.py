@@ -16,7 +16,7 @@ from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, s
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.course import Result
-from fedkin.data import PARTITIONS, SOURCES
+from fedkin.data import KNOWN, PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
 from fedkin.folder import taken
 from fedkin.methods import LINES, METHODS, TITLES, get_title
@@ -33,6 +33,8 @@ def run_command(args: list[str]) -> int:
     settings, show = run_flags(args)
     folder = show.out or _new_folder(settings.name)
     title, new = get_title(settings.name), not taken(folder)
+    if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
+        screen.note("clients: those that the data bring (partition natural); --partition chooses another")
     try:
         with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
             result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
@@ -110,7 +112,12 @@ def list_command(args: list[str]) -> int:
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},
     }
-    kinds["data"]["PATH"] = ("a folder of idx files (MNIST family), csv files or images; an npz file; a csv file",)
+    kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
+    kinds["data"] |= {
+        "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
+        "FILE.py:F, MODULE:F": ("what your own function F gives",),
+        "hf:NAME, hf:FOLDER": ("a data set of Hugging Face, from the hub or from a folder",),
+    }
     wanted = args or list(kinds)
     for kind in wanted:
         if kind not in kinds:

@@ -28,12 +28,13 @@ from fedkin.data.planting import plant
 from fedkin.data.preparation import Input, Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
-from fedkin.data.sources import SOURCES, absolute, brings_clients, load
+from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
 __all__ = [
     "DAPFL",
     "IID",
+    "KNOWN",
     "PARTITIONS",
     "SOURCES",
     "Assignment",

@@ -18,7 +18,7 @@ Scaling = Literal["pooled", "client"]
 _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
 
 
-def check_samples(x: Tensor, y: Tensor, classes: int, where: str) -> None:
+def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: bool = False) -> None:
     """Are these usable inputs and labels?
 
     Args:
@@ -26,11 +26,12 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str) -> None:
         y: labels, int64 ``[n]`` in ``0..classes-1``.
         classes: number of classes.
         where: put in front of the message, for example ``client 3, test part``.
+        pixels: inputs may also be bytes, uint8.
 
     Raises:
         DataError: wrong type, sizes that differ, a label out of range, a value that is not finite.
     """
-    if x.dtype != torch.float32:
+    if x.dtype != torch.float32 and not (pixels and x.dtype == torch.uint8):
         raise DataError(f"{where}: inputs must be float32, got {_dtype(x)}; convert with x.float()")
     if y.dtype != torch.int64:
         raise DataError(f"{where}: labels must be int64, got {_dtype(y)}; convert with y.long()")

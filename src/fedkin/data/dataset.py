@@ -51,7 +51,7 @@ class Dataset:
     """Labelled samples of one source.
 
     Attributes:
-        x: inputs, float32 ``[n, *shape]``.
+        x: inputs, float32 ``[n, *shape]``; or pixels as bytes, uint8, which `rows` makes 0..1: a quarter of the memory.
         y: labels, int64 ``[n]`` in ``0..classes-1``.
         classes: number of classes.
         name: name of the data set.
@@ -88,10 +88,12 @@ class Dataset:
     def __post_init__(self) -> None:
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; expected at least one")
-        check_samples(self.x, self.y, self.classes, self.name)
+        check_samples(self.x, self.y, self.classes, self.name, pixels=True)
         if self.official_test is not None:
             where = f"{self.name}, official test part"
-            check_samples(self.official_test.x, self.official_test.y, self.classes, where)
+            check_samples(self.official_test.x, self.official_test.y, self.classes, where, pixels=True)
+            if self.official_test.x.dtype != self.x.dtype:
+                raise DataError(f"{where}: {self.official_test.x.dtype}, the training part has {self.x.dtype}")
             if self.official_test.x.shape[1:] != self.x.shape[1:]:
                 raise DataError(
                     f"{where}: inputs of shape {list(self.official_test.x.shape[1:])}, "
@@ -164,13 +166,18 @@ class Dataset:
         picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
         n = len(self)
         if self.official_test is None or not bool((picked >= n).any()):
-            return Data(self.x[picked], self.y[picked])
-        x = torch.empty((len(picked), *self.shape), dtype=torch.float32)
+            return Data(_scaled(self.x[picked]), self.y[picked])
+        x = torch.empty((len(picked), *self.shape), dtype=self.x.dtype)
         y = torch.empty(len(picked), dtype=torch.int64)
         own = picked < n
         x[own], y[own] = self.x[picked[own]], self.y[picked[own]]
         x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
-        return Data(x, y)
+        return Data(_scaled(x), y)
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """Pixels of bytes in 0..1, as `fedkin.data.sources.files.pixels` makes them; other inputs as they are."""
+    return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
 def _array(t: Tensor | None) -> Indices | None:

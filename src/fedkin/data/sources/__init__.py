@@ -14,13 +14,16 @@ from fedkin.data.sources.csvfile import PARQUET
 from fedkin.data.sources.digits import read_digits
 from fedkin.data.sources.files import listed, nearest
 from fedkin.data.sources.functions import read_function
+from fedkin.data.sources.hub import PREFIX, read_hub
 from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
+from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_known
 from fedkin.data.sources.tables import read_tables
 from fedkin.data.synthetic import planted_dataset
 
 __all__ = [
+    "KNOWN",
     "SOURCES",
     "absolute",
     "brings_clients",
@@ -57,7 +60,8 @@ def load(
     Args:
         spec: a name from `SOURCES`; a folder of idx files, of csv or parquet files (one per client), of images, or
             with a single npz file; an ``.npz`` file; a ``.csv`` or ``.parquet`` file, or several of them (one per
-            client); ``package.module:function`` or ``./file.py:function``, which gives the data.
+            client); ``package.module:function`` or ``./file.py:function``, which gives the data; a name from `KNOWN`,
+            or ``NAME:FOLDER``; ``hf:NAME`` or ``hf:FOLDER``, see `read_hub`.
         target: tables: the column with the class.
         client: tables: the column with the client; npz: the array with it.
         binary: tables: two classes, target > 0 and the rest.
@@ -98,10 +102,18 @@ def read(
     site: bool = False,
 ) -> Dataset | Federation:
     """As `load`; a function's federation is given as it is."""
-    if isinstance(spec, str) and is_import_path(spec):
+    if isinstance(spec, str) and is_function(spec):
         if any((target, client, binary, drop, image_size)):
             raise ConfigError(f"{spec} is a function, which gives the data as it likes; it takes no settings of data")
         return read_function(spec)
+    if isinstance(spec, str) and spec.startswith(PREFIX):
+        return read_hub(
+            spec, target=target, client=client, binary=binary, drop=drop, image_size=image_size, scaling=scaling
+        )
+    if isinstance(spec, str) and is_known(spec) and not Path(spec).exists():
+        if any((target, client, binary, drop, image_size)):
+            raise ConfigError(f"{spec} is a data set that is known by name; it takes no settings of tables or images")
+        return read_known(spec)
     paths = [Path(spec)] if isinstance(spec, (str, Path)) else [Path(p) for p in spec]
     if not paths:
         raise ConfigError("no data named: give a name or a path")
@@ -130,14 +142,21 @@ def read(
     return _folder(first, name, site)
 
 
+def is_function(spec: str) -> bool:
+    """Whether a text names a function that gives data, rather than a data set in the form ``NAME:PLACE``."""
+    return is_import_path(spec) and not spec.startswith(PREFIX) and not is_known(spec)
+
+
 def brings_clients(spec: str) -> bool | None:
     """Whether whoever names these data names their clients by it: one file per client, folders of clients' images.
 
     None where only reading them can say. Natural clients that a file has beside its samples (an array ``subject``)
     are not named by its path.
     """
-    if is_import_path(spec):
+    if is_function(spec) or spec.startswith(PREFIX):
         return None
+    if is_known(spec) and not Path(spec).exists():
+        return spec.partition(":")[0] in BY_CLIENT
     path = Path(spec)
     if not path.is_dir() or is_idx_folder(path):
         return False
@@ -146,7 +165,11 @@ def brings_clients(spec: str) -> bool | None:
 
 def absolute(spec: str) -> str:
     """The same data by an absolute path, so that a run can be resumed from any place."""
-    if is_import_path(spec):
+    for name in (PREFIX.rstrip(":"), *KNOWN):
+        front, _, place = spec.partition(":")
+        if front == name and place and Path(place).expanduser().exists():
+            return f"{name}:{Path(place).expanduser().resolve()}"
+    if is_function(spec):
         file, _, attribute = spec.rpartition(":")
         return f"{Path(file).expanduser().resolve()}:{attribute}" if file.endswith(".py") else spec
     return str(Path(spec).resolve()) if spec not in SOURCES and Path(spec).exists() else spec
@@ -191,10 +214,11 @@ def _folder(path: Path, name: str, site: bool) -> Dataset:
 
 
 def _nothing(path: Path, name: str) -> str:
+    known = [*SOURCES, *KNOWN]
     around = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
     return (
-        f"no data called '{name}': neither a built-in name ({listed(sorted(SOURCES))}) nor a file or folder"
-        f"{nearest(name, [*SOURCES, *around])}"
+        f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder"
+        f"{nearest(name, [*known, *around])}"
     )
 
 

@@ -65,7 +65,11 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it says.
     """
-    raw = read_bytes(path)
+    return parse_idx(read_bytes(path), str(path), dimensions)
+
+
+def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
+    """As `read_idx`, from the content of a file."""
     head = 4 + 4 * dimensions
     expected = bytes([0, 0, _BYTES, dimensions])
     if len(raw) < head or raw[:4] != expected:

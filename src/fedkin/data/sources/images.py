@@ -4,7 +4,7 @@ below ``root/train/``, ``root/val/`` and ``root/test/``."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,31 @@ def _read_all(files: list[Path], side: int | None) -> Array:
                 f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; all images need the same "
                 f"size, resize them first, or let fedkin do it: --image-size {min(arrays[0].shape[:2])}"
             )
+    return _stacked(arrays)
+
+
+def _stacked(arrays: list[Array]) -> Array:
     if all(a.ndim == 2 for a in arrays):
-        return np.stack(arrays)
+        return np.stack(arrays)[:, None]
     return np.stack([a.transpose(2, 0, 1) if a.ndim == 3 else np.stack([a] * 3) for a in arrays])
+
+
+def read_image(path: Path) -> Array:
+    """One image as bytes, ``[h, w]`` or ``[h, w, 3]``. Raises DataError, ConfigError as `read_image_folder`."""
+    return _read(path, _pillow())
+
+
+def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
+    """Pillow's images as bytes ``[n, 1 or 3, h, w]``; grey only when all of them are."""
+    arrays: list[Array] = []
+    for i, image in enumerate(found):
+        arrays.append(_bytes(image, _pillow(), side))
+        if arrays[i].shape[:2] != arrays[0].shape[:2]:
+            raise DataError(
+                f"{where}, image {i}: {_size(arrays[i])} pixels, the first has {_size(arrays[0])}; all images need the "
+                f"same size, let fedkin bring them to one: --image-size {min(arrays[0].shape[:2])}"
+            )
+    return _stacked(arrays)
 
 
 def _read(path: Path, pillow: Any, side: int | None = None) -> Array:

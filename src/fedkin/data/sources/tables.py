@@ -73,6 +73,22 @@ def read_tables(
     if card is not None:
         check_scaling(scaling, name)
     table = read_csv(paths, name)
+    return from_table(table, paths, target=target, client=client, binary=binary, drop=drop, scaling=scaling, card=card)
+
+
+def from_table(
+    table: Table,
+    paths: Sequence[Path] = (),
+    *,
+    target: str | None,
+    client: str | None = None,
+    binary: bool = False,
+    drop: Sequence[str] = (),
+    scaling: Scaling = "pooled",
+    card: Card | None = None,
+) -> Dataset:
+    """As `read_tables`, from rows that have been read; several ``paths`` are one client each."""
+    name = table.name
     client = client if card is None or client in table.columns else None
     features = _features(table, target, client, drop)
     found = (

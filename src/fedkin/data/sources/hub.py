@@ -1,0 +1,225 @@
+"""Data sets in the format of Hugging Face's ``datasets``: from the hub by name, or from a local folder."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
+from fedkin.data.checks import Scaling
+from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import Preparation, image_preparation, text_of
+from fedkin.data.sources.csvfile import Table
+from fedkin.data.sources.files import Array, class_numbers, listed, numbered
+from fedkin.data.sources.images import images_of
+from fedkin.data.sources.tables import from_table
+
+PREFIX = "hf:"
+_LABELS = ("label", "labels", "fine_label", "target", "y", "class", "character")
+_CLIENTS = ("client", "client_id", "writer", "writer_id", "user", "user_id", "subject", "hospital", "site")
+_TRAIN = ("train", "validation", "valid", "val")  # all of them are trained on, as MedMNIST's
+_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+_log = logging.getLogger("fedkin.data")
+
+
+def read_hub(
+    spec: str,
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    binary: bool = False,
+    drop: Sequence[str] = (),
+    image_size: int | None = None,
+    scaling: Scaling = "pooled",
+) -> Dataset:
+    """``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: what `save_to_disk` wrote, or files that `datasets` reads.
+
+    The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
+    input; else a column of lists of numbers; else all other columns are a table, whose splits are put together. The
+    columns of label and client are found by their type and usual names; what was taken is told in the log
+    ``fedkin.data``.
+
+    Args:
+        spec: see above.
+        target: the column with the label.
+        client: the column with the client.
+        binary, drop, scaling: tables, see `load`.
+        image_size: images: bring all to so many pixels in height and width.
+
+    Raises:
+        ConfigError: `datasets` is not installed.
+        DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
+    """
+    splits = _splits(_opened(spec), spec)
+    first = splits[0][1]
+    columns = [c for c in first.column_names if c not in drop]
+    target = _column(target, "label", columns, _labelled(first) or _LABELS, spec)
+    client = _column(client, "client", columns, _CLIENTS, spec, needed=False)
+    inputs = _input_column(first, [c for c in columns if c not in (target, client)])
+    _log.info("%s: label '%s', client '%s', input '%s'", spec, target, client or "none", inputs or "all other columns")
+    if inputs is None:
+        return _table(spec, splits, target, client, binary, drop, scaling)
+    if binary or scaling != "pooled":
+        raise ConfigError(f"binary and scaling are for tables; '{inputs}' of {spec} holds whole inputs")
+    return _samples(spec, splits, inputs, target, client, image_size)
+
+
+def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[Dataset | None, str]:
+    """A data set of the hub, or None and why not."""
+    if not _reachable():
+        return None, "the Hugging Face hub cannot be reached from here"
+    try:
+        found = read_hub(f"{PREFIX}{name}", target=target, client=client)
+    except (ConfigError, DataError) as error:
+        return None, str(error)
+    return found, ""
+
+
+def _reachable() -> bool:
+    """Whether it is worth asking: the library itself tries for most of a minute before it gives up."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT", "HF_HUB_OFFLINE")):
+        return True  # then it is not for this machine's name service to say
+    try:
+        return bool(socket.getaddrinfo("huggingface.co", 443))
+    except OSError:
+        return False
+
+
+def _opened(spec: str) -> Any:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise ConfigError(
+            'data of Hugging Face need the library datasets, which is not installed: pip install "fedkin[hf]"'
+        ) from error
+    place, _, config = spec.removeprefix(PREFIX).partition("@")
+    folder = Path(place).expanduser()
+    try:
+        if folder.is_dir() and any((folder / name).is_file() for name in _SAVED):
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder) if folder.exists() else place, config or None)
+    except Exception as error:  # datasets raises errors of a dozen classes of several libraries
+        what = "read" if folder.exists() else "found at the hub, and there is no such folder"
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError(f"{spec}: cannot be {what} ({cause})") from error
+
+
+def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
+    """Training splits, then test; a data set without splits is one training split."""
+    if not isinstance(found, dict):
+        return [("train", found)]
+    known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
+    if not known or known[0][0] == "test":
+        if len(found) == 1:
+            return [("train", next(iter(found.values())))]
+        raise DataError(f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}")
+    return known
+
+
+def _labelled(data: Any) -> tuple[str, ...]:
+    """Columns whose type says that they are classes, those of usual names first."""
+    found = [name for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
+    return tuple(sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)))
+
+
+def _column(
+    asked: str | None, what: str, columns: list[str], usual: Sequence[str], spec: str, *, needed: bool = True
+) -> Any:
+    if asked is not None:
+        if asked not in columns:
+            raise DataError(f"{spec}: no column '{asked}' for the {what}; the columns are {listed(columns)}")
+        return asked
+    found = next((name for name in usual if name in columns), None)
+    if found is None and needed:
+        raise DataError(f"{spec}: which column is the {what}? Name it: --target COLUMN; there are {listed(columns)}")
+    return found
+
+
+def _input_column(data: Any, columns: list[str]) -> str | None:
+    kinds = {name: type(data.features[name]).__name__ for name in columns}
+    for wanted in (("Image",), ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D")):
+        found = [name for name in columns if kinds[name] in wanted]
+        if found:
+            return found[0]
+    return None
+
+
+def _samples(
+    spec: str, splits: list[tuple[str, Any]], inputs: str, target: str, client: str | None, side: int | None
+) -> Dataset:
+    data = [part for _, part in splits]
+    n = sum(len(part) for name, part in splits if name != "test")
+    picture = type(data[0].features[inputs]).__name__ == "Image"
+    if side is not None and not picture:
+        raise ConfigError(f"image_size is for images; '{inputs}' of {spec} holds lists of numbers")
+    x: Tensor
+    if picture:
+        x = torch.from_numpy(images_of((row for part in data for row in part[inputs]), spec, side))
+    else:
+        x = torch.from_numpy(np.concatenate([_numbers(part, inputs, spec) for part in data]))
+    y, labels = class_numbers(np.concatenate([np.asarray(part[target]) for part in data]), spec)
+    named = getattr(data[0].features[target], "names", None)
+    labels = tuple(map(str, named)) if named else labels
+    ids, names = (None, None) if client is None else numbered(_texts(data, client))
+    shape, tests = tuple(x.shape[1:]), len(x) - n
+    return Dataset(
+        x=x[:n],
+        y=y[:n],
+        classes=max(int(y.max()) + 1, len(labels or ())),
+        name=Path(spec.removeprefix(PREFIX)).name,
+        official_test=Data(x[n:], y[n:]) if tests else None,
+        client=None if ids is None else ids[:n],
+        test_client=None if ids is None or not tests else ids[n:],
+        client_names=names,
+        labels=labels,
+        preparation=image_preparation(shape, labels, resized=side is not None)
+        if picture
+        else Preparation("array", shape, labels),
+    )
+
+
+def _numbers(part: Any, column: str, spec: str) -> Array:
+    try:
+        return np.asarray(part.with_format("numpy")[column][:], dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{spec}: column '{column}' holds lists of differing lengths, or no numbers") from error
+
+
+def _texts(data: list[Any], column: str) -> Array:
+    return np.array([text_of(value) for part in data for value in part[column]])
+
+
+def _table(
+    spec: str,
+    splits: list[tuple[str, Any]],
+    target: str,
+    client: str | None,
+    binary: bool,
+    drop: Sequence[str],
+    scaling: Scaling,
+) -> Dataset:
+    """All splits as one table; class names stand for their numbers."""
+    columns = tuple(splits[0][1].column_names)
+    names = getattr(splits[0][1].features[target], "names", None)
+    rows, places = [], []
+    for split, part in splits:
+        fields = [part[column] for column in columns]
+        for i, row in enumerate(zip(*fields, strict=True)):
+            rows.append([
+                names[v] if names and c == target and isinstance(v, int) and v >= 0 else text_of(v)
+                for c, v in zip(columns, row, strict=True)
+            ])  # fmt: skip
+            places.append(f"{split}, row {i + 1}")
+    name = Path(spec.removeprefix(PREFIX)).name
+    table = Table(columns, rows, [0] * len(rows), places, name)
+    return from_table(table, target=target, client=client, binary=binary, drop=drop, scaling=scaling)

@@ -1,0 +1,228 @@
+"""The data sets of the papers by name, from files in their makers' own format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedkin.core.errors import DataError
+from fedkin.data.dataset import Dataset
+from fedkin.data.sources.hub import from_hub
+from fedkin.data.sources.idx import read_idx_folder
+from fedkin.data.sources.leaf import read_leaf
+from fedkin.data.sources.npz import read_npz
+from fedkin.data.sources.upstream import Files, check_md5, read_cifar, read_emnist, read_svhn, read_tiny_imagenet
+
+ROOT = "FEDKIN_DATA"
+
+_PATH_CLASSES = (
+    "adipose",
+    "background",
+    "debris",
+    "lymphocytes",
+    "mucus",
+    "smooth muscle",
+    "normal colon mucosa",
+    "cancer-associated stroma",
+    "colorectal adenocarcinoma epithelium",
+)
+_TISSUE_CLASSES = (
+    "Collecting Duct, Connecting Tubule",
+    "Distal Convoluted Tubule",
+    "Glomerular endothelial cells",
+    "Interstitial endothelial cells",
+    "Leukocytes",
+    "Podocytes",
+    "Proximal Tubule Segments",
+    "Thick Ascending Limb",
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that is known by name.
+
+    Attributes:
+        what: one line on it.
+        read: makes it from a folder.
+        files: what must lie in the folder.
+        source: where its makers give it out.
+        folder: name of its folder, where that is not its own name.
+        hub: its place at the Hugging Face hub and the columns of input, label and client there.
+    """
+
+    what: str
+    read: Callable[[Path], Dataset]
+    files: str
+    source: str
+    folder: str | None = None
+    hub: tuple[str, str, str, str | None] | None = None
+
+
+def _mnist(folder: Path) -> Dataset:
+    return read_idx_folder(Files(folder).folder_of("train-images-idx3-ubyte", "train-images.idx3-ubyte"))
+
+
+def _first20(folder: Path) -> Dataset:
+    """The fine classes 0 to 19 of CIFAR-100."""
+    whole = read_cifar(folder, fine=True)
+    own, test = whole.y < 20, whole.official_test
+    assert test is not None  # as `read_cifar` makes it
+    labels = None if whole.labels is None else whole.labels[:20]
+    made = whole.preparation and replace(whole.preparation, labels=labels)
+    kept = replace(test, x=test.x[test.y < 20], y=test.y[test.y < 20])
+    return replace(
+        whole,
+        x=whole.x[own],
+        y=whole.y[own],
+        classes=20,
+        name="cifar100-first20",
+        official_test=kept,
+        labels=labels,
+        preparation=made,
+    )
+
+
+def _medmnist(name: str, md5: str, sizes: tuple[int, int], labels: tuple[str, ...]) -> Callable[[Path], Dataset]:
+    def read(folder: Path) -> Dataset:
+        path = Files(folder).path(f"{name}.npz")
+        found = read_npz(path)
+        test = 0 if found.official_test is None else len(found.official_test)
+        if (len(found), test) == sizes:  # the whole set, not a smaller copy of it
+            check_md5(path, md5)
+        if found.classes > len(labels):
+            raise DataError(f"{path}: {found.classes} classes, {name} has {len(labels)}; it is another data set")
+        made = found.preparation and replace(found.preparation, labels=labels)
+        return replace(found, classes=len(labels), labels=labels, preparation=made)
+
+    return read
+
+
+_IDX = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (plain or .gz)"
+_EMNIST = (
+    "emnist-{0}-train-images-idx3-ubyte, emnist-{0}-train-labels-idx1-ubyte and the same with -test- (plain or .gz), "
+    "or gzip.zip with them"
+)
+_CIFAR100 = "train.bin and test.bin, or cifar-100-binary.tar.gz (the binary version)"
+_NIST = "https://www.nist.gov/itl/products-and-services/emnist-dataset"
+_KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_MED = "https://zenodo.org/records/10519652"
+
+KNOWN: dict[str, Known] = {
+    "mnist": Known(
+        "70,000 handwritten digits, 28 x 28, 10 classes",
+        _mnist,
+        _IDX,
+        "https://yann.lecun.com/exdb/mnist",
+        hub=("ylecun/mnist", "image", "label", None),
+    ),
+    "fashion-mnist": Known(
+        "70,000 pieces of clothing, 28 x 28, 10 classes",
+        _mnist,
+        _IDX,
+        "https://github.com/zalandoresearch/fashion-mnist",
+        hub=("zalando-datasets/fashion_mnist", "image", "label", None),
+    ),
+    "emnist-letters": Known(
+        "145,600 handwritten letters, 28 x 28, 26 classes",
+        lambda folder: read_emnist(folder, "letters"),
+        _EMNIST.format("letters"),
+        _NIST,
+        folder="emnist",
+    ),
+    "emnist-byclass": Known(
+        "814,255 handwritten digits and letters, 28 x 28, 62 classes",
+        lambda folder: read_emnist(folder, "byclass"),
+        _EMNIST.format("byclass"),
+        _NIST,
+        folder="emnist",
+    ),
+    "cifar10": Known(
+        "60,000 colour images, 32 x 32, 10 classes",
+        lambda folder: read_cifar(folder, fine=False),
+        "data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-binary.tar.gz (the binary version)",
+        _KRIZ,
+        hub=("uoft-cs/cifar10", "img", "label", None),
+    ),
+    "cifar100": Known(
+        "60,000 colour images, 32 x 32, 100 classes",
+        lambda folder: read_cifar(folder, fine=True),
+        _CIFAR100,
+        _KRIZ,
+        hub=("uoft-cs/cifar100", "img", "fine_label", None),
+    ),
+    "cifar100-first20": Known("the fine classes 0 to 19 of CIFAR-100", _first20, _CIFAR100, _KRIZ, folder="cifar100"),
+    "svhn": Known(
+        "99,289 house numbers in colour, 32 x 32, 10 classes",
+        read_svhn,
+        "train_32x32.mat and test_32x32.mat",
+        "http://ufldl.stanford.edu/housenumbers",
+    ),
+    "femnist": Known(
+        "handwritten digits and letters by writer, 28 x 28, 62 classes (LEAF)",
+        read_leaf,
+        "the .json files that LEAF's preprocess.sh makes, in train/ and test/ or in all_data/",
+        "https://github.com/TalwalkarLab/leaf",
+        hub=("flwrlabs/femnist", "image", "character", "writer_id"),
+    ),
+    "tiny-imagenet": Known(
+        "110,000 colour images, 64 x 64, 200 classes",
+        read_tiny_imagenet,
+        "wnids.txt, train/ and val/ of tiny-imagenet-200.zip, unpacked",
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    ),
+    "pathmnist": Known(
+        "107,180 images of tissue in colour, 28 x 28, 9 classes (MedMNIST)",
+        _medmnist("pathmnist", "a8b06965200029087d5bd730944a56c1", (89_996 + 10_004, 7_180), _PATH_CLASSES),
+        "pathmnist.npz",
+        _MED,
+    ),
+    "tissuemnist": Known(
+        "236,386 images of kidney cells, 28 x 28, 8 classes (MedMNIST)",
+        _medmnist("tissuemnist", "ebe78ee8b05294063de985d821c1c34b", (165_466 + 23_640, 47_280), _TISSUE_CLASSES),
+        "tissuemnist.npz",
+        _MED,
+    ),
+}
+"""Data sets by name: their files are looked for in ``NAME:FOLDER``, else in ``$FEDKIN_DATA/NAME``, by default
+``~/.cache/fedkin/data/NAME``."""
+
+BY_CLIENT = frozenset({"femnist"})
+"""Those of them that are given out by client."""
+
+
+def is_known(spec: str) -> bool:
+    """Whether a text names one of these data sets: ``cifar10``, or ``cifar10:FOLDER``."""
+    return spec.partition(":")[0] in KNOWN
+
+
+def read_known(spec: str) -> Dataset:
+    """One of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
+
+    Raises:
+        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is none of this data set.
+            The message says what to put where.
+    """
+    name, colon, place = spec.partition(":")
+    known = KNOWN[name]
+    folder = Path(place).expanduser() if colon else data_root() / (known.folder or name)
+    if folder.is_dir() and any(folder.iterdir()):
+        return replace(known.read(folder), name=name)
+    why = ""
+    if known.hub is not None and not colon:
+        found, reason = from_hub(*known.hub)
+        if found is not None:
+            return replace(found, name=name)
+        why = f"; {reason}"
+    raise DataError(
+        f"no data for {name}: {folder} {'is empty' if folder.is_dir() else 'is not there'}{why}. Put there: "
+        f"{known.files}; from {known.source}. Another place: --data {name}:FOLDER, or set {ROOT} to the folder that "
+        f"holds {known.folder or name}/"
+    )
+
+
+def data_root() -> Path:
+    """The folder of all data sets that are known by name."""
+    return Path(os.environ.get(ROOT) or "~/.cache/fedkin/data").expanduser()

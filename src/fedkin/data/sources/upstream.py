@@ -1,0 +1,292 @@
+"""Readers of the formats in which CIFAR, EMNIST, SVHN and Tiny-ImageNet are given out; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import string
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedkin.core.errors import DataError
+from fedkin.core.samples import Data
+from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import image_preparation
+from fedkin.data.sources.files import listed, read_bytes
+from fedkin.data.sources.idx import parse_idx
+from fedkin.data.sources.images import read_image
+
+Bytes = npt.NDArray[np.uint8]
+
+_ARCHIVES = (".tar.gz", ".tgz", ".zip")
+_MD5 = {  # of https://www.cs.toronto.edu/~kriz/cifar.html, which publishes them
+    "cifar-10-binary.tar.gz": (170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar-100-binary.tar.gz": (168_513_733, "03b5dce01913d631647c71ecec9e9cb8"),
+}
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+class Files:
+    """Files by name, in a folder, in folders up to two below it, or in an archive (.tar.gz, .zip) in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.there = {p.name: p for depth in ("*/*/*", "*/*", "*") for p in sorted(folder.glob(depth)) if p.is_file()}
+        packed = sorted(p for p in folder.iterdir() if p.name.endswith(_ARCHIVES))
+        self.archives = [p for p in packed if not p.name.endswith("-python.tar.gz")]  # of CIFAR: pickles
+
+    def path(self, name: str) -> Path:
+        """Where a file is that lies there unpacked. Raises DataError if it does not."""
+        if name not in self.there:
+            raise DataError(self.missing(name))
+        return self.there[name]
+
+    def folder_of(self, *names: str) -> Path:
+        """The folder that holds a file of one of these names, perhaps with .gz, unpacked."""
+        for name in names:
+            for end in ("", ".gz"):
+                if name + end in self.there:
+                    return self.there[name + end].parent
+        raise DataError(self.missing(names[0]))
+
+    def content(self, name: str) -> bytes | None:
+        """A file's bytes, wherever it is, decompressed if it is a .gz; None if it is nowhere."""
+        for end in ("", ".gz"):
+            if name + end in self.there:
+                return read_bytes(self.there[name + end])
+        for archive in self.archives:
+            found = _from_archive(archive, name)
+            if found is not None:
+                return found
+        return None
+
+    def needed(self, name: str) -> bytes:
+        """As `content`. Raises DataError if it is nowhere."""
+        found = self.content(name)
+        if found is None:
+            raise DataError(self.missing(name))
+        return found
+
+    def missing(self, name: str) -> str:
+        inside = listed(sorted(p.name for p in self.folder.iterdir()), limit=5) or "nothing"
+        return f"{self.folder}: no file {name}; the folder holds {inside}"
+
+
+def check_md5(path: Path, md5: str) -> None:
+    """Raises DataError where a file has another checksum than its makers publish."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    if digest.hexdigest() != md5:
+        raise DataError(
+            f"{path}: its md5 is {digest.hexdigest()}, its makers publish {md5}; it is damaged, fetch it again"
+        )
+
+
+def read_cifar(folder: Path, *, fine: bool) -> Dataset:
+    """CIFAR-10, or with ``fine`` CIFAR-100 by its fine labels, in the binary version; the test file is the test part.
+
+    A record is one byte with the label (CIFAR-100: two, coarse and fine), then 3072 bytes: red, green, blue, each
+    32 rows of 32 (https://www.cs.toronto.edu/~kriz/cifar.html).
+
+    Raises:
+        DataError: a file is missing, of another length or the python version, or a label is out of range.
+    """
+    files = Files(folder)
+    train = ["train.bin"] if fine else [f"data_batch_{i}.bin" for i in range(1, 6)]
+    test, names = ("test.bin", "fine_label_names.txt") if fine else ("test_batch.bin", "batches.meta.txt")
+    label_bytes, classes = (2, 100) if fine else (1, 10)
+    parts = [files.content(name) for name in (*train, test)]
+    lacking = [name for name, part in zip((*train, test), parts, strict=True) if part is None]
+    if lacking:
+        _refuse_python_version(folder, fine)
+        raise DataError(files.missing(lacking[0]))
+    records = [_records(part or b"", f"{folder}: {name}", label_bytes, classes)
+               for name, part in zip((*train, test), parts, strict=True)]  # fmt: skip
+    del parts
+    x, y = np.concatenate([x for x, _ in records[:-1]]), np.concatenate([y for _, y in records[:-1]])
+    told = (files.content(names) or b"").decode("utf-8", "replace").split()
+    labels = tuple(told) if len(told) == classes else None if fine else _CIFAR10
+    return _dataset("cifar100" if fine else "cifar10", (x, y), records[-1], classes, labels)
+
+
+def read_emnist(folder: Path, split: str) -> Dataset:
+    """A split of EMNIST (``letters``, ``byclass``), upright: its files hold every image transposed.
+
+    Letters are numbered from 1 in the files and from 0 here; the classes of byclass are digits, capitals and small
+    letters (Cohen et al., EMNIST, 2017).
+
+    Raises:
+        DataError: a file is missing or no idx file, or a label is out of range.
+    """
+    files, labels = Files(folder), _emnist_classes(split)
+    found = []
+    for part in ("train", "test"):
+        kinds = (("images", 3), ("labels", 1))
+        names = [f"emnist-{split}-{part}-{what}-idx{dimensions}-ubyte" for what, dimensions in kinds]
+        x, y = (
+            parse_idx(files.needed(name), f"{folder}: {name}", d) for name, (_, d) in zip(names, kinds, strict=True)
+        )
+        if len(x) != len(y):
+            raise DataError(f"{folder}: {names[0]} holds {len(x)} images, {names[1]} {len(y)} labels")
+        first = 1 if split == "letters" else 0
+        if len(y) == 0 or y.min() < first or y.max() >= len(labels) + first:
+            raise DataError(f"{folder}: {names[1]}: expected labels {first} to {len(labels) - 1 + first}")
+        found.append((np.ascontiguousarray(x.transpose(0, 2, 1))[:, None], y - np.uint8(first)))
+    return _dataset(f"emnist-{split}", found[0], found[1], len(labels), labels)
+
+
+def read_svhn(folder: Path) -> Dataset:
+    """Street View House Numbers, cropped digits (format 2): ``X [32, 32, 3, n]`` and ``y [n, 1]``, where 10 is digit 0
+    (http://ufldl.stanford.edu/housenumbers).
+
+    Raises:
+        DataError: a file is missing or no such .mat file.
+    """
+    files, found = Files(folder), []
+    for part in ("train", "test"):
+        path = files.path(f"{part}_32x32.mat")
+        try:
+            arrays = importlib.import_module("scipy.io").loadmat(path, variable_names=["X", "y"])
+            x, y = np.asarray(arrays["X"]), np.asarray(arrays["y"]).ravel()
+        except (OSError, ValueError, KeyError, TypeError, NotImplementedError, zlib.error, struct.error) as error:
+            raise DataError(f"{path}: not a .mat file of cropped digits with X and y ({error})") from error
+        if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.shape[3] != len(y):
+            raise DataError(
+                f"{path}: expected X of bytes [32, 32, 3, n] and n labels, got {list(x.shape)} and {len(y)}"
+            )
+        if len(y) == 0 or y.min() < 1 or y.max() > 10:
+            raise DataError(f"{path}: expected labels 1 to 10, where 10 is the digit 0")
+        found.append((np.ascontiguousarray(x.transpose(3, 2, 0, 1)), (y % 10).astype(np.uint8)))
+    return _dataset("svhn", found[0], found[1], 10, tuple(string.digits))
+
+
+def read_tiny_imagenet(folder: Path) -> Dataset:
+    """Tiny-ImageNet: ``train/WNID/images`` and, as the test part, ``val`` with ``val_annotations.txt``; the images
+    of ``test`` have no labels. Classes are numbered in the order of ``wnids.txt``.
+
+    Raises:
+        DataError: a file is missing or no image of 64 x 64 pixels; Pillow is not installed (ConfigError).
+    """
+    lists = Files(folder)
+    root = lists.folder_of("wnids.txt") if "wnids.txt" in lists.there else None
+    if root is None:
+        packed = [p.name for p in lists.archives]
+        raise DataError(lists.missing("wnids.txt") + (f"; unpack {packed[0]} first" if packed else ""))
+    wnids = (root / "wnids.txt").read_text().split()
+    number = {wnid: i for i, wnid in enumerate(wnids)}
+    train = [(p, number[wnid]) for wnid in wnids for p in sorted((root / "train" / wnid / "images").glob("*.JPEG"))]
+    table = root / "val" / "val_annotations.txt"
+    if not train or not table.is_file():
+        raise DataError(f"{root}: expected train/WNID/images/*.JPEG and val/val_annotations.txt")
+    lines = [line.split("\t") for line in table.read_text().splitlines() if line]
+    unknown = [line for line in lines if len(line) < 2 or line[1] not in number]
+    if unknown:
+        raise DataError(f"{table}: expected lines of a file and a class of wnids.txt, got {unknown[0][:2]}")
+    test = [(root / "val" / "images" / line[0], number[line[1]]) for line in lines]
+    parts = [(_images([p for p, _ in part]), np.array([c for _, c in part])) for part in (train, test)]
+    return _dataset("tiny-imagenet", parts[0], parts[1], len(wnids), _words(root, wnids))
+
+
+def _images(paths: list[Path]) -> Bytes:
+    out = np.empty((len(paths), 3, 64, 64), dtype=np.uint8)
+    for i, path in enumerate(paths):
+        image = read_image(path)
+        if image.shape[:2] != (64, 64):
+            raise DataError(f"{path}: {' x '.join(map(str, image.shape[:2]))} pixels; Tiny-ImageNet has 64 x 64")
+        out[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
+    return out
+
+
+def _words(root: Path, wnids: list[str]) -> tuple[str, ...]:
+    path = root / "words.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    word = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    names = tuple(word.get(wnid, wnid).split(",")[0] for wnid in wnids)
+    return tuple(name if names.count(name) == 1 else wnid for name, wnid in zip(names, wnids, strict=True))
+
+
+def _dataset(
+    name: str,
+    train: tuple[Bytes, npt.NDArray[Any]],
+    test: tuple[Bytes, npt.NDArray[Any]],
+    classes: int,
+    labels: tuple[str, ...] | None,
+) -> Dataset:
+    x, y, test_x, test_y = (torch.from_numpy(a) for a in (*train, *test))
+    return Dataset(
+        x=x,
+        y=y.long(),
+        classes=classes,
+        name=name,
+        official_test=Data(test_x, test_y.long()),
+        labels=labels,
+        preparation=image_preparation(tuple(x.shape[1:]), labels),
+    )
+
+
+def _records(raw: bytes, where: str, label_bytes: int, classes: int) -> tuple[Bytes, Bytes]:
+    width = label_bytes + 3072
+    if not raw or len(raw) % width:
+        raise DataError(f"{where}: {len(raw)} bytes are not records of {width}; it is cut short or another file")
+    table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, width)
+    labels = table[:, label_bytes - 1]
+    if labels.max() >= classes:
+        raise DataError(f"{where}: label {labels.max()} of record {int(labels.argmax())} is not in 0..{classes - 1}")
+    return table[:, label_bytes:].reshape(-1, 3, 32, 32).copy(), labels.copy()
+
+
+def _refuse_python_version(folder: Path, fine: bool) -> None:
+    here = "cifar-100" if fine else "cifar-10"
+    python = {"data_batch_1", "batches.meta", "meta", "train", "cifar-10-batches-py", f"{here}-python"}
+    python.add(f"{here}-python.tar.gz")
+    found = [p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.name in python]
+    if found:
+        raise DataError(
+            f"{found[0]}: the python version of CIFAR holds pickled objects, which fedkin never reads; fetch the "
+            f"binary version, {here}-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
+        )
+
+
+def _emnist_classes(split: str) -> tuple[str, ...]:
+    if split == "letters":
+        return tuple(string.ascii_uppercase)
+    return tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+
+
+def _from_archive(archive: Path, name: str) -> bytes | None:
+    """A member by the last part of its name, perhaps with .gz, decompressed."""
+    size, md5 = _MD5.get(archive.name, (0, ""))
+    if archive.stat().st_size == size:
+        check_md5(archive, md5)
+    try:
+        for member, content in _members(archive, {name, f"{name}.gz"}):
+            return gzip.decompress(content) if member.endswith(".gz") else content
+    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise DataError(f"{archive}: cannot be unpacked, it may be cut short or damaged ({error})") from error
+    return None
+
+
+def _members(archive: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
+    if archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as packed:
+            for name in packed.namelist():
+                if name.rpartition("/")[2] in names:
+                    yield name, packed.read(name)
+        return
+    with tarfile.open(archive) as packed_tar:
+        for member in packed_tar:
+            file = packed_tar.extractfile(member) if member.name.rpartition("/")[2] in names else None
+            if file is not None:
+                yield member.name, file.read()

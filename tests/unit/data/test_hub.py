@@ -1,0 +1,98 @@
+"""Data sets of Hugging Face, from local folders that the tests make."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.config import DataSettings
+from fedkin.core.errors import ConfigError, DataError
+from fedkin.data import load
+from fedkin.data.sources import hub
+
+datasets: Any = pytest.importorskip("datasets", reason="needs the library datasets, the extra 'hf'")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> str:
+    """Images with class names and a writer, in splits train and test, saved to disk."""
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+
+    def part(n: int) -> Any:
+        rows = {
+            "picture": [image.new("L", (3, 2), i) for i in range(n)],
+            "label": [i % 2 for i in range(n)],
+            "writer_id": [f"w{i // 20}" for i in range(n)],
+            "note": ["text"] * n,
+        }
+        kinds = {"picture": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+        kinds |= {"writer_id": datasets.Value("string"), "note": datasets.Value("string")}
+        return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
+
+    datasets.DatasetDict({"train": part(60), "test": part(6)}).save_to_disk(str(tmp_path / "d"))
+    return f"hf:{tmp_path}/d"
+
+
+def test_images(pictures: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Columns are found by type and usual names, and told; the writers are the clients."""
+    caplog.set_level("INFO", logger="fedkin.data")
+    d = load(pictures)
+    assert "label 'label', client 'writer_id', input 'picture'" in caplog.text
+    assert (len(d), d.shape, d.labels, d.client_names) == (60, (1, 2, 3), ("cat", "dog"), ("w0", "w1", "w2"))
+    assert d.x[:, 0, 0, 0].tolist() == list(range(60))
+    assert d.official_test is not None
+    assert len(d.official_test) == 6
+    f = DataSettings(data=pictures).federation(0)
+    assert (len(f), f.client_names) == (3, ("w0", "w1", "w2"))
+    assert load(pictures, image_size=4).shape == (1, 4, 4)
+
+
+def test_flags_override(pictures: str) -> None:
+    """The label and the client may be other columns; those that are not there are named."""
+    d = load(pictures, target="writer_id", client="note")
+    assert (d.labels, d.client_names) == (("w0", "w1", "w2"), ("text",))
+    with pytest.raises(DataError, match="no column 'clas' for the label; the columns are picture, label"):
+        load(pictures, target="clas")
+
+
+def test_lists_of_numbers(tmp_path: Path) -> None:
+    """A column of lists is the input; without splits all samples are shared out."""
+    x = np.arange(40, dtype=np.float32).reshape(20, 2)
+    datasets.Dataset.from_dict({"x": x.tolist(), "y": [i % 3 for i in range(20)]}).save_to_disk(str(tmp_path / "d"))
+    d = load(f"hf:{tmp_path}/d")
+    assert torch.equal(d.x, torch.from_numpy(x))
+    assert (d.classes, d.client, d.official_test) == (3, None, None)
+
+
+def test_a_table(tmp_path: Path) -> None:
+    """Columns of numbers and texts are read as from a csv file."""
+    rows = {"age": [30, 40, None, 60], "sex": ["f", "m", "f", "m"], "num": [0, 1, 1, 0], "hospital": list("aabb")}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "d"))
+    lines = ["age,sex,num,hospital", "30,f,0,a", "40,m,1,a", ",f,1,b", "60,m,0,b"]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    a = load(f"hf:{tmp_path}/d", target="num")
+    b = load(tmp_path / "t.csv", target="num", client="hospital")
+    assert torch.equal(a.x, b.x)
+    assert (a.labels, a.client_names) == (b.labels, b.client_names) == (("0", "1"), ("a", "b"))
+    with pytest.raises(DataError, match="which column is the label"):
+        load(f"hf:{tmp_path}/d")
+
+
+def test_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub's client says comes in one line; without the library the message says how to install it."""
+
+    def fail(*_: object) -> None:
+        raise ConnectionError("no\nnetwork")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(DataError, match=r"hf:me/data: cannot be found at the hub.*ConnectionError: no network"):
+        load("hf:me/data")
+    assert hub.from_hub("me/data", "x", "y", None)[0] is None
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r'pip install "fedkin\[hf\]"'):
+        load("hf:me/data")
