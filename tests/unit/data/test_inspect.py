@@ -315,9 +315,20 @@ def test_the_fault_of_damaged_images_is_named(code: str, tmp_path: Path) -> None
     assert finding.severity == ("error" if code in ("mixed-image-sizes", "unreadable-image") else "warning")
     if code != "label-conflict":
         assert any("dog/3." in row for row in finding.rows)
-    if finding.severity == "error":
+    if finding.severity == "error":  # classes are known by the folders all the same
+        assert (found.classes, found.class_samples) == (("cat", "dog"), (30, 30))
         with pytest.raises(fedkin.FedkinError):
             fedkin.load(tmp_path)
+
+
+def test_clients_of_images_are_told_although_one_cannot_be_read(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    for clinic in ("b", "a"):
+        images(tmp_path / clinic, Image)
+    (tmp_path / "b" / "cat" / "0.png").write_bytes(b"")
+    found = inspect(tmp_path)
+    assert one(found, "unreadable-image").rows[0].startswith("b/cat/0.png")
+    assert [(c.name, c.counts) for c in found.clients] == [("a", (30, 30)), ("b", (30, 30))]
 
 
 # ---- arrays and federations -----------------------------------------------------------------------------------------

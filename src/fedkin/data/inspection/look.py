@@ -65,7 +65,7 @@ def look(
 
 
 def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
-    """What can be said of a table that the reader refuses."""
+    """What can be said of a table or of images that the reader refuses."""
     found = ordered([*raw.findings, *more])
     fields = raw.fields
     if fields is None or fields.label is None:
@@ -95,6 +95,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     test = dataset.official_test
     seen = replace(
         seen,
+        kind="a data set" if raw.kind == "unknown" else seen.kind,
         samples=len(dataset) + (0 if test is None else len(test)),
         inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
