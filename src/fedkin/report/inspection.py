@@ -114,28 +114,27 @@ def clients_grid(found: Found) -> Grid:
 def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
     """Labels by client as a map: a row per client or group, a column per class; and the rows' sizes beside."""
     binned, names = _classes(found)
+    rows = _rows(found)
+    labels = _different([_short(name) for name, _, _ in rows])
     cells, sizes = [], []
-    for row, (client, members, parts) in enumerate(_rows(found)):
+    for label, (_, members, parts) in zip(labels, rows, strict=True):
         counts = binned[members].sum(axis=0)
         total = max(1, int(counts.sum()))
-        label = _short(client)
         cells += [
             {
-                "row": row,
                 "client": label,
-                "place": c,
                 "class": names[c],
                 "samples": int(n),
                 "share": round(n / total, 4),
             }
             for c, n in enumerate(counts.tolist())
         ]
-        sizes.append({"row": row, "client": label, "samples": sum(parts)})
+        sizes.append({"client": label, "samples": sum(parts)})
     shades = ["#24282d", "#0072B2", "#d8efff"] if dark else ["#f1f4f7", "#56B4E9", "#003a5d"]
     y = {
-        "field": "client", "type": "nominal", "sort": {"field": "row"}, "title": None, "axis": {"labelLimit": 220},
+        "field": "client", "type": "nominal", "sort": labels, "title": None, "axis": {"labelLimit": 220},
     }  # fmt: skip
-    step, height = max(9, min(32, 620 // len(names))), 16 if len(_rows(found)) > 12 else 24
+    step, height = max(9, min(32, 620 // len(names))), 16 if len(rows) > 12 else 24
     heat = {
         "data": {"values": cells},
         "mark": {"type": "rect", "tooltip": True},
@@ -144,7 +143,7 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
         "encoding": {
             "y": y,
             "x": {
-                "field": "class", "type": "nominal", "sort": {"field": "place"}, "title": "class",
+                "field": "class", "type": "nominal", "sort": names, "title": "class",
                 "axis": {"labelAngle": 0 if max(map(len, names)) * 7 <= step else -60, "labelLimit": 90},
             },
             "color": {
@@ -263,7 +262,7 @@ def _client_table(found: Found) -> str:
 def _classes(found: Found) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
     counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
-    names = [str(n) for n in found["classes"]]
+    names = _different([str(n) for n in found["classes"]])
     if len(names) <= MOST_CLASSES:
         return counts, names
     ends = np.linspace(0, len(names), MOST_CLASSES + 1).astype(int)
@@ -287,7 +286,7 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         names = []
         for group in members:
             most = found["classes"][int(share[group].mean(axis=0).argmax())]
-            names.append(f"{len(group):,} with most of {most}")
+            names.append(f"{len(group):,} clients, most of {most}")
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
@@ -300,6 +299,16 @@ def _bars(counts: npt.NDArray[np.int64]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 32 else f"{name[:31]}…"
+
+
+def _different(names: list[str]) -> list[str]:
+    """The same names; those that came before with their place, so that each stands for one row or column."""
+    seen: set[str] = set()
+    found = []
+    for i, name in enumerate(names):
+        found.append(f"{name} ({i})" if name in seen else name)
+        seen.add(name)
+    return found
 
 
 def _sentence(text: str) -> str:

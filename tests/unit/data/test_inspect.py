@@ -14,7 +14,7 @@ import torch
 
 import fedkin
 from fedkin.core.samples import Data
-from fedkin.data import IID, Dataset, Dirichlet, Federation, Inspection, Natural, Shard, inspect
+from fedkin.data import IID, Dataset, Dirichlet, Federation, Inspection, Natural, Shard, Sharing, inspect, look
 from fedkin.data.inspection import duplicates
 from fedkin.data.inspection.duplicates import hash_rows
 
@@ -315,9 +315,20 @@ def test_the_fault_of_damaged_images_is_named(code: str, tmp_path: Path) -> None
     assert finding.severity == ("error" if code in ("mixed-image-sizes", "unreadable-image") else "warning")
     if code != "label-conflict":
         assert any("dog/3." in row for row in finding.rows)
-    if finding.severity == "error":
+    if finding.severity == "error":  # classes are known by the folders all the same
+        assert (found.classes, found.class_samples) == (("cat", "dog"), (30, 30))
         with pytest.raises(fedkin.FedkinError):
             fedkin.load(tmp_path)
+
+
+def test_clients_of_images_are_told_although_one_cannot_be_read(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    for clinic in ("b", "a"):
+        images(tmp_path / clinic, Image)
+    (tmp_path / "b" / "cat" / "0.png").write_bytes(b"")
+    found = inspect(tmp_path)
+    assert one(found, "unreadable-image").rows[0].startswith("b/cat/0.png")
+    assert [(c.name, c.counts) for c in found.clients] == [("a", (30, 30)), ("b", (30, 30))]
 
 
 # ---- arrays and federations -----------------------------------------------------------------------------------------
@@ -359,6 +370,28 @@ def test_arrays(tmp_path: Path) -> None:
     assert "it holds a" in one(inspect(path), "refused").what
     path.write_bytes(b"PK\3\4")
     assert one(inspect(path), "unreadable-archive").severity == "error"
+
+
+def test_a_test_part_that_holds_training_samples(tmp_path: Path) -> None:
+    """Half of the official test part was copied from the training part; without that nothing is said."""
+    rng = np.random.default_rng(0)
+    x, x_test = rng.standard_normal((240, 6)), rng.standard_normal((60, 6))
+    parts = {"x_train": x, "y_train": np.arange(240) % 3, "y_test": np.arange(60) % 3}
+    path = tmp_path / "a.npz"
+    np.savez(path, x_test=x_test, **parts)
+    assert inspect(path, IID(), clients=3, split="official").findings == ()
+    x_test[:30] = x[:30]
+    np.savez(path, x_test=x_test, **parts)
+    finding = one(inspect(path, IID(), clients=3, split="official"), "train-test-leak")
+    assert finding.what.startswith("copies of 30 test samples (50 %) are in a training or validation part")
+
+
+def test_settings_that_a_run_refuses_are_findings(tmp_path: Path) -> None:
+    """scaling 'client' where there are no clients."""
+    path = write(tmp_path / "a.csv", [{k: v for k, v in row.items() if k != "hospital"} for row in table()])
+    how = Sharing(IID(), clients=3, target="ill")
+    assert look(path, how).usable()
+    assert "scaling 'client' needs" in one(look(path, replace(how, scaling="client")), "refused").what
 
 
 def test_a_class_that_is_only_tested() -> None:

@@ -72,11 +72,24 @@ def test_many_clients_are_grouped(clients: int, rows: int) -> None:
     assert len(values) == rows * 4
     assert sum(v["samples"] for v in values) == table["samples"]
     if rows < clients:
-        bound = [
-            int(n.replace(",", "")) for n in re.findall(r": ([\d,]+) with most of", "\n".join(r[0] for r in grid.rows))
-        ]
+        named = "\n".join(row[0] for row in grid.rows)
+        bound = [int(n.replace(",", "")) for n in re.findall(r": ([\d,]+) clients, most of", named)]
         assert sum(bound) == clients
         assert all(v["share"] > 0.8 for v in values if f"most of {v['class']}" in v["client"])
+
+
+def test_rows_stand_in_order_and_apart() -> None:
+    """Client 10 stands behind client 9; two clients of one name are two rows."""
+    table = found(12)
+    assert inspection.labels_chart(table)["hconcat"][0]["encoding"]["y"]["sort"][9:] == [
+        "client 9",
+        "client 10",
+        "client 11",
+    ]
+    for client in table["clients"]:
+        client["name"] = "same"
+    svg = charts.svg(inspection.labels_chart(table))
+    assert all(f"same ({k})" in svg for k in range(1, 12))
 
 
 def test_many_classes_are_put_together() -> None:

@@ -37,18 +37,20 @@ def constant_at_client(fields: Fields) -> list[Finding]:
     """Columns that vary, but not at some client large enough to tell."""
     if fields.client is None:
         return []
+    order = np.argsort(fields.client, kind="stable")
+    start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
+    size = np.diff(start, append=len(order))
     shown, columns, clients = [], [], set()
-    for k, name in enumerate(fields.client_names):
-        rows = np.flatnonzero(fields.client == k)
-        if len(rows) < FEWEST_ROWS:
-            continue
-        for f in fields.inputs:
-            here = f.codes[rows]
-            if f.distinct > 2 and here[0] >= 0 and (here == here[0]).all():
-                value = f.texts[rows[0]] if f.texts is not None else f"{f.numbers[rows[0]]:g}"
-                shown.append(f"{f.name} is {value} at {name}")
-                columns.append(f.name)
-                clients.add(name)
+    for f in fields.inputs:
+        codes = f.codes[order]
+        low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)
+        for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
+            row = order[start[i]]
+            name = fields.client_names[fields.client[row]]
+            value = f.texts[row] if f.texts is not None else f"{f.numbers[row]:g}"
+            shown.append(f"{f.name} is {value} at {name}")
+            columns.append(f.name)
+            clients.add(name)
     if not shown:
         return []
     return [
@@ -206,9 +208,11 @@ def _tells(f: Field, label: Indices, classes: int) -> bool:
     if distinct < 1:
         return False
     if distinct <= n / 4:
-        table = np.zeros((distinct + 1, int(label.max()) + 1), dtype=np.int64)
-        np.add.at(table, (codes, label), 1)
-        return int(n - table.max(axis=1).sum()) <= 0.005 * n
+        width = int(label.max()) + 1
+        pairs, counts = np.unique(codes * width + label, return_counts=True)
+        best = np.zeros(distinct + 1, dtype=np.int64)  # rows of the most frequent class of each value
+        np.maximum.at(best, pairs // width, counts)
+        return int(n - best.sum()) <= 0.005 * n
     if f.kind != "number" or f.missing.any() or classes > n / 10:
         return False
     order = np.lexsort((label, f.numbers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedkin.data.inspection.fields import Field, Fields
 from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered, percent
 from fedkin.data.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.data.inspection.shares import classes_of, clients_of, naturals_of
-from fedkin.data.partition import Dirichlet, Natural
+from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.shard import PARTS
 from fedkin.data.sites import Sharing, fetched, share_out
 
@@ -57,6 +57,8 @@ def look(
             return _shared(seen, Federation.open(data), [], tell)
         # copies are found whatever the scale, if it is the same for all clients
         found = fetched(data, replace(how, scaling="pooled"))
+        if how.scaling != "pooled":
+            fetched(data, how)  # would a run be refused?
     except FedkinError as error:
         return _failed(
             seen, raw, [] if any(f.severity == "error" for f in raw.findings) else [refused("refused", error)]
@@ -67,19 +69,19 @@ def look(
 
 
 def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
-    """What can be said of a table that the reader refuses."""
+    """What can be said of a table or of images that the reader refuses."""
     found = ordered([*raw.findings, *more])
-    fields = raw.fields
-    if fields is None or fields.label is None:
-        samples = len(fields.places) if fields is not None else None
+    rows = raw.fields
+    if rows is None or rows.label is None:
+        samples = len(rows.places) if rows is not None else None
         return replace(seen, samples=samples, findings=found)
-    client = fields.client if fields.client is not None else np.zeros(len(fields.label), dtype=np.int64)
-    names = fields.client_names or ("all rows",)
+    client = rows.client if rows.client is not None else np.zeros(len(rows.label), dtype=np.int64)
+    names = rows.client_names or ("all rows",)
     counts = np.zeros((len(names), len(raw.class_names)), dtype=np.int64)
-    np.add.at(counts, (client, fields.label), 1)
+    np.add.at(counts, (client, rows.label), 1)
     return replace(
         seen,
-        samples=len(fields.label),
+        samples=len(rows.label),
         classes=raw.class_names,
         class_samples=tuple(counts.sum(axis=0).tolist()),
         sharing="not shared out, since the data cannot be read",
@@ -99,6 +101,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     test = dataset.official_test
     seen = replace(
         seen,
+        kind="a data set" if raw.kind == "unknown" else seen.kind,
         samples=len(dataset) + (0 if test is None else len(test)),
         inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
@@ -119,8 +122,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         else f"; the official test part ({len(test):,} samples) is "
         + ("kept apart" if how.split == "official" else "shared out with the rest")
     )
-    natural = " (clients as they come with the data)" if isinstance(partition, Natural) else ""
-    told = f"{partition.name}{natural}, {are(len(federation), 'client')}{kept}"
+    told = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
     seen = _shared(replace(seen, sharing=told), federation, found, tell)
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
@@ -161,6 +163,13 @@ def _shared(seen: Inspection, federation: Federation, before: list[Finding], tel
     )
 
 
+def _settings(partition: Partition) -> str:
+    if isinstance(partition, Natural):
+        return "clients as they come with the data"
+    own = {f.name: getattr(partition, f.name) for f in fields(partition)}  # type: ignore[arg-type]  # all are dataclasses
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items()) or "all alike"
+
+
 def _inputs(dataset: Dataset) -> str:
     shape = " x ".join(map(str, dataset.shape))
     what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
@@ -183,15 +192,15 @@ def _of_numbers(dataset: Dataset) -> list[Finding]:
         return []
     x = dataset.x.numpy().astype(np.float64)
     nothing = np.zeros(len(x), dtype=np.bool_)
-    fields = Fields(
+    found = Fields(
         tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])),
         dataset.y.numpy(),
     )
     return [
-        *columns.constant(fields),
-        *columns.ids(fields),
-        *columns.leaks(fields),
-        *columns.scales(fields, standardised=False),
+        *columns.constant(found),
+        *columns.ids(found),
+        *columns.leaks(found),
+        *columns.scales(found, standardised=False),
     ]
 
 

@@ -69,6 +69,19 @@ def others(root: Path) -> list[Finding]:
     ]
 
 
+def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
+    """Class and client of each image by its folders, ``class/file`` or ``client/class/file``; no clients in the former.
+
+    Both are empty where the folders are no such layout.
+    """
+    depths = {len(p.path.parts) for p in found}
+    if depths == {2}:
+        return [p.path.parts[0] for p in found], []
+    if depths == {3}:
+        return [p.path.parts[1] for p in found], [p.path.parts[0] for p in found]
+    return [], []
+
+
 def listing(root: Path) -> tuple[str, ...]:
     """Folders with images, and how many each holds."""
     counts = Counter(str(p.parent.relative_to(root)) for p in _files(root) if p.suffix.lower() in SUFFIXES)

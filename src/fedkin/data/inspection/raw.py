@@ -44,7 +44,7 @@ class Raw:
         kind: what kind of source.
         seen: first lines, file names, arrays.
         columns: of a table.
-        fields: its columns as values, where it could be read.
+        fields: its columns as values, where it could be read; of images their classes and clients.
         class_names: of ``fields.label``.
         findings: what looks wrong.
     """
@@ -76,7 +76,9 @@ def look_at(
         return _table(csv_files([path]), path, target, client, binary)
     if kind == "images":
         found = pictures.read_pictures(path, on_file)
-        return Raw(kind, pictures.listing(path), findings=(*pictures.pictures(found), *pictures.others(path)))
+        fields, names = _folders(found)
+        wrong = (*pictures.pictures(found), *pictures.others(path))
+        return Raw(kind, pictures.listing(path), fields=fields, class_names=names, findings=wrong)
     if kind == "npz":
         return _archive(path if path.is_file() else next(iter(sorted(path.glob("*.npz")))))
     return Raw(kind, _names(path) if path.is_dir() else ())
@@ -148,6 +150,23 @@ def _clients(table: Table, client: str | None, paths: list[Path]) -> tuple[Indic
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)
     return None, ()
+
+
+def _folders(found: list[pictures.Picture]) -> tuple[Fields | None, tuple[str, ...]]:
+    """Classes and clients by the folders that images lie in, which are known even where an image cannot be read."""
+    labels, clients = pictures.labels_of(found)
+    if not labels:
+        return None, ()
+    names, numbers = np.unique(labels, return_inverse=True)
+    owners, ids = np.unique(clients, return_inverse=True) if clients else (np.array([]), None)
+    fields = Fields(
+        (),
+        numbers.astype(np.int64),
+        None if ids is None else ids.astype(np.int64),
+        tuple(str(o) for o in owners),
+        [str(p.path) for p in found],
+    )
+    return fields, tuple(str(n) for n in names)
 
 
 def _archive(path: Path) -> Raw:
