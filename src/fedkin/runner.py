@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -78,6 +79,7 @@ def run(
     resume: bool = False,
     on_round: OnRound | None = None,
     table: dict[str, Any] | None = None,
+    sources: Mapping[str, bytes] | None = None,
 ) -> Result:
     """Trains a federation by a method.
 
@@ -119,6 +121,7 @@ def run(
         resume: go on in ``out`` from its checkpoint.
         on_round: called after each round with its report and its line.
         table: the settings to write into the folder, if the run was made from a file or from flags.
+        sources: files of one's own code that go with ``table``: file name -> content.
 
     Raises:
         ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
@@ -168,7 +171,7 @@ def run(
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
-                folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
+                folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
             store = States(None if folder is None else folder.states) if in_files else None
             banks = Banks(None if folder is None else folder.bank_files) if in_files else None
             simulation = Simulation(
@@ -185,9 +188,8 @@ def run_settings(settings: Settings, **more: Any) -> Result:
     recipe, how = settings.recipe, {f.name: getattr(settings.run, f.name) for f in fields(settings.run)}
     title = more.pop("title", None) or get_title(settings.name)
     model, head = settings.model.model, settings.model.head
-    return run(
-        settings.method, federation, model, recipe, head=head, title=title, table=settings.table(), **how, **more
-    )
+    more |= {"table": settings.table(), "sources": settings.sources()}
+    return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
