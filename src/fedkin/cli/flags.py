@@ -68,7 +68,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     base = _with_preset(base, args)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     require_own_flags(base.name, base.method, {**parts, "show": ShowRun()})
-    got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
+    got = parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", summary(base.method))
     recipe = _recipe(got.recipe, args)
     settings = Settings(base.name, got.method, _found(got.data), got.model, recipe, got.run, base.hosts)
     return settings, got.show
@@ -92,7 +92,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
-    got = _parse(
+    got = parse(
         {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
         args,
         "fedkin compare M1 M2 ...",
@@ -158,7 +158,7 @@ def _recipe(recipe: Recipe, args: list[str]) -> Recipe:
     return dataclasses.replace(recipe, steps=None) if asked else recipe
 
 
-def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
+def parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
     """The parts with flags put in; every field is a flag under its own name."""
     columns: list[Any] = [(name, type(part), field(default=part)) for name, part in parts.items()]
     flags = dataclasses.make_dataclass("flags", columns, frozen=True)
@@ -173,7 +173,7 @@ def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) 
     )
 
 
-def _summary(method: Method) -> str:
+def summary(method: Method) -> str:
     return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
 
 

@@ -70,7 +70,7 @@ def lines(folder: Path) -> str:
 
 # ---- runs ---------------------------------------------------------------------------------------------------------
 def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, tmp_path: Path) -> None:
-    """Fields are flags; the folder holds the code, and makes the run again wherever it lies, the original being gone."""
+    """Fields are flags; the folder holds the code, and makes the run again wherever it lies, without the original."""
     done = fedkin(f"run {mine} --step 0.25 {small} --out first")
     assert done.code == 0, done.err
     table = read_toml("first/config.toml")["method"]
