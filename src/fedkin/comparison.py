@@ -207,6 +207,7 @@ def compare(
                     settings.model.model,
                     settings.recipe,
                     head=settings.model.head,
+                    init_weights=settings.model.init_weights,
                     title=get_title(name),
                     table=settings.table(),
                     sources=settings.sources(),

@@ -154,9 +154,13 @@ class ModelSettings:
     """A name (fedkin list models), or a class or function of your own: ./file.py:build or package.module:build."""
     head: str | None = None
     """Module that is the head, by its name in the network. Default: the last linear layer."""
+    init_weights: str | None = None
+    """Start from trained values: a state_dict as .safetensors. Default: random values, the same for every method."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", placed(self.model))
+        if self.init_weights is not None:  # a run can be resumed from any place
+            object.__setattr__(self, "init_weights", str(Path(self.init_weights).expanduser().resolve()))
 
     def table(self) -> dict[str, Any]:
         """As plain values; of a file, the name of its copy in the run folder and its fingerprint."""

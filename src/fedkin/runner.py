@@ -74,6 +74,7 @@ def run(
     dp_clip: float = 1.0,
     dp_delta: float = 1e-5,
     head: str | None = None,
+    init_weights: Path | str | None = None,
     title: str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
@@ -116,6 +117,7 @@ def run(
         describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.engines.noise`.
         dp_noise, dp_clip, dp_delta: private training: see `fedkin.engines.private` and `fedkin.privacy`.
         head: the network's head by module name; by default the last linear layer.
+        init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
         title: display name.
         out: run folder to write; None keeps everything in memory.
         resume: go on in ``out`` from its checkpoint.
@@ -149,9 +151,8 @@ def run(
     )
     plan.require(method, len(federation))
     false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
-    net = Net(
-        factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
-    )
+    make = factory(model, federation.shape, federation.classes, init_weights)
+    net = Net(make, federation.shape, federation.classes, head=head, seed=seed)
     privacy.require(method, net)
     in_files = _in_files(state, net, len(federation))
     if not resume and 4 * net.size * len(federation) > IN_MEMORY:
@@ -188,7 +189,7 @@ def run_settings(settings: Settings, **more: Any) -> Result:
     recipe, how = settings.recipe, {f.name: getattr(settings.run, f.name) for f in fields(settings.run)}
     title = more.pop("title", None) or get_title(settings.name)
     model, head = settings.model.model, settings.model.head
-    more |= {"table": settings.table(), "sources": settings.sources()}
+    more |= {"table": settings.table(), "sources": settings.sources(), "init_weights": settings.model.init_weights}
     return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
 
 

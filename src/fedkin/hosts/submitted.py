@@ -43,9 +43,14 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
         data: of a run whose nodes Flower simulates.
 
     Raises:
-        ConfigError: its method or network is in a file.
+        ConfigError: its method, network or start is in a file.
     """
     require_installed(settings.name, settings.model.model)
+    if settings.model.init_weights is not None:
+        raise ConfigError(
+            f"[model] init_weights = {settings.model.init_weights!r}: nodes make the start themselves and have no such "
+            "file; leave it out, or put the values into a network of an installed package"
+        )
     told = {"settings": settings.table(), "folder": str(folder.resolve())}
     told |= {"link": str(link.resolve())} if link else {}
     told |= {"data": data} if data else {}
