@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-hosts test-hosts-short lint types layers check clean
+.PHONY: help demo test test-hosts test-hosts-short lint types layers docs check clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -38,7 +38,10 @@ types: $(STAMP)  ## strict type check
 layers: $(STAMP)  ## who may import whom
 	$(BIN)/lint-imports
 
+docs: $(STAMP)  ## the documentation site, in site/; needs no network
+	$(BIN)/mkdocs build --strict
+
 check: lint types layers test  ## all of it
 
 clean:  ## removes the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

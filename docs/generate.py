@@ -1,5 +1,5 @@
 """Makes what is read off the code: `what-leaves-a-client.md`; who can be private, in `robust-and-private.md`; what
-methods keep, in `results/many-clients.md`."""
+methods keep, in `results/many-clients.md`; and the picture of label histograms, `choose.svg`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,10 +7,12 @@ from pathlib import Path
 from fedkin.core import MethodError, Net, Recipe
 from fedkin.core.method import Method
 from fedkin.course import one_thread
+from fedkin.data import Classes, Dirichlet, federate, load
 from fedkin.engines import needs
 from fedkin.engines.noise import says
 from fedkin.methods import METHODS, TITLES
 from fedkin.models.start import factory
+from fedkin.report.charts import Spec, svg
 from fedkin.testing.payloads import page
 from fedkin.testing.toys import network
 
@@ -63,9 +65,40 @@ def renewed(text: str, table: str, marks: tuple[str, str] = PRIVATE) -> str:
     return before + marks[0] + table + marks[1] + rest.split(marks[1])[1]
 
 
+def histograms() -> Spec:
+    """Label histograms of ten clients of the digits data under three partitions, as a chart."""
+    shown = {
+        "alike (Dirichlet 100)": Dirichlet(alpha=100.0),
+        "mild skew (Dirichlet 0.5)": Dirichlet(alpha=0.5),
+        "two classes per client": Classes(classes_per_client=2),
+    }
+    values = []
+    for title, partition in shown.items():
+        for i, shard in enumerate(federate(load("digits"), partition, clients=10).clients):
+            counts = shard.train.y.bincount(minlength=10)
+            values += [
+                {"partition": title, "client": i, "class": k, "samples": n} for k, n in enumerate(counts.tolist())
+            ]
+    return {
+        "data": {"values": values},
+        "facet": {"column": {"field": "partition", "title": None, "sort": list(shown)}},
+        "spec": {
+            "width": 190,
+            "height": 190,
+            "mark": {"type": "rect", "stroke": "#ffffff"},
+            "encoding": {
+                "x": {"field": "class", "type": "ordinal", "axis": {"labelAngle": 0}},
+                "y": {"field": "client", "type": "ordinal"},
+                "color": {"field": "samples", "type": "quantitative", "scale": {"scheme": "blues"}},
+            },
+        },
+    }
+
+
 def main() -> None:
     here, methods = Path(__file__).parent, {name: make() for name, make in METHODS.items()}
     (here / "what-leaves-a-client.md").write_text(page(methods, TITLES), encoding="utf-8")
+    (here / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
     path = here / "robust-and-private.md"
     path.write_text(renewed(path.read_text(encoding="utf-8"), private(methods, TITLES)), encoding="utf-8")
     path = here / "results" / "many-clients.md"

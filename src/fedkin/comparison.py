@@ -12,8 +12,19 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, plain
+from fedkin.config import (
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    Settings,
+    code_of,
+    fill,
+    model_from,
+    plain,
+    require_code,
+)
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
+from fedkin.core.sources import copies, label, placed, told
 from fedkin.course import Result
 from fedkin.engines import Report
 from fedkin.folder import taken
@@ -31,7 +42,8 @@ class Plan:
     """What is compared.
 
     Attributes:
-        methods: names, in the order of the table; Local and FedAvg are put in front if they are missing.
+        methods: names, in the order of the table; Local and FedAvg are put in front if they are missing. Methods of
+            one's own go by ``./file.py:Class`` or ``package.module:Class``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
     """
@@ -49,6 +61,11 @@ class Plan:
             raise ConfigError("a comparison needs at least one seed")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        object.__setattr__(self, "methods", tuple(placed(name) for name in self.methods))
+        object.__setattr__(self, "own", {self._meant(name): values for name, values in self.own.items()})
+        titles = [get_title(name) for name in self.names]
+        if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
+            raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
@@ -58,6 +75,10 @@ class Plan:
                 "describe_epsilon protects what clients say of their classes at joining, but those of "
                 f"{', '.join(self.names)} say nothing; leave it out"
             )
+
+    def _meant(self, name: str) -> str:
+        """A compared method by its name, or one's own by its class."""
+        return next((n for n in self.names if name == label(n)), placed(name))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,16 +96,25 @@ class Plan:
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
-        table: dict[str, Any] = {"methods": list(self.methods or self.names), "seeds": list(self.seeds)}
+        names = [told(name) for name in self.methods or self.names]
+        table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
         table |= {
             "data": plain(self.data.resolved()),
-            "model": plain(self.model),
+            "model": self.model.table(),
             "recipe": plain(self.recipe),
             "run": run,
         }
-        if self.own:
-            table["method"] = {name: dict(own) for name, own in self.own.items()}
+        if own := {told(n): {**code_of(n), **self.own.get(n, {})} for n in self.names if n in self.own or code_of(n)}:
+            table["method"] = own
         return tomli_w.dumps(table)
+
+    def sources(self) -> dict[str, bytes]:
+        """The files of one's own code that are to lie beside the plan.
+
+        Raises:
+            ConfigError: two different ones have the same name.
+        """
+        return copies([*self.names, self.model.model])
 
 
 def _private(run: RunSettings, method: Method) -> RunSettings:
@@ -124,11 +154,16 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
     own = table.get("method", {})
     if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
         raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
+    for name, values in own.items():
+        if "code" in values:
+            get_title(name)
+            require_code(name, values["code"], f"{where}: [method.{label(name)}]")
+    own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
     return Plan(
         tuple(methods),
         tuple(seeds),
         fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
-        fill(ModelSettings(), table.get("model", {}), f"{where}: [model]"),
+        model_from(table.get("model", {}), f"{where}: [model]"),
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         own,
@@ -151,11 +186,14 @@ def compare(
         ConfigError: a setting is out of range.
     """
     folder = None if out is None else Path(out)
+    beside = plan.sources()
     federations = {seed: plan.data.federation(seed) for seed in plan.seeds[:1]}  # bad data before anything is written
     if folder is not None and not resume:
         if taken(folder):
             raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
         try:
+            for file, content in beside.items():  # before the plan that names them
+                write_atomic(folder / file, content)
             write_atomic(folder / "compare.toml", plan.toml().encode())
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
@@ -164,7 +202,7 @@ def compare(
         federation = federations.get(seed) or plan.data.federation(seed)
         for name in plan.names:
             settings = plan.settings(name, seed)
-            place = None if folder is None else folder / f"{name}-seed{seed}"
+            place = None if folder is None else folder / f"{label(name)}-seed{seed}"
             begun = resume and place is not None and (place / "config.toml").is_file()
             how = {f.name: getattr(settings.run, f.name) for f in dataclasses.fields(settings.run)}
             try:
@@ -174,8 +212,10 @@ def compare(
                     settings.model.model,
                     settings.recipe,
                     head=settings.model.head,
+                    init_weights=settings.model.init_weights,
                     title=get_title(name),
                     table=settings.table(),
+                    sources=settings.sources(),
                     out=place,
                     resume=begun,
                     on_round=None if on_round is None else partial(on_round, name, seed),
@@ -183,16 +223,17 @@ def compare(
                 )
             except FedkinError:
                 if folder is not None and not resume:
-                    _withdraw(folder)
+                    _withdraw(folder, {"compare.toml", *beside})
                 raise
             runs.append(as_run(result))
     return runs
 
 
-def _withdraw(folder: Path) -> None:
-    """Removes the folder of a comparison of which no run could begin."""
-    if [p.name for p in folder.iterdir()] == ["compare.toml"]:
-        (folder / "compare.toml").unlink()
+def _withdraw(folder: Path, files: set[str]) -> None:
+    """Removes the folder of a comparison of which no run could begin: it holds these files alone."""
+    if {p.name for p in folder.iterdir()} == files:
+        for file in files:
+            (folder / file).unlink()
         folder.rmdir()
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,6 +17,8 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
+from fedkin.core.importing import is_import_path
+from fedkin.core.sources import copies, fingerprint, is_file, placed, told
 from fedkin.data import PARTITIONS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
@@ -182,9 +184,20 @@ class ModelSettings:
     """Which network."""
 
     model: str = "mlp"
-    """A name (fedkin list models) or an import path package.module:factory."""
+    """A name (fedkin list models), or a class or function of your own: ./file.py:build or package.module:build."""
     head: str | None = None
     """Module that is the head, by its name in the network. Default: the last linear layer."""
+    init_weights: str | None = None
+    """Start from trained values: a state_dict as .safetensors. Default: random values, the same for every method."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", placed(self.model))
+        if self.init_weights is not None:  # a run can be resumed from any place
+            object.__setattr__(self, "init_weights", str(Path(self.init_weights).expanduser().resolve()))
+
+    def table(self) -> dict[str, Any]:
+        """As plain values; of a file, the name of its copy in the run folder and its fingerprint."""
+        return {**plain(self), "model": told(self.model), **code_of(self.model, files_only=True)}
 
 
 @dataclass(frozen=True)
@@ -279,21 +292,28 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     hosts: HostSettings = field(default_factory=HostSettings)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", placed(self.name))
+
     def table(self) -> dict[str, Any]:
         """As nested tables of plain values, complete, without settings that are not set."""
-        method = {"name": self.name, **plain(self.method)}
-        parts: dict[str, Any] = {
-            "data": self.data.resolved(),
-            "model": self.model,
-            "recipe": self.recipe,
-            "run": self.run,
-        }
+        method = {"name": told(self.name), **code_of(self.name), **plain(self.method)}
+        parts: dict[str, Any] = {"recipe": self.recipe, "run": self.run}
         if self.hosts != HostSettings():
             parts["hosts"] = self.hosts
-        return {"method": method, **{name: plain(part) for name, part in parts.items()}}
+        first = {"method": method, "data": plain(self.data.resolved()), "model": self.model.table()}
+        return first | {name: plain(part) for name, part in parts.items()}
+
+    def sources(self) -> dict[str, bytes]:
+        """The files of one's own code that the table names, to be kept beside it: file name -> content.
+
+        Raises:
+            ConfigError: one cannot be read, or two different ones have the same name.
+        """
+        return copies([self.name, self.model.model])
 
     def toml(self) -> str:
-        """As a TOML file that ``fedkin run`` takes."""
+        """As a TOML file that ``fedkin run`` takes, beside its `sources`."""
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
@@ -308,7 +328,8 @@ class Settings:
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
     run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers", "state")}
-    text = json.dumps(_whole({**{k: v for k, v in table.items() if k != "hosts"}, "run": run}), sort_keys=True)
+    parts = {**{k: v for k, v in table.items() if k != "hosts"}, "run": run}
+    text = json.dumps(_whole(_named(parts, told)), sort_keys=True)  # wherever the folder with a copy of code lies
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -336,8 +357,36 @@ def plain(config: Any) -> dict[str, Any]:
     return found
 
 
+def code_of(name: str, *, files_only: bool = False) -> dict[str, str]:
+    """What a config keeps beside the name of one's own method or network, so that another text of it is noticed."""
+    own = is_file(name) or (is_import_path(name) and not files_only)
+    return {"code": fingerprint(name)} if own else {}
+
+
+def require_code(name: str, code: object, where: str) -> None:
+    """Raises `ConfigError` if a config says that one's own code was another when it was written."""
+    if code is not None and code != code_of(name).get("code"):
+        raise ConfigError(
+            f"{where}: {name} has changed since this was written; put the former text back, or begin a new run from a "
+            'config without the line code = "..."'
+        )
+
+
+def _named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    """The tables with other names for the methods and the network in them."""
+    found = dict(table)
+    for part, key in (("method", "name"), ("model", "model")):
+        if isinstance(own := table.get(part), Mapping) and isinstance(own.get(key), str):
+            found[part] = {**own, key: rename(own[key])}
+    if isinstance(methods := table.get("methods"), list):  # of a comparison
+        found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
+        if isinstance(own := table.get("method"), Mapping):
+            found["method"] = {rename(name): values for name, values in own.items()}
+    return found
+
+
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """The tables of a TOML file; files with one's own code that it names are looked for beside it first.
 
     Raises:
         ConfigError: it is missing or not TOML.
@@ -346,7 +395,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"no config file {path}")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: placed(name, path.parent))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a TOML file: {e}") from e
 
@@ -370,16 +419,31 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
     method = dict(table.get("method", {}))
     if "name" not in method:
         raise ConfigError(f'{where}: [method] needs a name, for example name = "fedavg"')
-    name = str(method.pop("name"))
+    name, code = str(method.pop("name")), method.pop("code", None)
+    made = get_method(name)
+    require_code(name, code, f"{where}: [method]")
     return Settings(
         name,
-        fill(get_method(name), method, f"{where}: [method]"),
+        fill(made, method, f"{where}: [method]"),
         fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
-        fill(ModelSettings(), table.get("model", {}), f"{where}: [model]"),
+        model_from(table.get("model", {}), f"{where}: [model]"),
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         fill(HostSettings(), table.get("hosts", {}), f"{where}: [hosts]"),
     )
+
+
+def model_from(table: Mapping[str, Any], where: str) -> ModelSettings:
+    """The network from its table.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong kind, or its file has changed.
+    """
+    own = {k: v for k, v in table.items() if k != "code"} if isinstance(table, Mapping) else table
+    found: ModelSettings = fill(ModelSettings(), own, where)
+    if own is not table:
+        require_code(found.model, table.get("code"), where)
+    return found
 
 
 def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:

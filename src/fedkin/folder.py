@@ -2,6 +2,7 @@
 
 config.toml            the complete config; ``fedkin run config.toml`` makes the run again
 preparation.json       how clients' inputs were made of raw data, where that is known (`fedkin.data.Preparation`)
+*.py                   copies of the files with one's own method or network that the config names
 rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
 clients.jsonl          a line per evaluated round and client
 relations.jsonl        a line per round: who learned from whom
@@ -70,8 +71,8 @@ class RunFolder:
         self.banks: Banks | None = None
 
     @classmethod
-    def create(cls, path: Path | str, config: str) -> RunFolder:
-        """A new folder with its config.
+    def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
+        """A new folder with its config and, if there are any, the files of one's own code that the config names.
 
         Raises:
             RunFolderError: there is something at this place already.
@@ -83,6 +84,8 @@ class RunFolder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
+            for file, content in (sources or {}).items():  # before the config that names them
+                write_atomic(path / file, content)
             write_atomic(path / "config.toml", config.encode())
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {path} ({e}); name another with --out") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -73,11 +74,13 @@ def run(
     dp_clip: float = 1.0,
     dp_delta: float = 1e-5,
     head: str | None = None,
+    init_weights: Path | str | None = None,
     title: str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
     table: dict[str, Any] | None = None,
+    sources: Mapping[str, bytes] | None = None,
 ) -> Result:
     """Trains a federation by a method.
 
@@ -114,11 +117,13 @@ def run(
         describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.engines.noise`.
         dp_noise, dp_clip, dp_delta: private training: see `fedkin.engines.private` and `fedkin.privacy`.
         head: the network's head by module name; by default the last linear layer.
+        init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
         title: display name.
         out: run folder to write; None keeps everything in memory.
         resume: go on in ``out`` from its checkpoint.
         on_round: called after each round with its report and its line.
         table: the settings to write into the folder, if the run was made from a file or from flags.
+        sources: files of one's own code that go with ``table``: file name -> content.
 
     Raises:
         ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
@@ -146,9 +151,8 @@ def run(
     )
     plan.require(method, len(federation))
     false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
-    net = Net(
-        factory(model, federation.shape, federation.classes), federation.shape, federation.classes, head=head, seed=seed
-    )
+    make = factory(model, federation.shape, federation.classes, init_weights)
+    net = Net(make, federation.shape, federation.classes, head=head, seed=seed)
     privacy.require(method, net)
     in_files = _in_files(state, net, len(federation))
     if not resume and 4 * net.size * len(federation) > IN_MEMORY:
@@ -168,7 +172,7 @@ def run(
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
-                folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
+                folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
@@ -187,9 +191,8 @@ def run_settings(settings: Settings, **more: Any) -> Result:
     recipe, how = settings.recipe, {f.name: getattr(settings.run, f.name) for f in fields(settings.run)}
     title = more.pop("title", None) or get_title(settings.name)
     model, head = settings.model.model, settings.model.head
-    return run(
-        settings.method, federation, model, recipe, head=head, title=title, table=settings.table(), **how, **more
-    )
+    more |= {"table": settings.table(), "sources": settings.sources(), "init_weights": settings.model.init_weights}
+    return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:

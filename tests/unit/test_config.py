@@ -41,7 +41,7 @@ CHANGED = {  # every field at a value that is not its default
         scaling="client",
         data_seed=4,
     ),
-    "model": ModelSettings("package.module:factory", "head.1"),
+    "model": ModelSettings("package.module:factory", "head.1", "/a/start.safetensors"),
     "recipe": Recipe(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
     "run": RunSettings(
         *(9, 0.5, 7, 2, "uniform", 0.25, "2@4,1@5", 2, 1.5),

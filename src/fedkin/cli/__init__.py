@@ -23,6 +23,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin compare M1 M2 ... [flags] | FILE.toml
                                  several methods and seeds side by side, Local and FedAvg always among them
   fedkin resume FOLDER           go on with an interrupted run or comparison
+  fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?
   fedkin list [methods|partitions|models|data]
 
   fedkin keys authority|server|node FOLDER
@@ -33,6 +34,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin submit FILE.toml        hands a run to the link: the same file as for fedkin run
   fedkin status [FOLDER]         runs and nodes of a link
 
+  METHOD is a name of fedkin list methods, or your own class: ./file.py:MyMethod or package.module:MyMethod.
   fedkin run METHOD --help shows the flags, those of the method among them.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 130 interrupted (Ctrl-C)."""
 
@@ -72,12 +74,13 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, inspect, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import check, commands, hosts, inspect, nodes  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
         "compare": commands.compare_command,
         "resume": commands.resume_command,
+        "check": check.check_command,
         "list": commands.list_command,
         "inspect": inspect.inspect_command,
         "demo": commands.demo_command,

@@ -15,6 +15,7 @@ from fedkin.comparison import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
+from fedkin.core.sources import label
 from fedkin.course import Result
 from fedkin.data import KNOWN, PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
@@ -31,7 +32,7 @@ from fedkin.runner import resume, run_settings
 def run_command(args: list[str]) -> int:
     """``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
-    folder = show.out or _new_folder(settings.name)
+    folder = show.out or _new_folder(label(settings.name))
     title, new = get_title(settings.name), not taken(folder)
     if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
         screen.note("clients: those that the data bring (partition natural); --partition chooses another")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import tyro
 from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.sources import label, placed
 from fedkin.data import absolute
 from fedkin.methods import get_method
 
@@ -65,7 +67,8 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
-    got = _parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", _summary(base.method))
+    require_own_flags(base.name, base.method, {**parts, "show": ShowRun()})
+    got = parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", summary(base.method))
     recipe = _recipe(got.recipe, args)
     settings = Settings(base.name, got.method, _found(got.data), got.model, recipe, got.run, base.hosts)
     return settings, got.show
@@ -89,7 +92,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
-    got = _parse(
+    got = parse(
         {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
         args,
         "fedkin compare M1 M2 ...",
@@ -98,9 +101,21 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
     own = {name: dict(values) for name, values in base.own.items()}
     for text in got.runs.set:
         name, key, value = _one(text)
+        name = next((n for n in base.methods if name == label(n)), placed(name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
     return Plan(base.methods, got.runs.seeds, _found(got.data), got.model, recipe, got.run, own), got.show
+
+
+def require_own_flags(name: str, method: Method, parts: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if a field of one's own method is a flag of the command already."""
+    fields = {f.name for f in dataclasses.fields(method)}  # type: ignore[arg-type]  # every method is a dataclass
+    for part in (part for part in parts.values() if part is not method):
+        if taken := sorted(fields & {f.name for f in dataclasses.fields(part)}):
+            raise ConfigError(
+                f"{name}: --{taken[0].replace('_', '-')} is a flag of fedkin run already ({type(part).__name__}); "
+                f"give the field {taken[0]} another name"
+            )
 
 
 def _found(data: DataSettings) -> DataSettings:
@@ -142,7 +157,7 @@ def _recipe(recipe: Recipe, args: list[str]) -> Recipe:
     return dataclasses.replace(recipe, steps=None) if asked else recipe
 
 
-def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
+def parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
     """The parts with flags put in; every field is a flag under its own name."""
     columns: list[Any] = [(name, type(part), field(default=part)) for name, part in parts.items()]
     flags = dataclasses.make_dataclass("flags", columns, frozen=True)
@@ -157,7 +172,7 @@ def _parse(parts: dict[str, Any], args: list[str], prog: str, description: str) 
     )
 
 
-def _summary(method: Method) -> str:
+def summary(method: Method) -> str:
     return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
 
 
@@ -171,9 +186,9 @@ def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:
 
 
 def _one(text: str) -> tuple[str, str, Any]:
-    name, dot, rest = text.partition(".")
-    key, equals, value = rest.partition("=")
-    if not (dot and equals and key):
+    before, equals, value = text.partition("=")
+    name, dot, key = before.rpartition(".")  # one's own methods have dots in their names
+    if not (dot and equals and key and name):
         raise ConfigError(f"--set takes METHOD.FIELD=VALUE, for example da-pfl.lam=0.5, got {text!r}")
     return name, key.replace("-", "_"), _value(value)
 

@@ -13,6 +13,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.config import Settings, read_toml, settings_from
 from fedkin.core import ConfigError, EngineError
+from fedkin.core.sources import label
 from fedkin.hosts.control import Control
 from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
@@ -59,7 +60,7 @@ def submit_command(args: list[str]) -> int:
     settings = settings_from(read_toml(path), str(path))
     if again and asked.out is not None:
         raise ConfigError(f"{asked.file} is a run to go on in; leave --out away")
-    stamp = Path("runs") / f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stamp = Path("runs") / f"{label(settings.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = asked.file if again else (asked.out or stamp)
     (folder / "failed.txt").unlink(missing_ok=True)
     if not asked.ray:

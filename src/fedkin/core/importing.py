@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -70,27 +71,36 @@ def _from_file(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
         around = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         close = get_close_matches(file.name, around, n=1)
         raise error(f"{spec}: there is no file {path}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    stamp = hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+    content = file.read_bytes()
+    stamp = hashlib.blake2b(content, digest_size=8).hexdigest()
     # a name of its own by its place, so that two files of one name do not replace each other
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     there = sys.modules.get(name)
     if there is not None and getattr(there, _STAMP, None) == stamp:
         return there
     made = importlib.util.spec_from_file_location(name, file)
-    if made is None or made.loader is None:
+    if made is None:
         raise error(f"{spec}: {path} cannot be run as Python")
-    module, known = importlib.util.module_from_spec(made), list(sys.path)
+    module, known, written = importlib.util.module_from_spec(made), list(sys.path), sys.dont_write_bytecode
     setattr(module, _STAMP, stamp)
     sys.modules[name] = module  # before it is run: dataclasses look their module up there
     try:
         sys.path.append(str(file.parent))
-        made.loader.exec_module(module)
+        sys.dont_write_bytecode = True  # nothing but what was asked for appears in a person's folder
+        exec(compile(content, str(file), "exec"), vars(module))  # what was read, and no cached form of it
     except Exception as cause:  # whatever a person's file raises
         if there is None:
             del sys.modules[name]
         else:
             sys.modules[name] = there
-        raise error(f"{spec}: running {path} failed: {type(cause).__name__}: {cause}") from cause
+        line = _line(cause, file)
+        raise error(f"{spec}: running {path} failed{line}: {type(cause).__name__}: {cause}") from cause
     finally:
-        sys.path[:] = known
+        sys.path[:], sys.dont_write_bytecode = known, written
     return module
+
+
+def _line(cause: Exception, file: Path) -> str:
+    """Where in a person's file it happened; nothing if the message says so itself."""
+    lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == str(file)]
+    return f" in line {lines[-1]}" if lines else ""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.config import Settings, digest, settings_from
+from fedkin.config import Settings, digest
 from fedkin.core import Bundle, ClientError, DataError, FedkinError, Net
 from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
@@ -23,6 +23,7 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.hosts.account import Account, Limits, OverBudget
+from fedkin.hosts.own import settings_of
 from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
 from fedkin.hosts.tensors import bundle, letter, mark
@@ -101,7 +102,7 @@ class Site:
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
-        settings = settings_from(of.head["settings"], "the run's settings")
+        settings = settings_of(of.head["settings"])
         self.limits.check(settings.run)
         privacy_of(settings.run).require_method(settings.method)
         card = self.data.card(settings.data.sharing(settings.run.seed))
@@ -181,7 +182,7 @@ class Site:
         Made when it is first wanted, and anew when its memory was put back to an older state: that one may not know of
         all uploads that were masked.
         """
-        if not settings_from(head["settings"], "the run's settings").run.secure_aggregation:
+        if not settings_of(head["settings"]).run.secure_aggregation:
             return {}
         from fedkin.hosts.masks import new_secret, public_of  # here: other runs need no cryptography
 
@@ -191,7 +192,7 @@ class Site:
         return {"public": public_of(kept.secret)}
 
     def _privacy(self, head: Mapping[str, Any]) -> Privacy:
-        return privacy_of(settings_from(head["settings"], "the run's settings").run)
+        return privacy_of(settings_of(head["settings"]).run)
 
     def _spent(self, head: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
         """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
@@ -213,7 +214,7 @@ class Site:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
         key = json.dumps([digest(head["settings"]), head["card"], head["client"]], sort_keys=True)
         if self._job is None or self._job[0] != key:
-            self._job = (key, self._made(settings_from(head["settings"], "the run's settings"), head))
+            self._job = (key, self._made(settings_of(head["settings"]), head))
         return self._job[1]
 
     def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
@@ -241,7 +242,7 @@ class Site:
     def _export(self, place: Path, head: Mapping[str, Any], b: Bundle) -> None:
         from safetensors.torch import save
 
-        settings = settings_from(head["settings"], "the run's settings")
+        settings = settings_of(head["settings"])
         said = {
             "client": self.client,
             "method": settings.table()["method"],

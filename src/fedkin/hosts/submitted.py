@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, FedkinError
 from fedkin.course import Result
+from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
 from fedkin.report.page import write_page
@@ -40,7 +41,16 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
         settings, folder: the run and its folder.
         link: the folder of the link it is submitted to; None for ``fedkin-link``, and where nodes are simulated.
         data: of a run whose nodes Flower simulates.
+
+    Raises:
+        ConfigError: its method, network or start is in a file.
     """
+    require_installed(settings.name, settings.model.model)
+    if settings.model.init_weights is not None:
+        raise ConfigError(
+            f"[model] init_weights = {settings.model.init_weights!r}: nodes make the start themselves and have no such "
+            "file; leave it out, or put the values into a network of an installed package"
+        )
     told = {"settings": settings.table(), "folder": str(folder.resolve())}
     told |= {"link": str(link.resolve())} if link else {}
     told |= {"data": data} if data else {}

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
+from fedkin.core.importing import is_import_path
+from fedkin.core.sources import label
 from fedkin.methods.cam import CAM
 from fedkin.methods.cfic import CFIC
 from fedkin.methods.cfl import CFL
@@ -33,6 +35,7 @@ from fedkin.methods.fesem import FeSEM
 from fedkin.methods.ifca import IFCA
 from fedkin.methods.local import Local
 from fedkin.methods.oracle import Oracle
+from fedkin.methods.own import own_method
 from fedkin.methods.per_fedavg import PerFedAvg
 from fedkin.methods.pfa import PFA
 from fedkin.methods.pfedcs import PFedCS
@@ -129,16 +132,25 @@ LINES = {
 def get_method(name: str) -> Method:
     """The method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
 
+    A method of one's own goes by ``./file.py:Class`` or ``package.module:Class``.
+
     Raises:
-        ConfigError: there is none, with the nearest name in the message; or it is not one that Fed-CAM can wrap.
+        ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; or the
+            class is no complete method.
     """
     if name in METHODS:
         return METHODS[name]()
+    if is_import_path(name):
+        return own_method(name)
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
         wrapped = METHODS[inner]()
         # clients of FedSoft keep models of their own, which would overshoot if both models moved at once
         return CAM(wrapped, order="cluster-first", update="mean") if inner == "fedsoft" else CAM(wrapped)
-    raise ConfigError(f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods)")
+    if name.endswith(".py"):
+        raise ConfigError(f"{name} is a file; name the class in it, too: {name}:MyMethod")
+    raise ConfigError(
+        f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods; one of your own: ./file.py:MyMethod)"
+    )
 
 
 def get_title(name: str) -> str:
@@ -149,6 +161,8 @@ def get_title(name: str) -> str:
     """
     if name in TITLES:
         return TITLES[name]
+    if is_import_path(name):
+        return label(name)
     get_method(name)
     return f"{TITLES[name.removesuffix('-cam')]}-CAM"
 

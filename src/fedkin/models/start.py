@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 from torch import nn
 
 from fedkin.models.registry import get_model
+from fedkin.models.weights import started
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
 
-def factory(model: Model, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+def factory(
+    model: Model, shape: tuple[int, ...], classes: int, weights: Path | str | None = None
+) -> Callable[[], nn.Module]:
     """A function that makes the network anew, with the values that the global random state gives.
 
-    A module is first copied as it is, so that a run can start from trained values; further copies are drawn anew.
+    A module is first copied as it is, so that a run can start from trained values; further copies are drawn anew. So it
+    is with a safetensors file of ``weights``: the first network has its values.
     """
+    if weights is not None:
+        return started(factory(model, shape, classes), weights)
     if isinstance(model, str):
         return lambda: get_model(model, shape, classes)
     if isinstance(model, nn.Module):

@@ -31,7 +31,8 @@ through the real round loop a few dozen times, and raises at the first rule that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from fedkin.core import ConfigError, Method, Rule
 from fedkin.core.errors import nearest
@@ -39,7 +40,29 @@ from fedkin.engines import Engine, Workers
 from fedkin.testing.rules import RULES, Case
 from fedkin.testing.spy import RuleBroken
 
-__all__ = ["RULES", "RuleBroken", "check_method"]
+__all__ = ["RULES", "Finding", "RuleBroken", "check_each", "check_method"]
+
+_FIRST = ("declared", "runs")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the check of one rule found.
+
+    Attributes:
+        rule: name of `RULES`.
+        error: what broke it: a `RuleBroken`, or what the method itself raised; None if it holds.
+        after: a broken rule without which this one was not looked at; None if it was.
+    """
+
+    rule: str
+    error: Exception | None = None
+    after: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule was looked at and holds."""
+        return self.error is None and self.after is None
 
 
 def check_method(
@@ -64,15 +87,58 @@ def check_method(
         RuleBroken: an `AssertionError` that names the rule and carries the values.
         MethodError: the method failed; a note on it names the rule that was being checked.
     """
-    case = Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Rule())
-    for name in RULES if rules is None else rules:
+    case, wanted = _case(method, engines, seed, rule), _wanted(rules)
+    for name in wanted:
+        e = _broken(case, name)
+        if isinstance(e, RuleBroken):
+            raise RuleBroken(f"{type(method).__name__} breaks the rule {name!r}: {e}") from None
+        if e is not None:
+            e.add_note(f"fedkin.testing: while the rule {name!r} was checked on {method}")
+            raise e
+
+
+def check_each(
+    method: Method,
+    *,
+    engines: Sequence[Engine] | None = None,
+    rules: Iterable[str] | None = None,
+    seed: int = 1,
+    rule: Rule | None = None,
+) -> Iterator[Finding]:
+    """The same checks, one finding for each rule as soon as it is there, and on to the next after a broken one.
+
+    Where ``declared`` or ``runs`` is broken the others are not looked at: they would all fail for this reason.
+
+    Args:
+        method, engines, rules, seed, rule: as of `check_method`.
+
+    Raises:
+        ConfigError: no such rule.
+    """
+    case, wanted = _case(method, engines, seed, rule), _wanted(rules)
+    before = None
+    for name in wanted:
+        error = None if before else _broken(case, name)
+        yield Finding(name, error, before)
+        before = before or (name if error is not None and name in _FIRST else None)
+
+
+def _case(method: Method, engines: Sequence[Engine] | None, seed: int, rule: Rule | None) -> Case:
+    return Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Rule())
+
+
+def _wanted(rules: Iterable[str] | None) -> list[str]:
+    names = list(RULES if rules is None else rules)
+    for name in names:
         if name not in RULES:
             raise ConfigError(f"unknown rule {name!r}{nearest(name, RULES)}")
-        try:
-            RULES[name](case)
-        except Exception as e:
-            broken = e if isinstance(e, RuleBroken) else e.__cause__
-            if isinstance(broken, RuleBroken):
-                raise RuleBroken(f"{type(method).__name__} breaks the rule {name!r}: {broken}") from None
-            e.add_note(f"fedkin.testing: while the rule {name!r} was checked on {method}")
-            raise
+    return names
+
+
+def _broken(case: Case, name: str) -> Exception | None:
+    """What the check of one rule raises: the broken rule itself where that is the cause."""
+    try:
+        RULES[name](case)
+    except Exception as e:  # whatever a person's method raises
+        return e.__cause__ if isinstance(e.__cause__, RuleBroken) else e
+    return None

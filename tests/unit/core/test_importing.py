@@ -67,7 +67,7 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("mine", "'mine' is no import path; write package.module:attribute or ./file.py:attribute"),
         ("./min.py:Thing", "there is no file ./min.py; did you mean 'mine.py'"),
         ("./mine.py:Think", "file './mine.py' has no attribute 'Think'; did you mean 'Thing'"),
-        ("./bad.py:Thing", "running ./bad.py failed: ZeroDivisionError: division by zero"),
+        ("./bad.py:Thing", "running ./bad.py failed in line 1: ZeroDivisionError: division by zero"),
         ("no_such_module_here:x", "importing 'no_such_module_here' failed: ModuleNotFoundError"),
     ):
         with pytest.raises(DataError, match=message.replace(".", r"\.")):

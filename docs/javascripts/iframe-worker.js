@@ -1,0 +1,32 @@
+// Browsers give pages that are opened as files no workers, and the search of the site runs in one: here it gets a hidden
+// frame instead. Named as the package that MkDocs Material would otherwise fetch from a server for this.
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(url) {
+      super();
+      const here = new URL(url, document.baseURI);
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      document.body.append(frame);
+      const inner = (this.inner = frame.contentWindow);
+      const load = (path) =>
+        new Promise((done, failed) => {
+          const script = inner.document.createElement("script");
+          script.src = new URL(path, here).href;
+          script.onload = done;
+          script.onerror = failed;
+          inner.document.body.append(script);
+        });
+      inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      inner.importScripts = (...paths) => paths.reduce((before, path) => before.then(() => load(path)), Promise.resolve());
+      this.ready = load(here);
+      this.frame = frame;
+    }
+    postMessage(data) {
+      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+    }
+    terminate() {
+      this.frame.remove();
+    }
+  };
+}

@@ -1,0 +1,160 @@
+"""``fedkin check``: does a method keep the contract?"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedkin.cli import screen
+from fedkin.cli.flags import parse, require_own_flags, summary
+from fedkin.core import ConfigError
+from fedkin.core.importing import is_import_path
+from fedkin.core.sources import placed
+from fedkin.engines import Engine, Workers
+from fedkin.methods import get_method, get_title
+from fedkin.report.tables import Grid
+from fedkin.testing import RULES, Finding, check_each
+
+MEANS = {
+    "declared": ("a frozen dataclass of plain, documented fields", "make every field a documented plain value"),
+    "runs": (
+        "four rounds of six clients, all finite, all predict",
+        "mend the line that the reason names; docs/own-method.md says what each step gets and gives",
+    ),
+    "same result": (
+        "bit for bit on every engine and a second time",
+        "draw from r.rng and c.rng only; keep nothing in globals or in the method itself",
+    ),
+    "resume": (
+        "stopped after any round, it ends the same",
+        "keep everything in the bundles: the server's state, and c.state",
+    ),
+    "own data": (
+        "a client's words depend on its own data alone",
+        "keep nothing of clients in globals",
+    ),
+    "odd federations": (
+        "drop-outs, late joiners, one client, one sample, one class",
+        "ask r.ids, r.roster and len(c.train); expect neither all clients nor all classes",
+    ),
+    "own memory": ("no two stored tensors share memory", "store copies: clone() what you keep twice"),
+    "pure steps": ("no step writes into what it is given", "make new tensors instead of changing given ones in place"),
+    "banks": ("nobody reads a row after put has changed it", "use what put returns, and nothing read before"),
+    "failed answers": (
+        "a lost, refused or doubled upload changes nothing else",
+        "count in aggregate what arrived (r.ids); a client's state changes with its upload only",
+    ),
+    "robust": (
+        "if it says robust: another rule of aggregation works",
+        "merge by r.mean, r.group_mean and r.mix, or leave robust = True out",
+    ),
+    "secure aggregation": (
+        "if it says so: the means of its pools suffice",
+        "use uploads in means as pools() says only, or leave secure_aggregation = True out",
+    ),
+    "distribution": (
+        "a row for each receiver, weights sum to 1",
+        "row i is for r.ids[i]; see the reason for the shape",
+    ),
+}
+"""Rule -> what it asks, and what mends it most often; `fedkin.testing` tells all of each."""
+
+
+@dataclass(frozen=True)
+class CheckFlags:
+    """What is checked and shown."""
+
+    rules: tuple[str, ...] = ()
+    """Only these rules, such as runs resume. Default: all."""
+    check_seed: int = 1
+    """Seed of everything that the checks draw."""
+    quiet: bool = False
+    """Nothing but the exit code: 0 all rules hold, 1 one is broken, 2 there is no such method or setting."""
+    json: bool = False
+    """The findings as JSON on standard output, nothing else there."""
+
+
+def check_command(args: list[str]) -> int:
+    """``fedkin check METHOD [flags]``."""
+    if not args or args[0].startswith("-"):
+        raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
+    name = args[0]
+    method = get_method(name)
+    require_own_flags(name, method, {"check": CheckFlags()})
+    got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
+    flags: CheckFlags = got.check
+    rules = list(flags.rules or RULES)
+    findings: list[Finding] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # the networks are tiny
+    try:
+        wait = screen.err.status("") if screen.err.is_terminal and not (flags.quiet or flags.json) else nullcontext()
+        with wait as shown:
+            found = check_each(got.method, engines=_engines(), rules=rules, seed=flags.check_seed)
+            for number, rule in enumerate(rules, start=1):
+                if shown is not None:
+                    shown.update(f"rule {number} of {len(rules)}: {rule}")
+                findings.append(next(found))
+    finally:
+        torch.set_num_threads(before)
+    _show(name, findings, flags)
+    return 0 if all(f.holds for f in findings) else 1
+
+
+def _engines() -> list[Engine]:
+    """Those that must agree with the reference; worker processes are forked, which not every system can."""
+    return [Workers(1), Workers(2)] if hasattr(os, "fork") else []
+
+
+def _show(name: str, findings: list[Finding], flags: CheckFlags) -> None:
+    file = Path(placed(name).rpartition(":")[0]) if is_import_path(name) else None
+    lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_told(f, file)} for f in findings]
+    if flags.json:
+        screen.write(json.dumps(lines, indent=2))
+    if flags.json or flags.quiet:
+        return
+    title = get_title(name)
+    marks = {"holds": "holds", "broken": "BROKEN", "not checked": "not checked"}
+    rows = tuple((line["rule"], line["asks"], marks[line["result"]]) for line in lines)
+    screen.table(Grid(f"The contract: {title}", ("rule", "what it asks", "result"), rows, words=3))
+    broken = [line for line in lines if line["result"] == "broken"]
+    for line in broken:
+        screen.say(f"\n{line['rule']}: {line['reason']}\n  What to do: {line['do']}.")
+    if broken:
+        left = sum(line["result"] == "not checked" for line in lines)
+        tail = f"; {left} were not checked, since {broken[-1]['rule']} comes before them" if left else ""
+        screen.say(f"\n{title} breaks {len(broken)} of {len(lines)} rules{tail}.")
+    else:
+        screen.say(f"\n{title} keeps {'all' if len(lines) == len(RULES) else 'these'} {len(lines)} rules.")
+
+
+def _told(f: Finding, file: Path | None) -> dict[str, Any]:
+    if f.after is not None:
+        return {"result": "not checked", "reason": f"{f.after!r} must hold first"}
+    if f.error is None:
+        return {"result": "holds"}
+    at = _line(f.error, file)
+    return {"result": "broken", "reason": f"{_words(f.error)}{at}", "do": MEANS[f.rule][1]}
+
+
+def _words(error: Exception) -> str:
+    own = type(error).__module__.startswith("fedkin")
+    return str(error) if own else f"{type(error).__name__}: {error}"
+
+
+def _line(error: BaseException | None, file: Path | None) -> str:
+    """Where in the method's own file it was raised, if it was."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if file is not None and Path(frame.filename) == file]
+        if lines:
+            return f" ({file.name if file else ''}, line {lines[-1]})"
+        error = error.__cause__
+    return ""

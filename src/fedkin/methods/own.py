@@ -1,0 +1,78 @@
+"""People's own methods: ``./file.py:Class`` or ``package.module:Class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from typing import Any
+
+from fedkin.core import ConfigError, FedkinError, Method
+from fedkin.core.importing import find
+
+RESERVED = ("name", "code")
+"""Entries of a config's ``[method]`` table that are no fields."""
+
+
+def own_method(name: str) -> Method:
+    """The method of a class in a file or a module, with its defaults.
+
+    Raises:
+        ConfigError: no such file, module or class; running it failed; or the class is no complete method.
+    """
+    try:
+        found = find(name)
+    except FedkinError as e:
+        raise ConfigError(f"{e}{_there(name)}") from e
+    if isinstance(found, Method):
+        raise ConfigError(f"{name} is a method with its settings already in; name its class, {type(found).__name__}")
+    if not (inspect.isclass(found) and issubclass(found, Method)) or found is Method:
+        kind = f"the class {found.__name__}" if inspect.isclass(found) else f"an object of type {type(found).__name__}"
+        raise ConfigError(
+            f"{name}: expected a class that inherits from fedkin.Method, got {kind}{_methods_in(found, name)}"
+        )
+    _require_complete(found, name)
+    try:
+        return found()
+    except FedkinError:
+        raise
+    except Exception as e:  # whatever a person's own checks raise
+        raise ConfigError(f"{name}: {found.__name__}() failed: {type(e).__name__}: {e}") from e
+
+
+def _require_complete(cls: type[Method], name: str) -> None:
+    """Raises `ConfigError` if a step is missing, or if it is no dataclass whose fields all have defaults."""
+    if missing := sorted(cls.__abstractmethods__):
+        lines = [f"def {step}{inspect.signature(getattr(Method, step))}".replace("'", "") for step in missing]
+        raise ConfigError(f"{name} lacks {', '.join(missing)}; every method has:\n    " + "\n    ".join(lines))
+    made: Any = cls.__dict__.get("__dataclass_params__")
+    if made is None or not made.frozen:
+        raise ConfigError(f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above class {cls.__name__}")
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # it is one, see above
+        if field.name in RESERVED:
+            raise ConfigError(f"{name}: a field cannot be called {field.name!r}, which a config uses itself; rename it")
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{name}: field {field.name} needs a default, such as {field.name}: float = 0.5")
+
+
+def _there(name: str) -> str:
+    """The methods of a file that was found and run, as the end of a message."""
+    path, _, attribute = name.rpartition(":")
+    try:
+        anything = find(f"{path}:__name__")
+    except FedkinError:
+        return ""
+    return _methods(str(anything), attribute)
+
+
+def _methods_in(found: Any, name: str) -> str:
+    return _there(name) if getattr(found, "__name__", "") != "Method" else ""
+
+
+def _methods(module: str, but: str) -> str:
+    kinds = [
+        n
+        for n, v in vars(sys.modules[module]).items()
+        if inspect.isclass(v) and issubclass(v, Method) and v is not Method and n != but
+    ]
+    return f"; methods in it: {', '.join(kinds) or 'none'}"

@@ -1,0 +1,153 @@
+"""The documentation site: it builds without a network, needs none to be read, and its code runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedkin.cli.check import MEANS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
+AS_THEY_STAND = ("index", "choose", "own-model", "own-method")
+
+
+class Resources(HTMLParser):
+    """What a page makes a browser fetch: links that a reader may click are none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        if tag in FETCHED and told.get("rel") not in ("canonical", "next", "prev"):
+            self.found.append(told.get(FETCHED[tag]) or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does; nothing can be fetched while it is."""
+    pytest.importorskip("material", reason='needs the documentation extra: pip install "fedkin[docs]"')
+    pytest.importorskip("mkdocstrings", reason='needs the documentation extra: pip install "fedkin[docs]"')
+    place = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    env = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_every_page_is_there(site: Path) -> None:
+    """Each page of docs/ is built and can be reached from the navigation."""
+    menu = (site / "index.html").read_text(encoding="utf-8")
+    pages = [p.relative_to(DOCS).with_suffix(".html").as_posix() for p in DOCS.rglob("*.md")]
+    assert len(pages) > 50
+    for page in pages:
+        assert (site / page).is_file(), page
+        assert f'href="{page}"' in menu, f"{page} is not in mkdocs.yml's nav"
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    """Scripts, styles, pictures and fonts lie in the site, also where a style sheet names them."""
+    for page in site.rglob("*.html"):
+        found = Resources()
+        found.feed(page.read_text(encoding="utf-8"))
+        assert found.found
+        for address in found.found:
+            assert not re.match(r"(https?:)?//", address), f"{page.name} fetches {address}"
+            if address and not address.startswith(("data:", "#")) and page.name != "404.html":
+                assert (page.parent / address.partition("?")[0].partition("#")[0]).exists(), f"{page.name}: {address}"
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import )['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style.name
+    ours = (site / "javascripts" / "iframe-worker.js").read_text(encoding="utf-8")
+    assert "http" not in ours
+
+
+def test_the_reference_has_the_docstrings(site: Path) -> None:
+    """Texts of the code itself."""
+    page = (site / "reference" / "run.html").read_text(encoding="utf-8")
+    assert "Trains a federation by a method." in page
+    assert "share of the clients sampled in each round" in page
+
+
+def test_the_search_knows_the_pages(site: Path) -> None:
+    """Its index is a script, which a page that is opened as a file can read."""
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert index.startswith("var __index = ")
+    assert '"location":"own-method.html"' in index
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """(language, title, text) of the code of a page."""
+    found = re.findall(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', (DOCS / f"{page}.md").read_text(), re.M | re.S)
+    return [(kind, title, text) for kind, title, text in found]
+
+
+@pytest.mark.parametrize("page", AS_THEY_STAND)
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    """From top to bottom in an empty folder: files by their titles, scripts, commands (one round), configs."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ran = 0
+    for kind, title, text in blocks(page):
+        if title:
+            (tmp_path / title).write_text(text, encoding="utf-8")
+            continue
+        if kind == "toml":
+            (tmp_path / "page.toml").write_text(text, encoding="utf-8")
+            commands = [[sys.executable, "-m", "fedkin", "run", "page.toml", "--rounds", "1"]]
+        elif kind == "python":
+            commands = [[sys.executable, "-c", text]]
+        elif kind == "sh":
+            short = re.sub(r"--seeds 0 1 2", "--seeds 0", re.sub(r"--rounds \d+", "--rounds 1", text))  # for speed
+            lines = [shlex.split(line) for line in short.splitlines()]
+            # installing and the demo have tests of their own
+            commands = [[sys.executable, "-m", *line] for line in lines if line[0] == "fedkin" and line[1] != "demo"]
+        else:
+            continue
+        for command in commands:
+            done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            ran += 1
+    assert ran >= 1
+
+
+def test_the_rules_are_those_of_the_check() -> None:
+    """The page's table is what `fedkin check` says."""
+    text = (DOCS / "own-method.md").read_text(encoding="utf-8")
+    for rule, (asks, _) in MEANS.items():
+        assert f"\n| {rule} | {asks} |\n" in text
+
+
+def test_figures_are_those_of_the_results() -> None:
+    """What the guide and the page on why quote stands in the tables of the results."""
+    rows = {}
+    for line in (DOCS / "results" / "catalogue.md").read_text(encoding="utf-8").splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) == 14:
+            rows[cells[0]] = cells
+    why, choose = ((DOCS / f"{p}.md").read_text(encoding="utf-8") for p in ("why", "choose"))
+    for federation, at in (("digits", 1), ("Fashion-MNIST", 5), ("MNIST by writer", 9)):
+        (line,) = [row for row in why.splitlines() if row.startswith(f"| {federation}")]
+        for method in ("Local", "FedAvg", "FedAvg + FT"):
+            assert rows[method][at].partition(" ")[0] in line
+        assert f" {rows['FedAvg'][at + 3]} of " in line
+    for method, at, said in (
+        ("FedAvg", 9, "FedAvg 94.8"),
+        ("FedRoD", 9, "FedRoD 97.2"),
+        ("FedAvg", 1, "FedAvg 95.3"),
+        ("Local", 1, "Local 89.3"),
+        ("CFIC", 1, "(96.3)"),
+        ("Local", 5, "(95.6)"),
+    ):
+        assert rows[method][at].partition(" ")[0] in said
+        assert said in choose

@@ -1,0 +1,123 @@
+"""fedkin check: the contract as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+from fedkin.cli import check
+from fedkin.core import ConfigError
+from fedkin.methods import get_method
+from fedkin.testing import RULES, RuleBroken, check_each
+
+METHOD = '''from dataclasses import dataclass
+import fedkin
+
+@dataclass(frozen=True)
+class Cautious(fedkin.Method):
+    """FedAvg that goes only part of the way."""
+    step: float = 0.5
+    """How far."""
+    def init(self, r):
+        return fedkin.Bundle(model=r.w0)
+    def distribute(self, s, r):
+        return fedkin.to_all(model=s.model)
+    def client_update(self, c):
+        w = yield fedkin.Train(c.received.model)
+        return fedkin.Bundle(model=w)
+    def aggregate(self, s, r, up):
+        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
+'''
+
+
+ENGINES = check._engines
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without worker processes, for speed; one test has them."""
+    monkeypatch.setattr(check, "_engines", list)
+
+
+def write(text: str) -> str:
+    Path("mine.py").write_text(text)
+    return "./mine.py:Cautious"
+
+
+def test_each_rule_has_its_words() -> None:
+    """What it asks, and what to do."""
+    assert list(check.MEANS) == list(RULES)
+    assert all(all(words) for words in check.MEANS.values())
+
+
+def test_all_rules_hold(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each rule, and exit code 0; with worker processes."""
+    monkeypatch.setattr(check, "_engines", ENGINES)
+    done = fedkin(f"check {write(METHOD)} --step 0.25")
+    assert done.code == 0, done.out
+    assert [done.out.count(f"\n {rule} ") for rule in RULES] == [1] * len(RULES)
+    assert "BROKEN" not in done.out
+    assert "Cautious keeps all 13 rules." in done.out
+
+
+def test_a_broken_rule(fedkin: Command) -> None:
+    """The others are looked at all the same; the reason, what to do, exit code 1."""
+    text = METHOD.replace("return fedkin.Bundle(model=s.model + ", "s.model.add_(")
+    name = write(text + "        return s\n")
+    done = fedkin(f"check {name} --json")
+    assert done.code == 1
+    found = {line["rule"]: line for line in json.loads(done.out)}
+    assert list(found) == list(RULES)
+    assert found["runs"]["result"] == "holds"
+    assert found["pure steps"]["result"] == "broken"
+    assert "aggregate wrote into 'model' of the server's state" in found["pure steps"]["reason"]
+    done = fedkin(f"check {name}", "--rules", "runs", "pure steps")
+    assert done.code == 1
+    assert "What to do: make new tensors" in done.out
+    assert "Cautious breaks 1 of 2 rules." in done.out
+
+
+def test_a_method_that_does_not_run(fedkin: Command) -> None:
+    """The reason names the line of the file; what would fail for this reason alone is not looked at."""
+    name = write(METHOD.replace("r.mean(up.model)", "r.men(up.model)"))
+    done = fedkin(f"check {name} --json")
+    assert done.code == 1
+    results = [line["result"] for line in json.loads(done.out)]
+    assert results == ["holds", "broken", *["not checked"] * 11]
+    assert "'Round' object has no attribute 'men' (mine.py, line 17)" in done.out
+    assert "11 were not checked, since runs comes before them." in fedkin(f"check {name}").out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("check", "fedkin check needs a method: fedkin check ./mymethod.py:MyMethod"),
+        ("check --json", "fedkin check needs a method"),
+        ("check fedavgg", "did you mean 'fedavg'"),
+        ("check ./none.py:X", "there is no file ./none.py"),
+        ("check fedavg --rules rusn", "unknown rule 'rusn'; did you mean 'runs'"),
+    ],
+)
+def test_bad_input(args: str, message: str, fedkin: Command) -> None:
+    """Exit code 2, and nothing is checked."""
+    done = fedkin(args)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_quiet(fedkin: Command) -> None:
+    """The exit code alone."""
+    done = fedkin(f"check {write(METHOD)} --quiet --rules declared runs")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_findings_in_a_program() -> None:
+    """One for each rule, as they come."""
+    found = list(check_each(get_method("fedavg"), engines=[], rules=["declared", "runs"]))
+    assert [(f.rule, f.holds, f.error) for f in found] == [("declared", True, None), ("runs", True, None)]
+    with pytest.raises(ConfigError, match="unknown rule"):
+        next(check_each(get_method("fedavg"), rules=["no"]))
+    assert issubclass(RuleBroken, AssertionError)

@@ -1,0 +1,249 @@
+"""Methods and networks of people's own, from the file to the report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+from fedkin.comparison import Plan
+from fedkin.config import Settings, read_toml, settings_from
+from fedkin.core import ConfigError
+from fedkin.hosts.own import settings_of
+from fedkin.hosts.submitted import packed
+from fedkin.methods import get_method, get_title
+
+METHOD = '''"""Mine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import fedkin
+from helper import half
+
+
+@dataclass(frozen=True)
+class Cautious(fedkin.Method):
+    """FedAvg that goes only part of the way."""
+
+    step: float = half()
+    """How far to go towards the mean of the clients' models."""
+
+    def init(self, r):
+        return fedkin.Bundle(model=r.w0)
+
+    def distribute(self, s, r):
+        return fedkin.to_all(model=s.model)
+
+    def client_update(self, c):
+        w = yield fedkin.Train(c.received.model)
+        return fedkin.Bundle(model=w)
+
+    def aggregate(self, s, r, up):
+        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
+'''
+NETWORK = """
+from torch import nn
+
+def build(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, classes))
+"""
+
+
+@pytest.fixture
+def mine(fedkin: Command, tmp_path: Path) -> str:
+    """A method with a helper beside it, in a folder of its own; its name."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text(METHOD)
+    (tmp_path / "own" / "helper.py").write_text("def half():\n    return 0.5\n")
+    return "./own/mine.py:Cautious"
+
+
+def lines(folder: Path) -> str:
+    return (folder / "rounds.jsonl").read_text()
+
+
+# ---- runs ---------------------------------------------------------------------------------------------------------
+def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, tmp_path: Path) -> None:
+    """Fields are flags; the folder holds the code, and makes the run again wherever it lies, without the original."""
+    done = fedkin(f"run {mine} --step 0.25 {small} --out first")
+    assert done.code == 0, done.err
+    table = read_toml("first/config.toml")["method"]
+    assert table["step"] == 0.25
+    assert 'name = "./mine.py:Cautious"' in Path("first/config.toml").read_text()
+    assert Path("first/mine.py").read_text() == METHOD
+    assert Path("first/helper.py").is_file()
+    assert not list(tmp_path.rglob("__pycache__"))
+    summary = json.loads(Path("first/summary.json").read_text())
+    assert (summary["title"], summary["method"]) == ("Cautious", "./mine.py:Cautious")
+    assert "Cautious" in Path("first/report.html").read_text()
+
+    shutil.rmtree("own")
+    Path("elsewhere").mkdir()
+    shutil.move("first", "elsewhere/moved")
+    assert fedkin("run elsewhere/moved/config.toml --out second").code == 0
+    assert lines(Path("second")) == lines(Path("elsewhere/moved"))
+    assert fedkin("resume elsewhere/moved").code == 0
+    assert fedkin("run elsewhere/moved/config.toml --step 0.5 --out third").code == 0
+    assert lines(Path("third")) != lines(Path("second"))
+
+
+def test_the_step_counts(fedkin: Command, mine: str, small: str) -> None:
+    """With a whole step it is FedAvg, to the rounding of a sum."""
+    assert fedkin(f"run {mine} --step 1 {small} --out a").code == 0
+    assert fedkin(f"run fedavg {small} --out b").code == 0
+    a, b = (json.loads(Path(p, "summary.json").read_text())["final"]["accuracy"] for p in "ab")
+    assert a == pytest.approx(b, abs=1e-6)
+
+
+def test_changed_code_is_noticed(fedkin: Command, mine: str, small: str) -> None:
+    """A run goes on by the code that it was begun with: the original may change, the copy may not."""
+    assert fedkin(f"run {mine} {small} --out r").code == 0
+    Path("own/mine.py").write_text(METHOD.replace("Mine.", "Changed."))
+    assert fedkin("resume r").code == 0
+    Path("r/helper.py").write_text("def half():\n    return 0.75\n")
+    done = fedkin("resume r")
+    assert done.code == 2
+    assert "mine.py:Cautious has changed since this was written" in done.err
+    assert fedkin("run r/config.toml --out s").code == 2
+
+
+def test_a_config_names_a_file_beside_it(fedkin: Command, mine: str, small: str) -> None:
+    """A relative name is looked for beside the config first, then in the working folder."""
+    Path("own/c.toml").write_text('[method]\nname = "./mine.py:Cautious"\nstep = 0.1\n')
+    assert fedkin(f"run own/c.toml {small} --out a").code == 0
+    Path("c.toml").write_text('[method]\nname = "own/mine.py:Cautious"\n')
+    assert fedkin(f"run c.toml {small} --out b").code == 0
+    assert read_toml("a/config.toml")["method"]["step"] == 0.1
+
+
+def test_by_import_path(fedkin: Command, mine: str, small: str) -> None:
+    """A module of the working folder, or an installed one, needs no copy; its text is remembered."""
+    Path("module_with_a_method.py").write_text(METHOD.replace("from helper import half", "def half(): return 0.5"))
+    assert fedkin(f"run module_with_a_method:Cautious {small} --out r").code == 0
+    assert not list(Path("r").glob("*.py"))
+    assert fedkin("resume r").code == 0
+    Path("module_with_a_method.py").write_text("# other\n" + METHOD)
+    assert "has changed since" in fedkin("resume r").err
+
+
+def test_the_default_folder_has_a_short_name(fedkin: Command, mine: str, small: str) -> None:
+    """runs/CLASS-TIME."""
+    assert fedkin(f"run {mine} {small}").code == 0
+    assert [p.name.partition("-")[0] for p in Path("runs").iterdir()] == ["Cautious"]
+
+
+def test_help_shows_the_fields(fedkin: Command, mine: str) -> None:
+    """With their texts, as for a method of the catalogue."""
+    done = fedkin(f"run {mine} --help")
+    assert done.code == 0
+    assert "--step FLOAT" in done.out
+    assert "How far to go towards the mean of the clients' models." in " ".join(
+        re.sub("[│╭╮╰╯─]", " ", done.out).split()
+    )
+
+
+def test_compare(fedkin: Command, mine: str, small: str) -> None:
+    """Beside Local and FedAvg; --set by the whole name or by the class; the plan makes the comparison again."""
+    done = fedkin(f"compare {mine} {small} --out c --set {mine}.step=0.3")
+    assert done.code == 0, done.err
+    assert "Cautious" in done.out
+    assert sorted(p.name for p in Path("c").iterdir() if p.is_dir()) == [
+        "Cautious-seed0",
+        "fedavg-seed0",
+        "local-seed0",
+    ]
+    assert read_toml("c/Cautious-seed0/config.toml")["method"]["step"] == 0.3
+    assert fedkin(f"compare {mine} {small} --out d --set Cautious.step=0.3").code == 0
+    shutil.rmtree("own")
+    assert fedkin("compare c/compare.toml --out e").code == 0
+    for other in "de":
+        assert lines(Path(other, "Cautious-seed0")) == lines(Path("c/Cautious-seed0"))
+    assert fedkin("resume c").code == 0
+    Path("c/mine.py").write_text(METHOD + "\n")
+    assert "[method.Cautious]" in fedkin("resume c").err
+
+
+def test_one_title_is_one_method(fedkin: Command, mine: str) -> None:
+    """Two rows of one name could not be told apart."""
+    Path("own/twin.py").write_text(METHOD)
+    with pytest.raises(ConfigError, match="would both be called Cautious; rename one class"):
+        Plan((mine, "./own/twin.py:Cautious"))
+
+
+# ---- networks -----------------------------------------------------------------------------------------------------
+def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
+    """It goes into the run folder as a method does."""
+    Path("net.py").write_text(NETWORK.replace("nn.LazyLinear(8)", "nn.Linear(64, 8)"))
+    assert fedkin(f"run fedavg {small} --model ./net.py:build --out r").code == 0
+    Path("net.py").unlink()
+    assert fedkin("run r/config.toml --out s").code == 0
+    assert lines(Path("r")) == lines(Path("s"))
+    Path("r/net.py").write_text(NETWORK.replace("nn.LazyLinear(8)", "nn.Linear(64, 9)"))
+    done = fedkin("resume r")
+    assert (done.code, "[model]: " in done.err, "has changed since" in done.err) == (2, True, True)
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "name", "message"),
+    [
+        (("", ""), "./own/mine.py:Cautios", "did you mean 'Cautious'?; methods in it: Cautious"),
+        (("", ""), "./own/min.py:Cautious", "there is no file ./own/min.py; did you mean 'mine.py'?"),
+        (("", ""), "./own/mine.py", "./own/mine.py is a file; name the class in it, too: ./own/mine.py:MyMethod"),
+        (("", ""), "./own/mine.py:half", "expected a class that inherits from fedkin.Method, got an object of type"),
+        (("(fedkin.Method)", ""), "./own/mine.py:Cautious", "got the class Cautious; methods in it: none"),
+        (("@dataclass(frozen=True)", ""), "./own/mine.py:Cautious", "write @dataclass(frozen=True) above class Cautio"),
+        (("(frozen=True)", ""), "./own/mine.py:Cautious", "is not a frozen dataclass"),
+        (
+            ("def aggregate", "def agregate"),
+            "./own/mine.py:Cautious",
+            "lacks aggregate; every method has:\n    def agg",
+        ),
+        (("= half()", ""), "./own/mine.py:Cautious", "field step needs a default, such as step: float = 0.5"),
+        (("step: float", "name: float"), "./own/mine.py:Cautious", "a field cannot be called 'name'"),
+        (("step: float", "lr: float"), "./own/mine.py:Cautious", "--lr is a flag of fedkin run already (Recipe)"),
+        (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 7: ModuleNotFoundError"),
+        (("def init(", "def init(("), "./own/mine.py:Cautious", "SyntaxError"),
+        (
+            ("\n    step", "\n    x: float = 1 / 0\n    step"),
+            "./own/mine.py:Cautious",
+            "failed in line 15: ZeroDivision",
+        ),
+    ],
+)
+def test_faults(change: tuple[str, str], name: str, message: str, fedkin: Command, mine: str) -> None:
+    """Each fault of an own method is named, with what to do."""
+    Path("own/mine.py").write_text(METHOD.replace(*change) if change[0] else METHOD)
+    done = fedkin(f"run {name}")
+    assert done.code == 2
+    assert message in done.err
+    assert not Path("runs").exists()
+
+
+def test_titles_and_names(fedkin: Command, mine: str) -> None:
+    """The class is the title; settings hold the place of the file, a table the name of its copy."""
+    assert get_title(mine) == "Cautious"
+    settings = Settings(mine, get_method(mine))
+    assert settings.name == f"{Path('own/mine.py').resolve()}:Cautious"
+    assert settings.table()["method"]["name"] == "./mine.py:Cautious"
+    assert set(settings.sources()) == {"mine.py", "helper.py"}
+
+
+# ---- real hosts ---------------------------------------------------------------------------------------------------
+def test_no_file_goes_to_hosts(fedkin: Command, mine: str, tmp_path: Path) -> None:
+    """A file is refused where it is submitted, and by a node that is told to run one."""
+    settings = Settings(mine, get_method(mine))
+    with pytest.raises(ConfigError, match="no code is sent to nodes: make it a package"):
+        packed(settings, tmp_path / "run")
+    told = {"method": {"name": str(tmp_path / "own" / "mine.py:Cautious")}}
+    assert settings_from(told).method.step == 0.5  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="no code is sent to nodes"):
+        settings_of(told)
+    with pytest.raises(ConfigError, match="no code is sent to nodes"):
+        settings_of({"method": {"name": "fedavg"}, "model": {"model": "./net.py:build"}})
