@@ -250,6 +250,14 @@ def test_findings_say_where(tmp_path: Path) -> None:
     assert "did you mean 'ill'?" in finding.what
 
 
+def test_thousands_of_classes_are_not_counted_by_client(tmp_path: Path) -> None:
+    """A measurement as target of 1,200 rows: said, and no table of clients by classes is made."""
+    rows = column("ill", lambda i, r: i + 0.5)(table(1200))
+    found = look_at(write(tmp_path / "a.csv", rows))
+    assert one(found, "continuous-target").severity == "error"
+    assert (found.samples, found.clients) == (1200, ())
+
+
 def test_copies_are_counted_exactly(tmp_path: Path) -> None:
     """Ten inputs that two hospitals have; every one of 6 inputs with two labels."""
     finding = one(look_at(write(tmp_path / "a.csv", moved(table()))), "duplicates-between-clients")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import FedkinError
+from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
@@ -72,7 +73,7 @@ def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
     """What can be said of a table or of images that the reader refuses."""
     found = ordered([*raw.findings, *more])
     rows = raw.fields
-    if rows is None or rows.label is None:
+    if rows is None or rows.label is None or len(raw.class_names) > MAX_CLASSES:
         samples = len(rows.places) if rows is not None else None
         return replace(seen, samples=samples, findings=found)
     client = rows.client if rows.client is not None else np.zeros(len(rows.label), dtype=np.int64)
