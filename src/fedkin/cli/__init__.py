@@ -71,7 +71,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for torch
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,

@@ -50,7 +50,7 @@ class Run:
         title: the display name; runs of equal title are seeds of one method.
         seed: the run's seed.
         rounds: the lines of ``rounds.jsonl``, by round.
-        clients: the lines of ``clients.jsonl``.
+        clients: the lines of ``clients.jsonl``, possibly read anew on every pass.
         relations: the lines of ``relations.jsonl``, possibly read anew on every pass.
         summary: ``summary.json``.
         folder: where it was read from; None for a run in memory.
@@ -59,7 +59,7 @@ class Run:
     title: str
     seed: int = 0
     rounds: Sequence[Record] = ()
-    clients: Sequence[Record] = ()
+    clients: Iterable[Record] = ()
     relations: Iterable[Record] = ()
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
@@ -83,6 +83,11 @@ class Run:
             return sum(int(self.summary[key]) for key in keys)
         lines = [line for line in self.rounds if any(key in line for key in keys)]
         return sum(int(line.get(key) or 0) for line in lines for key in keys) if lines else None
+
+    @property
+    def timing(self) -> Iterable[Record]:
+        """The lines of ``timing.jsonl``, read anew on every pass; none for a run in memory."""
+        return () if self.folder is None else Lines(self.folder / "timing.jsonl")
 
     @property
     def groups(self) -> list[int] | None:
