@@ -145,15 +145,16 @@ def _part(run: Run, gains: Mapping[str, Mapping[int, float]], room: int) -> Part
     side = max(1, min(p.count, relations.SIDE))
     all_rounds = [int(line["round"]) for line in run.rounds]
     frames = relations.frames(run.relations, order, all_rounds, max(2, room // side**2)) if order else None
-    drawn = []
+    drawn, rows = [], {}
     if frames is not None:
-        fact = relations.weights_fact(run.relations, run.groups)
+        rows = relations.mean_rows(run.relations)
+        fact = relations.weights_fact(rows, run.groups)
         drawn.append(relations.weights_figure(run.title, frames, f"{run.title}: {fact}"))
     rounds, labels = p.clusters
     if labels.size:
         drawn += relations.cluster_figures(run.title, rounds, labels, order, run.groups)
     histogram = people.labels_figure(p, order) if order else None
-    return Part(run, [*drawn, *([histogram] if histogram else [])], frames, people.table(run, p, gains), p)
+    return Part(run, [*drawn, *([histogram] if histogram else [])], frames, people.table(run, p, gains, rows), p)
 
 
 def _warnings(

@@ -92,7 +92,9 @@ def shown(p: People, gains: Mapping[int, float]) -> list[int]:
     return sorted([*order[: MOST_ROWS // 2], *order[-(MOST_ROWS // 2) :]])
 
 
-def table(run: Run, p: People, gains: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
+def table(
+    run: Run, p: People, gains: Mapping[str, Mapping[int, float]], rows: relations.Rows | None = None
+) -> dict[str, Any]:
     """The columns of the table of clients and what opening one shows, as plain values for the page.
 
     Accuracies and gains are in per cent and points; ± is half of the interval that the size of the test part leaves.
@@ -101,7 +103,9 @@ def table(run: Run, p: People, gains: Mapping[str, Mapping[int, float]]) -> dict
         run: the run.
         p: its clients.
         gains: reference -> gain by client, a fraction.
+        rows: whom each learned from, as from `relations.mean_rows`; read from the run if they are not given.
     """
+    rows = relations.mean_rows(run.relations) if rows is None else rows
     ids = shown(p, next(iter(gains.values()), {}))
     names, groups, last = run.names, run.groups, p.last_cluster
     columns: dict[str, list[Any]] = {"client": ids}
@@ -130,13 +134,12 @@ def table(run: Run, p: People, gains: Mapping[str, Mapping[int, float]]) -> dict
     return {
         "columns": columns, "of": p.count, "rounds": [p.rounds[t] for t in kept], "allRounds": len(p.rounds),
         "series": series, "labels": [p.labels.get(i) for i in ids] if p.labels else None,
-        "partners": _partners(run, ids),
+        "partners": _partners(rows, ids),
     }  # fmt: skip
 
 
-def _partners(run: Run, ids: Sequence[int]) -> list[list[list[float]] | None] | None:
+def _partners(rows: relations.Rows, ids: Sequence[int]) -> list[list[list[float]] | None] | None:
     """For each client those it learned from most, with the mean weight: ``[[client, weight], ...]``."""
-    rows = relations._rows(run.relations)
     if not rows:
         return None
     found: list[list[list[float]] | None] = []

@@ -15,8 +15,7 @@ from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import Figure, _thinned
 
 Line = Mapping[str, Any]
-MOST = 1000
-"""Of more clients than this no matrix of pairs is kept in memory."""
+Rows = dict[int, dict[int, float]]
 SIDE = 100
 """A map has no more rows than this: of more clients, neighbours in its order share a row."""
 MOST_COLUMNS = 120
@@ -32,7 +31,7 @@ def mean_weights(lines: Iterable[Line], size: int | None = None) -> np.ndarray:
     A row is averaged over the rounds in which it is there; a client that never has one gets a row of NaN.
     ``size`` is K; by default the largest id + 1.
     """
-    rows = _rows(lines)
+    rows = mean_rows(lines)
     k = max(size or 0, _clients(rows))
     weights = np.full((k, k), np.nan)
     for i, row in rows.items():
@@ -42,7 +41,7 @@ def mean_weights(lines: Iterable[Line], size: int | None = None) -> np.ndarray:
     return weights
 
 
-def _rows(lines: Iterable[Line]) -> dict[int, dict[int, float]]:
+def mean_rows(lines: Iterable[Line]) -> Rows:
     """The same as weights that are not zero, by client and by whom it learned from."""
     sums: dict[int, dict[int, float]] = {}
     seen: dict[int, int] = {}
@@ -58,7 +57,7 @@ def _rows(lines: Iterable[Line]) -> dict[int, dict[int, float]]:
     return {i: {j: total / seen[i] for j, total in row.items()} for i, row in sums.items()}
 
 
-def _clients(rows: Mapping[int, Mapping[int, float]]) -> int:
+def _clients(rows: Rows) -> int:
     """The largest id in them, plus 1."""
     return 1 + max([*rows, *(j for row in rows.values() for j in row)], default=-1)
 
@@ -187,9 +186,8 @@ def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def weights_fact(lines: Iterable[Line], groups: Sequence[int] | None = None) -> str:
-    """What the title of a map says; memory grows with the weights that are not zero."""
-    rows = _rows(lines)
+def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
+    """What the title of a map says; ``rows`` as from `mean_rows`."""
     if not rows:
         return "nobody said whom it learned from"
     k = _clients(rows)

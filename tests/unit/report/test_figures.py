@@ -202,7 +202,7 @@ def test_a_large_own_weight_does_not_drown_the_others():
 def test_nothing_said_is_no_map():
     """A run that recorded no weights or clusters has no picture."""
     assert relations.frames([], [0, 1], [1], 5) is None
-    assert relations.weights_fact([]) == "nobody said whom it learned from"
+    assert relations.weights_fact({}) == "nobody said whom it learned from"
     with pytest.raises(DataError, match=r"got \[0, 0\]"):
         relations.cluster_figures("M", *relations.cluster_table([]), [])
 
@@ -211,12 +211,15 @@ def test_the_fact_of_weights_with_and_without_groups():
     """Two of three rows go to the own group, two of six ordered pairs are in one. Without groups: how many others."""
     rows = {"0": {"2": 1.0}, "1": {"0": 1.0}, "2": {"0": 1.0}}
     lines = [{"round": 1, "kind": "weights", "rows": rows}]
-    assert relations.weights_fact(lines, [1, 0, 1]) == "67 % of weight on others is in the own group (chance: 33 %)"
-    lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.5, "1": 0.25, "2": 0.25}}}]
-    assert relations.weights_fact(lines) == "a client learns from about 2.0 others; own weight 50 %"
-    assert relations.weights_fact([{"round": 1, "kind": "weights", "rows": {"0": {"0": 1.0}}}]) == (
-        "no client learned from another"
+    assert (
+        relations.weights_fact(relations.mean_rows(lines), [1, 0, 1])
+        == "67 % of weight on others is in the own group (chance: 33 %)"
     )
+    lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.5, "1": 0.25, "2": 0.25}}}]
+    assert (
+        relations.weights_fact(relations.mean_rows(lines)) == "a client learns from about 2.0 others; own weight 50 %"
+    )
+    assert relations.weights_fact({0: {0: 1.0}}) == ("no client learned from another")
 
 
 def test_clusters_have_members_sizes_and_the_last_move():

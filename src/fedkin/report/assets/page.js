@@ -276,7 +276,7 @@
     const turn = () => {
       says.textContent = text();
       slider.setAttribute("aria-valuetext", text());
-      if (view) view.change("cells", window.vega.changeset().remove(() => true).insert(cellsOf(frames, +slider.value))).runAsync();
+      if (view) view.data("cells", cellsOf(frames, +slider.value)).runAsync();
     };
     slider.setAttribute("aria-label", "Round of the map");
     slider.addEventListener("input", turn);
