@@ -12,7 +12,7 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
-_OWN_HELP = ("compare", "keys", "link", "node", "status", "submit")  # commands that explain themselves
+_OWN_HELP = ("compare", "keys", "link", "node", "report", "status", "submit")  # commands that explain themselves
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -22,6 +22,8 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin compare M1 M2 ... [flags] | FILE.toml
                                  several methods and seeds side by side, Local and FedAvg always among them
   fedkin resume FOLDER           go on with an interrupted run or comparison
+  fedkin report FOLDER [--figures FOLDER]
+                                 writes the page of a run or comparison again; figures as SVG, tables as CSV
   fedkin list [methods|partitions|models|data]
 
   fedkin keys authority|server|node FOLDER
@@ -71,7 +73,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for torch
+    from fedkin.cli import commands, hosts, nodes, report  # here, so that help does not wait for torch
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -79,6 +81,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "resume": commands.resume_command,
         "list": commands.list_command,
         "demo": commands.demo_command,
+        "report": report.report_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,
         "status": hosts.status_command,

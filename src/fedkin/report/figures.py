@@ -222,7 +222,7 @@ def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
                       "encoding": {"x": x, "color": colour}})  # fmt: skip
     if reference in known:
         line = {"mark": {"type": "rule", "strokeDash": [4, 2], "color": REFERENCE},
-                "encoding": {"x": {"datum": _percent(known[reference].mean)}}}  # fmt: skip
+                "encoding": {"x": {"datum": _percent(known[reference].mean)}, "y": None}}  # fmt: skip
         layer.insert(0, line)
     spec = {
         "width": WIDTH, "height": {"step": 30}, "data": {"values": means}, "encoding": {"y": y}, "layer": layer,

@@ -198,8 +198,8 @@
     button.setAttribute("aria-expanded", "true");
     const id = part.columns.client[i];
     const inner = element("div", { className: "small" });
-    const points = [];
-    for (const one of part.title === data.reference ? [part] : [part, ...data.parts.filter((p) => p.title === data.reference)]) {
+    const points = [], beside = data.parts.filter((p) => p.title === data.reference && p !== part);
+    for (const one of [part, ...beside]) {
       const at = one.columns.client.indexOf(id);
       if (at >= 0) one.series[at].forEach((v, t) => v !== null && points.push({ round: one.rounds[t], accuracy: v / 10, series: one.title }));
     }
@@ -208,7 +208,7 @@
       encoding: {
         x: { field: "round", type: "quantitative", axis: { tickMinStep: 1, grid: false } },
         y: { field: "accuracy", type: "quantitative", title: "test accuracy (%)", scale: { zero: false } },
-        color: { field: "series", type: "nominal", title: null, scale: { domain: [part.title, ...(part.title === data.reference ? [] : [data.reference])] }, legend: { orient: "bottom" } },
+        color: { field: "series", type: "nominal", title: null, scale: { domain: [part, ...beside].map((p) => p.title) }, legend: { orient: "bottom" } },
       },
     }));
     const counts = part.labels && part.labels[i];
