@@ -105,7 +105,7 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
         before, last = known[-2 * fifth : -fifth], known[-fifth:]
         rise = sum(last) / fifth - sum(before) / fifth
         if rise > STILL_RISING:
-            found.append(Warning("rising", f"Accuracy still rises at the end ({100 * rise:+.1f} points from one fifth "
+            found.append(Warning("rising", "Accuracy still rises at the end (by more than a point from one fifth "
                                            "of the rounds to the next): train for more rounds."))  # fmt: skip
     return found
 

@@ -158,7 +158,7 @@ def _one_over_rounds(run: Run, reference: str, local: float | None) -> Figure:
         "layer": [
             {**_band({**colour, "legend": None}), "transform": [{"filter": "isValid(datum.low)"}]},
             {"mark": {"type": "line", "point": len(lines) == 1, "tooltip": True},
-             "encoding": {"y": _y("test accuracy of clients (%)")}},
+             "encoding": {"y": _y("test accuracy (%)")}},
         ],
     }  # fmt: skip
     caption = "The band is ± one standard deviation over clients."

@@ -173,7 +173,10 @@ def weights_figure(title: str, found: Frames, fact: str) -> Figure:
         },
     }  # fmt: skip
     shared = "" if len(found.order) == len(found.labels) else " There are many clients: neighbours share a row."
-    caption = f"Row: a client; column: whom it learned from; bright is much weight, empty is unknown.{shared}"
+    caption = (
+        "Row: a client; column: whom it learned from; bright is much weight, empty is unknown. In the order of true "
+        f"groups where they are known, else of the last clusters.{shared}"
+    )
     return Figure("weights", fact, caption, spec)
 
 
@@ -285,7 +288,7 @@ def cluster_figures(
     spec = {
         "width": 600, "height": 180, "data": {"values": sizes},
         "mark": {"type": "line", "interpolate": "step", "tooltip": True},
-        "encoding": {"x": {**x, "type": "quantitative", "axis": {"grid": False}}, "color": colour,
+        "encoding": {"x": {**x, "type": "quantitative", "axis": {"grid": False, "tickMinStep": 1}}, "color": colour,
                      "y": {"field": "clients", "type": "quantitative", "title": "clients in the cluster"}},
     }  # fmt: skip
     return [*made, Figure("cluster-sizes", "Sizes of the clusters", "How many clients each cluster holds.", spec)]
