@@ -133,8 +133,9 @@ def _followed(
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
     counted = total(kept["rounds"])
+    told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
-        lines = lines_of(report, p.people)
+        lines = lines_of(report, p.people, told)
         if p.privacy.dp_noise is not None:
             spent = transport.take_spent(counted)
             lines.rounds[0]["dp_steps"] = written(spent)
@@ -153,6 +154,13 @@ def _followed(
         if on_round is not None:
             on_round(report, lines.rounds[0])
     return _result(p, kept, server, folder)
+
+
+def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
+    """Clients whose samples by class are written down already."""
+    if clients is None:
+        clients = [] if folder is None else Written(folder.path / "clients.jsonl")
+    return {line["client"] for line in clients if "labels" in line}
 
 
 def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:

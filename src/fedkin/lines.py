@@ -35,8 +35,13 @@ class Lines:
     relations: list[dict[str, Any]]
 
 
-def lines_of(report: Report, people: People) -> Lines:
-    """What a round's report says, in plain values."""
+def lines_of(report: Report, people: People, told: set[int] | None = None) -> Lines:
+    """What a round's report says, in plain values.
+
+    Args:
+        told: clients whose training samples by class stand in an earlier line; the first line of any other client says
+            them, and the client is added. None: nobody's are written down.
+    """
     line: dict[str, Any] = {
         "round": report.round,
         "cohort": report.cohort,
@@ -55,11 +60,21 @@ def lines_of(report: Report, people: People) -> Lines:
         scores = [score(i, b.test, b.validation, b.counts) for i, b in report.evaluation.items()]
         line |= summarise(scores)
         clients = [s.line(report.round) for s in scores]
+        if told is not None:
+            _tell(clients, report, told)
         line |= _views(report, clients)
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes
     return Lines([line], clients, _relations(report))
+
+
+def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None:
+    """A client's training samples by class do not change: they are written once."""
+    for line, (i, b) in zip(clients, report.evaluation.items(), strict=True):
+        if i not in told:
+            line["labels"] = b.counts.tolist()
+            told.add(i)
 
 
 def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:

@@ -90,6 +90,17 @@ def test_an_evaluated_round() -> None:
     assert (lines.clients[0]["correct"], lines.clients[0]["n_test"]) == (3, 4)
 
 
+def test_samples_by_class_are_said_once_for_each_client() -> None:
+    """The first line of a client has its training samples by class, later ones have not; unasked, none has."""
+    told = {2}
+    first = lines_of(report(evaluation={0: evaluated(3, 1), 2: evaluated(1, 3)}), federation(), told)
+    assert [c.get("labels") for c in first.clients] == [[4, 0, 5], None]
+    assert told == {0, 2}
+    again = lines_of(report(evaluation={0: evaluated(3, 1)}), federation(), told)
+    unasked = lines_of(report(evaluation={0: evaluated(3, 1)}), federation())
+    assert all("labels" not in c for c in (*again.clients, *unasked.clients))
+
+
 def test_further_views_have_names_of_their_own() -> None:
     """What a method shows beside its model stands as accuracy_NAME, per client and as the mean over clients."""
     view = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]])

@@ -12,7 +12,8 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
-_OWN_HELP = ("compare", "inspect", "keys", "link", "node", "status", "submit")  # commands that explain themselves
+# commands that explain themselves
+_OWN_HELP = ("compare", "inspect", "keys", "link", "node", "report", "status", "submit")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -24,6 +25,8 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
                                  several methods and seeds side by side, Local and FedAvg always among them
   fedkin resume FOLDER           go on with an interrupted run or comparison
   fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?
+  fedkin report FOLDER [--figures FOLDER]
+                                 writes the page of a run or comparison again; figures as SVG, tables as CSV
   fedkin list [methods|partitions|models|data]
 
   fedkin keys authority|server|node FOLDER
@@ -74,7 +77,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import check, commands, hosts, inspect, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import check, commands, hosts, inspect, nodes, report  # here, so that help does not wait for torch
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -84,6 +87,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "list": commands.list_command,
         "inspect": inspect.inspect_command,
         "demo": commands.demo_command,
+        "report": report.report_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,
         "status": hosts.status_command,

@@ -3,6 +3,7 @@
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
 ``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
 ``verdict`` a method against a reference (Local), client by client, in one sentence
+``warnings`` what to know before the figures are believed
 """
 
 from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedkin.core.errors import RunFolderError
 from fedkin.evaluate import final, final_by_client
 
 Record = dict[str, Any]
+LARGE = 64_000_000
+"""Bytes; lines of clients beyond this are read anew on every pass and never all in memory."""
 
 
 class Lines:
@@ -50,7 +53,7 @@ class Run:
         title: the display name; runs of equal title are seeds of one method.
         seed: the run's seed.
         rounds: the lines of ``rounds.jsonl``, by round.
-        clients: the lines of ``clients.jsonl``.
+        clients: the lines of ``clients.jsonl``, possibly read anew on every pass.
         relations: the lines of ``relations.jsonl``, possibly read anew on every pass.
         summary: ``summary.json``.
         folder: where it was read from; None for a run in memory.
@@ -59,7 +62,7 @@ class Run:
     title: str
     seed: int = 0
     rounds: Sequence[Record] = ()
-    clients: Sequence[Record] = ()
+    clients: Iterable[Record] = ()
     relations: Iterable[Record] = ()
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
@@ -70,7 +73,7 @@ class Run:
         written = self.summary.get("final")
         return dict(written) if isinstance(written, dict) and written else final(self.rounds)
 
-    @property
+    @cached_property
     def by_client(self) -> dict[int, float]:
         """Final accuracy per client, a fraction."""
         return final_by_client(self.clients)
@@ -83,6 +86,11 @@ class Run:
             return sum(int(self.summary[key]) for key in keys)
         lines = [line for line in self.rounds if any(key in line for key in keys)]
         return sum(int(line.get(key) or 0) for line in lines for key in keys) if lines else None
+
+    @property
+    def timing(self) -> Iterable[Record]:
+        """The lines of ``timing.jsonl``, read anew on every pass; none for a run in memory."""
+        return () if self.folder is None else Lines(self.folder / "timing.jsonl")
 
     @property
     def groups(self) -> list[int] | None:
@@ -115,16 +123,21 @@ def read_run(folder: Path | str) -> Run:
         raise RunFolderError(f"{path} is not JSON ({error}); resume the run to write it again") from error
     if not isinstance(summary, dict):
         raise RunFolderError(f"{path} must hold an object, got {type(summary).__name__}")
+    clients = Lines(folder / "clients.jsonl")
     rounds = {int(line["round"]): line for line in Lines(folder / "rounds.jsonl") if "round" in line}
     return Run(
         title=str(summary.get("title") or summary.get("method") or folder.name),
         seed=int(summary.get("seed") or 0),
         rounds=[rounds[key] for key in sorted(rounds)],
-        clients=list(Lines(folder / "clients.jsonl")),
+        clients=clients if _size(clients.path) > LARGE else list(clients),
         relations=Lines(folder / "relations.jsonl"),
         summary=summary,
         folder=folder,
     )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:

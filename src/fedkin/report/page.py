@@ -1,44 +1,36 @@
-"""One HTML file that shows a run, or a comparison of runs: no script, nothing loaded from elsewhere."""
+"""One HTML file that shows a run, or a comparison of runs: data, charts and script inside, nothing from elsewhere."""
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import against, verdict
-from fedkin.report import plots, relations, style, tables
+from fedkin.evaluate import verdict
+from fedkin.report import charts, island, tables
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
 
-LARGEST_SVG = 300_000
-"""Bytes; a figure whose SVG is larger goes in as a PNG."""
-
-CSS = """
-:root { color-scheme: light dark; --ink: #1d1d1f; --paper: #ffffff; --soft: #5f6368; --line: #dadce0; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --paper: #17181a; --soft: #a5a9ae; --line: #3c4043; }
+SECTIONS = {
+    "accuracy": "Accuracy",
+    "clients": "How it is spread over clients",
+    "people": "Clients",
+    "relations": "Who learned from whom",
+    "labels": "What each client has",
+    "classes": "Rare and common classes",
+    "cost": "Bytes and time",
+    "settings": "Settings",
 }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.3; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-.note, figcaption, footer { color: var(--soft); font-size: .9rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: bottom; }
-td:first-child { white-space: nowrap; }
-.number { text-align: right; padding-left: .8rem; }
-figure { margin: 1.5rem 0; }
-figure svg, figure img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; padding: 6px;
-                         box-sizing: border-box; }
-pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .6rem; font-size: .85rem; }
-summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
-"""
+SECOND = "FedAvg"
+_NAMED = 12
+# the browser itself refuses whatever would leave the page
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
 
 
 def write_page(
@@ -60,35 +52,19 @@ def write_page(
         RunFolderError: the folder or its summary is missing, or a file is damaged.
     """
     run = read_run(folder)
+    report, reference = one_run(run, local, tolerance)
+    compared = report.compared.get(reference, {})
+    sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
+    body = _harmed(report, reference) + _table(tables.final_table(run), "final")
+    return _write(Path(folder), report, sentence, [], body, command or _written_command(run), reference)
+
+
+def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[island.Report, str]:
+    """What the page of a run says, and the display name of its reference."""
     base = local if isinstance(local, Run) or local is None else read_run(local)
-    overview = plots.accuracy_over_rounds(run, None if base is None else base.final.get("accuracy"), _name(base))
-    parts = [
-        _figure(overview, "The line is the mean over clients; the lower edge of the band is the worst tenth of them.")
-    ]
-    first, second = (base.by_client if base is not None else {}), run.by_client
-    compared = base is not None and bool(first.keys() & second.keys())
-    if compared:
-        result = against(first, second, tolerance)
-        sentence = verdict(run.title, result, _name(base))
-        gains = plots.gain_per_client(run.title, first, second, tolerance, _name(base))
-        parts.append(
-            _figure(gains, f"Each dot is a client; below the line it would have been better off with {_name(base)}.")
-        )
-    else:
-        sentence = _plain_headline(run)
-    parts += _relations(run)
-    body = [
-        _html(tables.final_table(run)),
-        *parts,
-        _html(tables.client_table(run, first if compared else None, reference=_name(base)), heading="Clients")
-        if second
-        else "",
-        _config([run]),
-        _command(command or _written_command(run)),
-    ]
-    folder = Path(folder)
-    style.save(overview, folder / "overview.png")
-    return _write(folder / "report.html", sentence, [], body)
+    reference = "Local" if base is None else base.title
+    bases = {} if base is None else {reference: {run.seed: base.by_client}}
+    return island.made({run.title: [run]}, bases, reference, tolerance, base), reference
 
 
 def write_comparison(
@@ -114,40 +90,34 @@ def write_comparison(
         ConfigError: no run was given.
         RunFolderError: a folder is missing or damaged, or two runs have the same title and seed.
     """
+    report = several_runs(runs, reference, tolerance)
+    rows = tables.comparison_rows(report.runs, reference, tolerance)
+    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
+    sentence, more = _comparison_headline(rows, verdicts, reference)
+    against_second = [verdict(t, seeds, SECOND) for t, seeds in report.compared.get(SECOND, {}).items()
+                      if t != reference]  # fmt: skip
+    body = _table(tables.comparison_table(rows, reference), "comparison")
+    if against_second:
+        body += f"<h3>Against {SECOND}</h3>\n{_list(against_second)}"
+    body += _harmed(report, reference)
+    return _write(Path(folder), report, sentence, more, body, command, reference)
+
+
+def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> island.Report:
+    """What the page of a comparison says.
+
+    Raises:
+        ConfigError: no run was given.
+        RunFolderError: a folder is missing or damaged, or two runs have the same title and seed.
+    """
     read = [run if isinstance(run, Run) else read_run(run) for run in runs]
     if not read:
         raise ConfigError("a comparison needs at least one run, got none")
     groups = by_title(read)
-    rows = tables.comparison_rows(groups, reference, tolerance)
-    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
-    overview = plots.final_accuracies(groups, reference)
-    over_rounds = plots.accuracy_of_methods(groups, reference)
-    dots = "; small dots are seeds" if len(read) > len(groups) else ""
-    line = f"; the dashed line is {reference}" if reference in groups else ""
-    parts = [
-        _figure(overview, f"Mean accuracy over clients at the end{dots}{line}."),
-        _figure(over_rounds, "How fast each method gets there; the legend is in order of the final accuracy."),
-    ]
-    if verdicts:
-        compared = {row.title: row.against for row in rows if row.against}
-        gains = plots.gains_of_methods(compared, reference)
-        parts.append(
-            _figure(gains, f"Each dot is a client; left of zero it would have been better off with {reference}.")
-        )
-    for title, seeds in groups.items():
-        drawn = _relations(seeds[0])
-        if drawn:
-            inner = "\n".join(drawn)
-            parts.append(f"<details><summary>{html.escape(title)}: who learned from whom</summary>\n{inner}</details>")
-    body = [_html(tables.comparison_table(rows, reference)), *parts, _config(read), _command(command)]
-    folder = Path(folder)
-    style.save(overview, folder / "overview.png")
-    sentence, more = _comparison_headline(rows, verdicts, reference)
-    return _write(folder / "report.html", sentence, more, body)
-
-
-def _name(base: Run | None) -> str:
-    return "Local" if base is None else base.title
+    bases = {
+        t: {run.seed: run.by_client for run in groups[t]} for t in dict.fromkeys((reference, SECOND)) if t in groups
+    }
+    return island.made(groups, bases, reference, tolerance)
 
 
 def _plain_headline(run: Run) -> str:
@@ -187,46 +157,40 @@ def _mean(row: tables.Row) -> float:
     return -1.0 if row.accuracy is None else row.accuracy.mean
 
 
-def _relations(run: Run) -> list[str]:
-    """The figures of who learned from whom that the run has lines for."""
-    parts = []
-    if relations.too_many(run.relations):
-        fact = relations.weights_fact(run.relations, run.groups)
-        parts.append(f"<p>{html.escape(run.title)}: {html.escape(fact)}. There are too many clients for a map.</p>")
-    elif len(weights := relations.mean_weights(run.relations)):
-        drawn = relations.weights_map(weights, run.groups, run.title)
-        parts.append(
-            _figure(drawn, "Row: a client; column: whom it learned from; bright is much weight, grey is unknown.")
-        )
-    rounds, labels = relations.cluster_table(run.relations)
-    if labels.size:
-        drawn = relations.cluster_map(rounds, labels, run.groups, run.title)
-        parts.append(
-            _figure(drawn, "Row: a client, coloured by its cluster; a change of colour is a move, grey is unknown.")
-        )
-    return parts
+def _harmed(report: island.Report, reference: str) -> str:
+    """Who loses, by name, worst first; of several seeds of the first."""
+    lines = []
+    for title, seeds in report.compared.get(reference, {}).items():
+        first = seeds[0]
+        losers = sorted((g, c) for c, g in first.gains.items() if g < -first.tolerance)
+        if losers:
+            lines.append(f"{title}: {_losers(losers, report.names(title))}")
+    if not lines:
+        return ""
+    seed = " (first seed)" if any(len(runs) > 1 for runs in report.runs.values()) else ""
+    who = f"Who is worse off than with {html.escape(reference)}{seed}"
+    return f"<details><summary>{who}</summary>\n{_list(lines)}</details>"
 
 
-def _figure(figure: Figure, caption: str) -> str:
-    """A figure with its caption: as SVG, or as PNG where the SVG would be large."""
-    svg = style.inline_svg(figure)
-    if len(svg.encode()) > LARGEST_SVG:
-        data = base64.b64encode(style.render(figure, "png")).decode("ascii")
-        width = round(96 * figure.get_figwidth())
-        svg = f'<img alt="{html.escape(caption)}" width="{width}" src="data:image/png;base64,{data}">'
-    else:
-        svg = svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(caption)}"', 1)
-    return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
+    said = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+.1f})" for g, c in losers[:_NAMED]]
+    return ", ".join(said) + (f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else "")
 
 
-def _html(grid: tables.Grid, heading: str = "") -> str:
-    return (f"<h2>{html.escape(heading)}</h2>\n" if heading else "") + tables.to_html(grid)
+def _list(lines: Iterable[str]) -> str:
+    return "<ul>\n" + "".join(f"<li>{html.escape(line)}</li>\n" for line in lines) + "</ul>\n"
 
 
-def _config(runs: Sequence[Run]) -> str:
+def _table(grid: tables.Grid, name: str) -> str:
+    """A table with a button that saves it as CSV."""
+    drawn = tables.to_html(grid).replace("<table>", f'<table id="{name}">', 1)
+    return f'{drawn}<button class="act" type="button" data-csv="{name}">CSV</button>\n'
+
+
+def _config(runs: Mapping[str, Sequence[Run]]) -> str:
     """The settings, folded away; of the seeds of one method those of the first."""
     parts = []
-    for title, seeds in by_title(runs).items():
+    for title, seeds in runs.items():
         config = seeds[0].summary.get("config")
         if isinstance(config, dict) and config:
             lines = "\n".join(html.escape(line) for line in _flat(config))
@@ -253,21 +217,102 @@ def _written_command(run: Run) -> str | None:
 
 
 def _command(command: str | None) -> str:
-    return f"<h2>Run it again</h2>\n<pre>{html.escape(command)}</pre>" if command else ""
+    return f"<h3>Run it again</h3>\n<pre>{html.escape(command)}</pre>" if command else ""
 
 
-def _write(path: Path, sentence: str, more: Sequence[str], body: Sequence[str]) -> Path:
+def _warnings(report: island.Report) -> str:
+    if not report.warnings:
+        return ""
+    lines = _list(w.text for w in report.warnings)
+    return f'<section class="warnings" aria-label="Warnings"><h2>Before you believe it</h2>\n{lines}</section>'
+
+
+def _section(name: str, inner: str) -> str:
+    return f'<section id="{name}"><h2>{SECTIONS[name]}</h2>\n{inner}<div id="figures-{name}"></div></section>'
+
+
+def _method(report: island.Report) -> str:
+    """A choice of the method, where there are several."""
+    if len(report.parts) < 2:
+        return ""
+    return '<p class="controls"><label>Method: <select class="method"></select></label></p>\n'
+
+
+_PEOPLE = """<div class="controls">
+<label>Filter: <input type="search" id="filter" placeholder="name, number, group 1"></label>
+<span id="count" class="note" aria-live="polite"></span>
+<button class="act" type="button" id="people-csv">CSV</button></div>
+<p class="note">Click a heading to sort, a client to open it.</p>
+<div class="tall" tabindex="0" role="region" aria-label="Table of clients"><table id="people">
+<thead><tr id="people-head"></tr></thead><tbody id="people-rows"></tbody></table></div>
+"""
+
+
+def _sections(report: island.Report, command: str | None) -> list[str]:
+    several = any(len(runs) > 1 for runs in report.runs.values())
+    note = '<p class="note">Of several seeds, the first is shown.</p>\n' if several else ""
+    inner = {"people": _method(report) + note + _PEOPLE, "relations": _method(report) + note,
+             "settings": _config(report.runs) + _command(command)}  # fmt: skip
+    empty = {name for name in ("classes", "cost") if not report.figures[name]}
+    return [_section(name, inner.get(name, "")) for name in SECTIONS if name not in empty]
+
+
+def _data(report: island.Report, reference: str) -> str:
+    """The data of the page, as JSON that may stand in a script element."""
+    parts = [part.island() for part in report.parts]
+    related = [n for n, part in enumerate(parts) if part["frames"] or len(part["figures"]) > 1]
+    data = {
+        "figures": {name: [island.entry(one) for one in drawn] for name, drawn in report.figures.items() if drawn},
+        "parts": parts,
+        "first": related[0] if related else len(parts) - 1,
+        "reference": reference,
+        "seeds": max(len(runs) for runs in report.runs.values()),
+        "config": {"light": charts.config(), "dark": charts.config(dark=True)},
+    }
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _asset(name: str) -> str:
+    return files("fedkin.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _write(
+    folder: Path,
+    report: island.Report,
+    sentence: str,
+    more: Sequence[str],
+    body: str,
+    command: str | None,
+    reference: str,
+) -> Path:
     title = html.escape(sentence)
-    others = "".join(f"<li>{html.escape(line)}</li>\n" for line in more)
+    links = "".join(f'<a href="#{name}">{text}</a>' for name, text in SECTIONS.items()
+                    if name not in ("classes", "cost") or report.figures[name])  # fmt: skip
     text = "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>\n<style>{CSS}</style>\n</head>\n<body>\n<h1>{title}</h1>",
-            f"<ul>\n{others}</ul>" if others else "",
-            *[part for part in body if part],
-            "<footer>fedkin</footer>\n</body>\n</html>\n",
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f"<title>{title}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>",
+            f'<header><h1>{title}</h1><button class="act" type="button" id="theme">Dark</button></header>',
+            f'<nav aria-label="Parts of the page">{links}</nav>\n<main>',
+            _list(more) if more else "",
+            body,
+            _warnings(report),
+            "<noscript><p>The charts and the table of clients need JavaScript, which is switched off.</p></noscript>",
+            *_sections(report, command),
+            "</main>\n<footer>fedkin</footer>",
+            f'<script type="application/json" id="data">{_data(report, reference)}</script>',
+            f'<script type="module">{_inline(charts.script())}</script>',
+            f'<script type="module">{_inline(_asset("page.js"))}</script>\n</body>\n</html>\n',
         ]
     )
-    write_atomic(path, text.encode("utf-8"))
-    return path
+    write_atomic(folder / "report.html", text.encode("utf-8"))
+    write_atomic(folder / "overview.png", charts.png(report.figures["accuracy"][0].titled))
+    return folder / "report.html"
+
+
+def _inline(script: str) -> str:
+    """A script that ends where its element ends."""
+    return script.replace("</script", "<\\/script")

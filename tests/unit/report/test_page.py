@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.report import page, plots
+from fedkin.report import charts, figures, page
 from fedkin.report.folder import read_run
 
 
@@ -18,15 +18,31 @@ def heading(text: str) -> str:
     return html.unescape(found[1])
 
 
+def data(text: str) -> dict:
+    """What the page's script reads."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def without_library(text: str) -> str:
+    """The page without the library that draws."""
+    assert text.count(charts.script()) == 1
+    return text.replace(charts.script(), "")
+
+
 def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
-    """10 points above Local, one client of four loses: said first, shown in the tables, drawn twice more."""
+    """10 points above Local, one client of four loses: said first, named, shown in the table, drawn."""
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
     text = page.write_page(run, local).read_text(encoding="utf-8")
     assert heading(text) == "M: 10.0 points above Local on average (3 of 4 clients gain, 1 loses; one seed)"
-    assert text.count("<figure>") == 3
+    assert "client 0 (-5.0)" in text
     assert '<td class="number">75.0 %</td>' in text
-    assert '<td class="number">-5.0</td>' in text
+    (part,) = data(text)["parts"]
+    assert part["columns"]["gain over Local"] == [-5.0, 15.0, 15.0, 15.0]
+    assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution", "gains"]
+    assert [one["id"] for one in part["figures"]] == ["weights"]
     assert (run / "overview.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -34,7 +50,8 @@ def test_the_page_of_a_run_alone_states_its_accuracy(folder):
     """Without Local there is no verdict, only the figure."""
     text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
     assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them"
-    assert text.count("<figure>") == 2
+    assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution"]
+    assert [one["id"] for one in data(text)["parts"][0]["figures"]] == ["clusters", "cluster-sizes"]
 
 
 @pytest.mark.parametrize("clients", [1, 2, 150])
@@ -52,17 +69,24 @@ def test_missing_files_and_values_do_not_crash(folder):
 
 
 def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
-    """A method named like markup stays text, in the page, the settings and the command; no address, no script."""
-    name = '<script>"M" & $x$</script>'
+    """Methods and clients named like markup stay text, in the page, its data, the settings and the command."""
+    name = '<script>"M" & $x$</script><!--'
     run = folder("m", title=name, relations="clusters", config={"method": {"name": name}})
+    summary = json.loads((run / "summary.json").read_text())
+    summary["clients"] = {"count": 4, "names": [name] * 4}
+    (run / "summary.json").write_text(json.dumps(summary))
     local = folder("local", title="Local", top=0.7)
     command = "fedkin run 'a<b' && echo"
-    text = page.write_page(run, local, command=command).read_text(encoding="utf-8")
-    assert "<script" not in text
+    text = without_library(page.write_page(run, local, command=command).read_text(encoding="utf-8"))
+    assert text.count("<script") == text.count("</script") == 3
+    assert "<!--" not in text
     assert html.escape(name) in text
     assert html.escape(command) in text
-    assert "http" not in text
-    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert data(text)["parts"][0]["columns"]["name"] == [name] * 4
+    assert "http:" not in text
+    assert "https:" not in text
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)
+    assert "default-src 'none'" in text
     assert not re.findall(r"url\((?!#)", text)
 
 
@@ -91,12 +115,33 @@ def test_true_groups_are_read_from_the_summary(folder):
     assert page.write_page(path).exists()
 
 
-def test_a_large_svg_goes_in_as_png(folder, monkeypatch):
-    """Beyond the limit the figure is an embedded PNG."""
-    monkeypatch.setattr(page, "LARGEST_SVG", 10)
-    text = page.write_page(folder()).read_text(encoding="utf-8")
-    assert 'src="data:image/png;base64,' in text
-    assert "<svg" not in text
+def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
+    """Weights of all clients in all rounds: all rounds are on the slider, and the page is below 5 MB."""
+    path = folder(clients=100, rounds=200)
+    everybody = {str(j): 0.01 for j in range(100)}
+    lines = [{"round": r, "kind": "weights", "rows": {str(i): everybody for i in range(r % 3, 100, 3)}}
+             for r in range(1, 201)]  # fmt: skip
+    (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written = page.write_page(path)
+    assert written.stat().st_size < 5_000_000
+    (part,) = data(written.read_text(encoding="utf-8"))["parts"]
+    assert (part["frames"]["rounds"][0][0], part["frames"]["rounds"][-1][1]) == (1, 200)
+    assert len(part["frames"]["rounds"]) == 150
+    assert len(part["series"]) == 100
+
+
+def test_warnings_stand_before_the_charts(folder):
+    """One seed, one cluster for all, Local to the last digit: said, each once."""
+    path = folder("m", title="M", top=0.7, rounds=2)
+    lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
+    (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = without_library(
+        page.write_page(path, folder("local", title="Local", top=0.7, rounds=2)).read_text(encoding="utf-8")
+    )
+    assert text.count("M equals Local for every client") == 1
+    assert text.count("Cluster 1 holds 4 of 4 clients") == 1
+    assert text.count("One seed only") == 1
+    assert text.index("One seed only") < text.index('<section id="accuracy">')
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -117,7 +162,8 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     assert "<li>N: 10.0 ± 0.0 points below Local" in text
     assert "<strong>80.0 ± 0.0</strong>" in text
     assert "<pre>fedkin compare</pre>" in text
-    assert text.count("<figure>") == 3
+    assert [part["title"] for part in data(text)["parts"]] == ["Local", "M", "N"]
+    assert "One seed only" not in text
     assert (tmp_path / "out" / "overview.png").exists()
 
 
@@ -134,12 +180,20 @@ def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):
     assert heading(text) == "B has the highest mean accuracy, 90.0 % (no Local run to compare with)"
 
 
-def test_a_comparison_reads_folders_and_folds_the_relations(folder, tmp_path):
-    """Folders are as good as runs; who learned from whom is one click away."""
-    paths = [folder("a", title="A", relations="weights"), folder("b", title="B", relations="clusters")]
+def test_a_comparison_reads_folders_and_starts_with_one_that_has_relations(folder, tmp_path):
+    """Folders are as good as runs; who learned from whom is shown of the first method that says it."""
+    paths = [folder("a", title="A"), folder("b", title="B", relations="clusters")]
     text = page.write_comparison(tmp_path / "c", paths).read_text(encoding="utf-8")
-    assert text.count("who learned from whom</summary>") == 2
-    assert "http" not in text
+    assert data(text)["first"] == 1
+    assert [len(part["figures"]) for part in data(text)["parts"]] == [0, 2]
+
+
+def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
+    """Gains over FedAvg stand beside those over Local."""
+    runs = [made("Local", top=0.6), made("FedAvg", top=0.7), made("M", top=0.75)]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    assert "<li>M: 5.0 points above FedAvg on average" in text
+    assert data(text)["parts"][2]["columns"]["gain over FedAvg"] == [5.0] * 4
 
 
 def test_a_comparison_of_nothing_is_refused(tmp_path):
@@ -151,12 +205,12 @@ def test_a_comparison_of_nothing_is_refused(tmp_path):
 def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
     """overview.png of a comparison is the chart of final accuracies."""
     seen = []
-    original = plots.final_accuracies
+    original = figures.final_accuracies
 
     def spy(groups, reference="Local"):
         seen.append(list(groups))
         return original(groups, reference)
 
-    monkeypatch.setattr(plots, "final_accuracies", spy)
+    monkeypatch.setattr(figures, "final_accuracies", spy)
     page.write_comparison(tmp_path, [made("A"), made("B")])
     assert seen == [["A", "B"]]

@@ -1,0 +1,138 @@
+"""What a careful colleague would say about a run before anyone believes its figures. Pure functions on lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedkin.evaluate.rounds import evaluated
+from fedkin.evaluate.verdict import Against
+
+Line = Mapping[str, Any]
+NEARLY_ALL = 0.9
+"""A cluster with more than this share of the clients is called nearly everybody."""
+STILL_RISING = 0.01
+"""Accuracy that grew by more than this (a fraction) over the last fifth of the evaluated rounds is still rising."""
+OFTEN = 0.2
+"""A client that was refused in more than this share of its rounds was refused often."""
+_Z = 1.959964  # of a normal distribution, for an interval of 95 %
+_NAMED = 8
+_NOT_FINITE = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Warning:
+    """One thing to know. ``kind`` is a short stable name, ``text`` a sentence or two."""
+
+    kind: str
+    text: str
+
+
+def half_width(accuracy: float, n_test: int) -> float:
+    """Half of the 95 % interval of an accuracy measured on ``n_test`` samples, a fraction.
+
+    Wilson's score interval (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927), which stays sensible near 0 and 1.
+    """
+    if n_test <= 0:
+        return 1.0
+    spread = accuracy * (1 - accuracy) / n_test + _Z**2 / (4 * n_test**2)
+    return _Z / (1 + _Z**2 / n_test) * math.sqrt(spread)
+
+
+def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
+    """Every client's accuracy is the reference's to the last digit."""
+    if not against.identical:
+        return []
+    what = "nobody learns from anybody" if reference == "Local" else "everybody gets one model"
+    return [Warning("collapse", f"{title} equals {reference} for every client: {what}. Check its settings.")]
+
+
+def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains: Mapping[int, float]) -> list[Warning]:
+    """The test parts are too small for most of the gains shown: they lie within their own interval."""
+    known = [c for c in gains if n_test.get(c) and c in accuracy and gains[c] != 0]
+    unsure = [c for c in known if abs(gains[c]) < half_width(accuracy[c], n_test[c])]
+    if not known or 2 * len(unsure) <= len(known):
+        return []
+    middle = sorted(n_test.values())[len(n_test) // 2]
+    return [Warning(
+        "small tests",
+        "Most clients' gains are smaller than what chance alone explains on their own test parts "
+        f"(in the middle {middle} samples; 95 %): do not read single clients.",
+    )]  # fmt: skip
+
+
+def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = ()) -> list[Warning]:
+    """Clients that never took part, clients refused often, and rounds that were abandoned."""
+    answered = Counter(i for line in rounds for i in line.get("answered") or ())
+    refused = Counter(int(i) for line in rounds for i in line.get("refused") or ())
+    found = []
+    never = [i for i in range(clients) if not answered[i]]
+    if never and rounds:
+        found.append(Warning("never", f"Took part in no training: {_clients(never, names)}. The models measured there "
+                                      "saw none of their data."))  # fmt: skip
+    often = [i for i in sorted(refused) if refused[i] > OFTEN * (refused[i] + answered[i])]
+    if often:
+        found.append(Warning("refused", f"Uploads of {_clients(often, names)} were refused in more than "
+                                        f"{100 * OFTEN:.0f} % of their rounds; rounds.jsonl says why."))  # fmt: skip
+    lost = [int(line["round"]) for line in rounds if line.get("abandoned")]
+    if lost:
+        verb = "was" if len(lost) == 1 else "were"
+        found.append(Warning("abandoned", f"{len(lost)} of {len(rounds)} rounds {verb} abandoned for too few answers "
+                                          f"(the first is {lost[0]})."))  # fmt: skip
+    return found
+
+
+def course(rounds: Sequence[Line]) -> list[Warning]:
+    """Accuracy that still rises at the end, and runs that diverged."""
+    lines = evaluated(rounds)
+    found = []
+    values = [line.get("accuracy") for line in lines]
+    bad = [int(line["round"]) for line in lines if (v := line.get("accuracy")) is not None and not math.isfinite(v)]
+    worthless = [
+        line for line in rounds if any(_NOT_FINITE.search(str(r)) for r in (line.get("refused") or {}).values())
+    ]
+    if bad or worthless:
+        first = min([*bad, *(int(line["round"]) for line in worthless)])
+        found.append(Warning("diverged", f"Models are not finite from round {first} on: training diverged. "
+                                         "A smaller learning rate is the first thing to try."))  # fmt: skip
+    known = [float(v) for v in values if v is not None and math.isfinite(v)]
+    fifth = len(known) // 5
+    if fifth >= 2:
+        before, last = known[-2 * fifth : -fifth], known[-fifth:]
+        rise = sum(last) / fifth - sum(before) / fifth
+        if rise > STILL_RISING:
+            found.append(Warning("rising", "Accuracy still rises at the end (by more than a point from one fifth "
+                                           "of the rounds to the next): train for more rounds."))  # fmt: skip
+    return found
+
+
+def clusters(last: Sequence[int], title: str = "") -> list[Warning]:
+    """One cluster holds nearly everybody; ``last`` is each client's last known cluster, -1 unknown."""
+    sizes = Counter(int(c) for c in last if c >= 0)
+    total = sum(sizes.values())
+    if total < 3 or not sizes:
+        return []
+    label, size = sizes.most_common(1)[0]
+    if size <= NEARLY_ALL * total:
+        return []
+    who = f"{title}: cluster" if title else "Cluster"
+    return [Warning("one cluster", f"{who} {label} holds {size} of {total} clients: nearly everybody learns from "
+                                   "everybody, as with a single model.")]  # fmt: skip
+
+
+def seeds(count: int) -> list[Warning]:
+    """One seed ranks nothing."""
+    if count > 1:
+        return []
+    return [Warning("one seed", "One seed only: another seed deals other data and other starts, and may rank the "
+                                "methods otherwise. Compare over several (--seeds 0 1 2).")]  # fmt: skip
+
+
+def _clients(ids: Sequence[int], names: Sequence[str]) -> str:
+    shown = [names[i] if i < len(names) else str(i) for i in ids[:_NAMED]]
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return f"{'client' if len(ids) == 1 else 'clients'} {', '.join(shown)}{more}"

@@ -1,0 +1,64 @@
+"""Every figure of a report as an SVG file, every table as a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkin.report import charts, island, tables
+from fedkin.report.folder import write_atomic
+
+
+def write_files(folder: Path | str, report: island.Report, reference: str = "Local") -> list[Path]:
+    """Writes them into a folder, which is made if it is missing; files of the same names are replaced.
+
+    Args:
+        folder: where to write.
+        report: as from :func:`fedkin.report.page.one_run` or :func:`fedkin.report.page.several_runs`.
+        reference: the title of the method that gains are counted from.
+
+    Returns:
+        the paths, figures first.
+    """
+    folder = Path(folder)
+    paths = []
+    drawn = [(one.name, one) for list_ in report.figures.values() for one in list_]
+    names = _names([part.run.title for part in report.parts])
+    several = len(report.parts) > 1
+    for name, part in zip(names, report.parts, strict=True):
+        drawn += [(f"{one.name}-{name}" if several else one.name, one) for one in part.figures]
+    for name, figure in drawn:
+        paths.append(folder / f"{name}.svg")
+        write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
+    if several:
+        grid = tables.comparison_table(tables.comparison_rows(report.runs, reference), reference)
+    else:
+        grid = tables.final_table(report.parts[0].run)
+    paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))
+    for name, part in zip(names, report.parts, strict=True):
+        columns: dict[str, list[Any]] = part.table["columns"]
+        rows = zip(*columns.values(), strict=True)
+        paths.append(_csv(folder / (f"clients-{name}.csv" if several else "clients.csv"), list(columns), rows))
+    return paths
+
+
+def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_atomic(path, text.getvalue().encode("utf-8"))
+    return path
+
+
+def _names(titles: Sequence[str]) -> list[str]:
+    """Titles as parts of file names, no two alike."""
+    found: list[str] = []
+    for title in titles:
+        name = re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-") or "run"
+        found.append(name if name not in found else f"{name}-{len(found)}")
+    return found

@@ -1,0 +1,75 @@
+"""``fedkin report``: pages written again, figures and tables as files."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+from fedkin.comparison import Plan, compare
+from fedkin.config import DataSettings, ModelSettings, RunSettings
+from fedkin.report.page import write_comparison
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small comparison, run once."""
+    folder = tmp_path_factory.mktemp("report") / "c"
+    data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=2, engine="loop")
+    runs = compare(Plan(("ifca",), data=data, model=ModelSettings(model="linear"), run=run), folder)
+    write_comparison(folder, runs)
+    return folder
+
+
+@pytest.fixture
+def copy(compared: Path, tmp_path: Path) -> Path:
+    """A copy of it to write into."""
+    return Path(shutil.copytree(compared, tmp_path / "c"))
+
+
+def test_the_page_of_a_comparison_is_written_again(fedkin: Command, copy: Path, tmp_path: Path) -> None:
+    """The same verdict as the first time; every figure is an SVG, every table a CSV with a row for each client."""
+    before = (copy / "report.html").read_text(encoding="utf-8")
+    (copy / "report.html").unlink()
+    done = fedkin(f"report {copy} --figures {tmp_path / 'f'}")
+
+    assert (done.code, done.err) == (0, "")
+    after = (copy / "report.html").read_text(encoding="utf-8")
+    assert after.split("</h1>")[0].split("<h1>")[1] == before.split("</h1>")[0].split("<h1>")[1]
+    names = {path.name for path in (tmp_path / "f").iterdir()}
+    assert {
+        "accuracy-over-rounds.svg",
+        "gains.svg",
+        "clusters-ifca.svg",
+        "comparison.csv",
+        "clients-local.csv",
+    } <= names
+    for path in (tmp_path / "f").glob("*.svg"):
+        assert ET.fromstring(path.read_text(encoding="utf-8")).tag.endswith("svg")
+    with (tmp_path / "f" / "clients-ifca.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["client"] for row in rows] == ["0", "1", "2", "3"]
+    assert all(int(row["training samples"]) > 0 for row in rows)
+
+
+def test_a_run_of_a_comparison_finds_its_local(fedkin: Command, copy: Path) -> None:
+    """The page of one of its runs is against the Local beside it."""
+    done = fedkin(f"report {copy / 'ifca-seed0'}")
+
+    assert (done.code, done.err) == (0, "")
+    assert "Local" in (copy / "ifca-seed0" / "report.html").read_text(encoding="utf-8").split("</h1>")[0]
+
+
+def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) -> None:
+    """An empty folder, a comparison without a finished run, a Local given to a comparison: each says what to do."""
+    assert "is not a finished run" in fedkin(f"report {tmp_path}").err
+    assert "leave out --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
+    for path in copy.glob("*/summary.json"):
+        path.unlink()
+    done = fedkin(f"report {copy}")
+    assert done.code == 2
+    assert f"fedkin resume {copy}" in done.err

@@ -1,0 +1,94 @@
+"""What a careful colleague would say: each warning on a case made for it, and silence where there is nothing to say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedkin.evaluate import against
+from fedkin.evaluate import warnings as careful
+
+
+def kinds(found: list[careful.Warning]) -> list[str]:
+    return [w.kind for w in found]
+
+
+def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
+    return [{"round": r, "accuracy": a, "evaluated": True, **more} for r, a in enumerate(accuracies, start=1)]
+
+
+def test_the_interval_is_wilsons() -> None:
+    """8 of 10 right: 0.490 to 0.943, half of it is 0.227; the interval shrinks with the root of n; of none, all."""
+    assert careful.half_width(0.8, 10) == pytest.approx(0.2266, abs=1e-3)
+    assert careful.half_width(0.8, 1000) == pytest.approx(0.0248, abs=1e-3)
+    assert 0 < careful.half_width(1.0, 10) < 0.2
+    assert careful.half_width(0.5, 0) == 1.0
+
+
+def test_a_method_that_equals_its_reference() -> None:
+    same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
+    (found,) = careful.collapsed("M", same, "Local")
+    assert found.text.startswith("M equals Local for every client: nobody learns")
+    assert "one model" in careful.collapsed("M", same, "FedAvg")[0].text
+    assert careful.collapsed("M", other, "Local") == []
+
+
+@pytest.mark.parametrize(("n", "said"), [(20, True), (5000, False)])
+def test_test_parts_too_small_for_the_gains(n: int, said: bool) -> None:
+    """Five points of gain: nothing with 20 test samples, something with 5,000."""
+    found = careful.small_tests({0: 0.8, 1: 0.7}, {0: n, 1: n}, {0: 0.05, 1: -0.05})
+    assert kinds(found) == (["small tests"] if said else [])
+
+
+def test_no_gain_needs_no_test_part() -> None:
+    assert careful.small_tests({0: 0.8}, {0: 3}, {0: 0.0}) == []
+    assert careful.small_tests({}, {}, {}) == []
+
+
+def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:
+    """Client 2 is nowhere; 1 is refused in one of its two rounds; round 2 is abandoned."""
+    rounds = [
+        {"round": 1, "answered": [0, 1], "refused": {}},
+        {"round": 2, "answered": [0], "refused": {"1": "model holds nan"}, "abandoned": True},
+    ]
+    never, refused, lost = careful.participation(rounds, 3, ("a", "b", "c"))
+    assert "no training: client c." in never.text
+    assert "client b " in refused.text
+    assert lost.text == "1 of 2 rounds was abandoned for too few answers (the first is 2)."
+    assert careful.participation(rounds[:1], 2) == []
+    assert careful.participation([], 3) == []
+
+
+def test_many_names_are_cut() -> None:
+    (found,) = careful.participation([{"round": 1, "answered": []}], 100)
+    assert "clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more" in found.text
+
+
+def test_accuracy_that_still_rises() -> None:
+    """Ten rounds, two a fifth: two points more than in the fifth before is said, none is not, too few rounds is not."""
+    assert kinds(careful.course(lines(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52))) == ["rising"]
+    assert careful.course(lines(*[0.1 * i for i in range(6)], 0.7, 0.7, 0.7, 0.7)) == []
+    assert careful.course(lines(0.1, 0.5, 0.9)) == []
+
+
+def test_a_run_that_diverged() -> None:
+    """A refusal for values that are not finite, or an accuracy that is none; other refusals are no sign of it."""
+    assert "from round 2 on" in careful.course([{"round": 2, "refused": {"3": "model holds nan"}}])[0].text
+    assert kinds(careful.course(lines(0.5, math.nan))) == ["diverged"]
+    assert careful.course([{"round": 2, "refused": {"3": "no information in the finishing letter"}}]) == []
+
+
+def test_one_cluster_for_nearly_everybody() -> None:
+    """19 of 20 is more than 90 %, 18 of 20 is not; unknown clients do not count; two clients are no crowd."""
+    (found,) = careful.clusters([4] * 19 + [1])
+    assert found.text.startswith("Cluster 4 holds 19 of 20 clients")
+    assert careful.clusters([4] * 18 + [1, 1]) == []
+    assert kinds(careful.clusters([0, 0, 0, -1, -1])) == ["one cluster"]
+    assert careful.clusters([0, 0]) == []
+    assert careful.clusters([]) == []
+
+
+def test_one_seed_ranks_nothing() -> None:
+    assert kinds(careful.seeds(1)) == ["one seed"]
+    assert careful.seeds(3) == []
