@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         federate,
         load,
     )
+    from fedkin.exporting import export, load_export
     from fedkin.methods import get_method
     from fedkin.runner import resume, run
 
@@ -71,9 +72,11 @@ __all__ = [
     "compare",
     "cross_entropy",
     "data",
+    "export",
     "federate",
     "get_method",
     "load",
+    "load_export",
     "methods",
     "models",
     "resume",
@@ -119,6 +122,7 @@ _FROM = {
         "federate",
         "load",
     ),
+    "fedkin.exporting": ("export", "load_export"),
     "fedkin.methods": ("get_method",),
     "fedkin.course": ("Result",),
     "fedkin.runner": ("resume", "run"),

@@ -12,7 +12,17 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
-_OWN_HELP = ("compare", "keys", "link", "node", "status", "submit")  # commands that explain themselves
+_OWN_HELP = (
+    "compare",
+    "export",
+    "join",
+    "keys",
+    "link",
+    "node",
+    "predict",
+    "status",
+    "submit",
+)  # commands that explain themselves
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -23,6 +33,9 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
                                  several methods and seeds side by side, Local and FedAvg always among them
   fedkin resume FOLDER           go on with an interrupted run or comparison
   fedkin list [methods|partitions|models|data]
+
+  fedkin export RUN --client 7   a model to take home: weights, card, loader
+  fedkin predict EXPORT FILE     its labels and probabilities for rows, images or arrays
 
   fedkin keys authority|server|node FOLDER
                                  certificates and keys for real hosts
@@ -71,7 +84,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, export, hosts, nodes  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -79,6 +92,8 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "resume": commands.resume_command,
         "list": commands.list_command,
         "demo": commands.demo_command,
+        "export": export.export_command,
+        "predict": export.predict_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,
         "status": hosts.status_command,
