@@ -14,6 +14,7 @@ from fedkin.folder import RunFolder
 LINES = ("rounds", "clients", "relations")
 FILES = {
     "config.toml",
+    "preparation.json",
     "rounds.jsonl",
     "clients.jsonl",
     "relations.jsonl",

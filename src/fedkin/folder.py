@@ -1,6 +1,7 @@
 """A run folder: the config, what each round gave, and the last checkpoint; consistent whenever the run is killed.
 
 config.toml            the complete config; ``fedkin run config.toml`` makes the run again
+preparation.json       how clients' inputs were made of raw data, where that is known (`fedkin.data.Preparation`)
 rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
 clients.jsonl          a line per evaluated round and client
 relations.jsonl        a line per round: who learned from whom

@@ -169,6 +169,8 @@ def run(
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made))
+                if federation.preparation is not None:
+                    folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
             banks = Banks(None if folder is None else folder.bank_files) if in_files else None
             simulation = Simulation(

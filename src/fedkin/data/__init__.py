@@ -24,6 +24,7 @@ from fedkin.data.partition import (
     Partition,
 )
 from fedkin.data.planting import plant
+from fedkin.data.preparation import Input, Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
 from fedkin.data.sources import SOURCES, load
@@ -44,9 +45,12 @@ __all__ = [
     "Dirichlet",
     "DirichletTotal",
     "Federation",
+    "Input",
     "Natural",
     "Partition",
     "Pool",
+    "Preparation",
+    "Rows",
     "Shard",
     "Sharing",
     "SiteData",

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Data
 from fedkin.data.checks import Indices, check_samples
+from fedkin.data.preparation import Preparation, Rows
 
 SPLITS = ("pooled", "official")
 
@@ -62,6 +63,9 @@ class Dataset:
         unit: samples with the same number stay on the same side of a train/test split, int64 ``[n]``: overlapping
             windows of one recording would otherwise be trained on and tested on.
         labels: names of the classes.
+        preparation: how inputs were made of raw data, where the source says.
+        table: rows of a table before scaling, to be scaled by training parts once these are known (`federate` does);
+            the inputs ``x`` are scaled by all rows.
 
     Raises:
         DataError: parts that do not fit each other, labels out of range, values that are not finite.
@@ -78,6 +82,8 @@ class Dataset:
     groups: Tensor | None = None
     unit: Tensor | None = None
     labels: tuple[str, ...] | None = None
+    preparation: Preparation | None = None
+    table: Rows | None = None
 
     def __post_init__(self) -> None:
         if len(self.y) == 0:
@@ -145,8 +151,16 @@ class Dataset:
             test_client=_array(self.test_client),
         )
 
-    def rows(self, index: Indices) -> Data:
-        """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part."""
+    def rows(self, index: Indices, preparation: Preparation | None = None) -> Data:
+        """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
+
+        Args:
+            index: int64 ``[m]``.
+            preparation: tables: how to scale them, see `Rows.fit`; None: by all rows.
+        """
+        if self.table is not None and preparation is not None:
+            rows = np.asarray(index, dtype=np.int64)
+            return Data(self.table.scaled(preparation, rows), self.y[torch.from_numpy(rows)])
         picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
         n = len(self)
         if self.official_test is None or not bool((picked >= n).any()):

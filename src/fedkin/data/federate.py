@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,11 @@ from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
 from fedkin.data.federation import Federation, Shard
 from fedkin.data.partition import Assignment, Partition
+from fedkin.data.preparation import Preparation
 from fedkin.data.splitting import check_fractions, three_parts
+
+Parts = tuple[Indices, Indices, Indices]
+"""Numbers of a client's samples for training, validation and testing."""
 
 
 def federate(
@@ -34,6 +39,8 @@ def federate(
     samples come from the official test part: of every class it trains on, the same proportion as it has of that class
     in training (at least one sample in all). Protocols with a test rule of their own (``dapfl``, ``natural`` where
     clients are known in both parts) keep it, and ``test`` is ignored.
+
+    Tables are scaled by the training samples of the clients alone, and texts that no training sample has become zeros.
 
     Args:
         dataset: the samples.
@@ -58,8 +65,10 @@ def federate(
     if tests is None and pool.test_y is not None:
         tests = _official_tests(train, pool, seed)
     dealer = _Dealer(dataset, seed, test, validation)
-    shards = [dealer.shard(k, index, None if tests is None else tests[k]) for k, index in enumerate(train)]
-    return _federation(dataset, partition, shards, assigned)
+    parts = [dealer.parts(k, index, None if tests is None else tests[k]) for k, index in enumerate(train)]
+    preparation = dealer.prepare(parts)
+    shards = [dealer.shard(part, k, preparation) for k, part in enumerate(parts)]
+    return _federation(dataset, partition, shards, assigned, preparation)
 
 
 def site_shard(
@@ -99,7 +108,9 @@ def site_shard(
         )
     own = None if pool.test_y is None else np.arange(len(pool), len(pool) + len(pool.test_y))
     index = _capped(np.arange(len(pool)), samples_per_client, seed, number)
-    return _Dealer(dataset, seed, test, validation).shard(number, index, own)
+    dealer = _Dealer(dataset, seed, test, validation)
+    parts = dealer.parts(number, index, own)
+    return dealer.shard(parts, 0, dealer.prepare([parts]))
 
 
 class _Dealer:
@@ -109,16 +120,25 @@ class _Dealer:
         self._dataset, self._seed, self._fractions = dataset, seed, (test, validation)
         self._y, self._unit = _all_labels(dataset), _all_units(dataset)
 
-    def shard(self, number: int, index: Indices, tests: Indices | None) -> Shard:
-        """The parts of client ``number``, who has the samples ``index`` and perhaps test samples of its own."""
+    def parts(self, number: int, index: Indices, tests: Indices | None) -> Parts:
+        """Train, validation and test samples of client ``number``, who has the samples ``index`` and perhaps test
+        samples of its own."""
         test, validation = self._fractions
         unit = None if self._unit is None else self._unit[index]
         rng, fraction = generator(self._seed, "split", number), test if tests is None else 0.0
         found = three_parts(self._y[index], test=fraction, validation=validation, rng=rng, unit=unit)
-        parts = [index[i] for i in found]
-        if tests is not None:
-            parts[2] = tests
-        train_part, validation_part, test_part = (self._dataset.rows(part) for part in parts)
+        train_part, validation_part, test_part = (index[i] for i in found)
+        return train_part, validation_part, test_part if tests is None else tests
+
+    def prepare(self, parts: Sequence[Parts]) -> Preparation | None:
+        """How inputs are made; what is counted and averaged for it is the clients' training parts, nothing else."""
+        table = self._dataset.table
+        return self._dataset.preparation if table is None else table.fit([train for train, _, _ in parts])
+
+    def shard(self, parts: Parts, at: int, preparation: Preparation | None) -> Shard:
+        """The samples of the client who is number ``at`` among those of the preparation."""
+        own = None if preparation is None else preparation.of(at)
+        train_part, validation_part, test_part = (self._dataset.rows(part, own) for part in parts)
         return Shard(train_part, validation_part, test_part)
 
 
@@ -128,7 +148,13 @@ def _check(test: float, validation: float, samples_per_client: int | None) -> No
         raise ConfigError(f"samples_per_client must be at least 1, got {samples_per_client}")
 
 
-def _federation(dataset: Dataset, partition: Partition, shards: list[Shard], assigned: Assignment) -> Federation:
+def _federation(
+    dataset: Dataset,
+    partition: Partition,
+    shards: list[Shard],
+    assigned: Assignment,
+    preparation: Preparation | None,
+) -> Federation:
     return Federation(
         clients=tuple(shards),
         classes=dataset.classes,
@@ -136,6 +162,7 @@ def _federation(dataset: Dataset, partition: Partition, shards: list[Shard], ass
         groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
         labels=dataset.labels,
         client_names=assigned.names,
+        preparation=preparation,
     )
 
 

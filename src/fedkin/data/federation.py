@@ -16,6 +16,7 @@ from fedkin.core.samples import Data
 from fedkin.data import shelf
 from fedkin.data.checks import check_samples
 from fedkin.data.draws import generator
+from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, Shard, check_shard
 from fedkin.data.splitting import check_fractions, three_parts
 
@@ -33,6 +34,7 @@ class Federation:
         groups: true group of each client, int64 ``[K]``, where the partition knows it.
         labels: names of the classes.
         client_names: names of the clients, where they have any (hospital, writer).
+        preparation: how their inputs were made of raw data, where that is known.
 
     Raises:
         DataError: no client, a client without training samples, inputs of different shapes, labels out of range,
@@ -45,6 +47,7 @@ class Federation:
     groups: Tensor | None = None
     labels: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -66,6 +69,11 @@ class Federation:
         ):
             if names is not None and len(names) != expected:
                 raise DataError(f"{self.name}: {field} holds {len(names)} names, expected {expected}")
+        if self.preparation is not None and self.preparation.shape != self.shape:
+            raise DataError(
+                f"{self.name}: its preparation gives inputs of shape {list(self.preparation.shape)}, "
+                f"the clients' have {list(self.shape)}"
+            )
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -111,6 +119,7 @@ class Federation:
             groups=groups,
             labels=self.labels,
             client_names=self.client_names,
+            preparation=self.preparation,
         )
 
     @classmethod
@@ -129,7 +138,9 @@ class Federation:
         if check and shelf.fingerprint(found, told["classes"]) != told["fingerprint"]:
             raise DataError(f"{folder} has changed since it was written; write the federation again")
         groups = None if told["groups"] is None else torch.tensor(told["groups"], dtype=torch.int64)
-        return cls(found, told["classes"], told["name"], groups, **names)
+        made = told.get("preparation")  # of folders written before there was one: None
+        preparation = None if made is None else Preparation.from_json(made, str(folder))
+        return cls(found, told["classes"], told["name"], groups, **names, preparation=preparation)
 
     def describe(self) -> str:
         """Four lines on who has how much of what."""
@@ -192,6 +203,9 @@ class Federation:
             groups=None if groups is None else torch.as_tensor(groups, dtype=torch.int64),
             labels=None if labels is None else tuple(labels),
             client_names=None if client_names is None else tuple(client_names),
+            preparation=Preparation("array", tuple(parts[0].x.shape[1:]), None if labels is None else tuple(labels))
+            if parts
+            else None,
         )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
+from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, Shard, check_shard
 
 INDEX = "index.json"
@@ -132,13 +133,14 @@ def write(
     groups: Sequence[int] | None = None,
     labels: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
+    preparation: Preparation | None = None,
 ) -> Shelf:
     """Writes a federation one client after another, so that they need not all be in memory; `Federation.open` reads it.
 
     Args:
         folder: a new one, or an empty one.
         shards: every client's data.
-        classes, name, groups, labels, client_names: as of a `Federation`.
+        classes, name, groups, labels, client_names, preparation: as of a `Federation`.
 
     Raises:
         DataError: there is something in the folder; no client; data that cannot be used.
@@ -153,6 +155,7 @@ def write(
         own = {"groups": groups, "labels": labels, "client_names": client_names}
         index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
         index |= {key: None if values is None else list(values) for key, values in own.items()}
+        index["preparation"] = None if preparation is None else preparation.to_json()
         _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
         _write_index(folder, {**index, "fingerprint": fingerprint(Shelf(folder), classes)})
     except BaseException:

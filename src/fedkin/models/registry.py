@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedkin.core.errors import ModelError
+from fedkin.core.importing import find
 from fedkin.models import papers, plain
 from fedkin.models.resnet import resnet18
 
@@ -42,10 +40,10 @@ def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network, its parameters drawn from torch's global generator.
 
     Args:
-        name: a name from `MODELS`, or ``package.module:attribute``, an ``nn.Module`` class or a function that returns
-            a module. It is called with ``shape`` and ``classes`` if it has parameters of these names, else, by the
-            number of arguments that it must be given, as ``f(shape, classes)``, ``f(classes)`` or ``f()``. Modules in
-            the current folder are found too.
+        name: a name from `MODELS`, or ``package.module:attribute`` or ``./file.py:attribute``, an ``nn.Module`` class
+            or a function that returns a module. It is called with ``shape`` and ``classes`` if it has parameters of
+            these names, else, by the number of arguments that it must be given, as ``f(shape, classes)``,
+            ``f(classes)`` or ``f()``. Modules in the current folder are found too.
         shape: shape of one input, without the batch.
         classes: number of classes.
 
@@ -55,7 +53,7 @@ def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if name in MODELS:
         module = MODELS[name](shape, classes)
     elif ":" in name:
-        module = _make(_find(name), name, shape, classes)
+        module = _make(find(name, ModelError), name, shape, classes)
     else:
         close = difflib.get_close_matches(name, MODELS, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else "."
@@ -64,25 +62,6 @@ def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         )
     _check_output(module, name, shape, classes)
     return module
-
-
-def _find(name: str) -> Any:
-    path, _, attribute = name.partition(":")
-    here, known = str(Path.cwd()), list(sys.path)
-    try:
-        sys.path.append(here)  # a console script does not look into the current folder by itself
-        found = importlib.import_module(path)
-    except Exception as error:  # whatever a person's module raises at import
-        raise ModelError(f"{name}: importing {path!r} failed: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = known
-    if not hasattr(found, attribute):
-        close = difflib.get_close_matches(attribute, dir(found), n=1)
-        raise ModelError(
-            f"{name}: module {path!r} has no attribute {attribute!r}"
-            + (f"; did you mean '{close[0]}'?" if close else "")
-        )
-    return getattr(found, attribute)
 
 
 def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -7,6 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import Preparation
 
 
 def read_digits() -> Dataset:
@@ -17,4 +18,6 @@ def read_digits() -> Dataset:
     images, target = load_digits(return_X_y=True)
     x = torch.from_numpy((images / 16).astype(np.float32).reshape(-1, 1, 8, 8))
     y = torch.from_numpy(target.astype(np.int64))
-    return Dataset(x=x, y=y, classes=10, name="digits", labels=tuple("0123456789"))
+    labels = tuple("0123456789")
+    made = Preparation("array", (1, 8, 8), labels, factor=1 / 16)
+    return Dataset(x=x, y=y, classes=10, name="digits", labels=labels, preparation=made)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import image_preparation
 from fedkin.data.sources.files import class_numbers, listed, numbered, pixels, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
@@ -47,7 +48,14 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
         classes = max(classes, int(test_y.max()) + 1)
         test = Data(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
     train_y, _ = class_numbers(y, str(folder), site)
-    base = Dataset(x=pixels(x), y=train_y, classes=classes, name=folder.resolve().name, official_test=test)
+    base = Dataset(
+        x=pixels(x),
+        y=train_y,
+        classes=classes,
+        name=folder.resolve().name,
+        official_test=test,
+        preparation=image_preparation((1, *x.shape[1:])),
+    )
     return _with_writers(base, folder / WRITERS) if (folder / WRITERS).is_file() else base
 
 
@@ -125,4 +133,5 @@ def _with_writers(base: Dataset, path: Path) -> Dataset:
         test_client=test if base.official_test is not None else None,
         client_names=tuple(f"writer {name}" for name in names),
         groups=groups,
+        preparation=base.preparation,
     )

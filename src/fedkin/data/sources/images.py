@@ -1,56 +1,126 @@
-"""Folders of image files: ``root/class/*.png`` or, with natural clients, ``root/client/class/*.png``."""
+"""Folders of image files: ``root/class/*.png`` or, with natural clients, ``root/client/class/*.png``; both perhaps
+below ``root/train/``, ``root/val/`` and ``root/test/``."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import image_preparation
 from fedkin.data.sources.files import Array, pixels
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+_TRAIN, _TEST = ("train", "training"), ("test", "testing")
+_VALIDATION = ("val", "valid", "validation")  # trained on, as MedMNIST's: a client's validation part is drawn anew
+
+Found = tuple[Path, str, str]
+"""A file, its class, and its client or ""."""
 
 
 def is_image_folder(folder: Path) -> bool:
-    """Do folders one or two levels below hold images?"""
-    return any(_images(sub) or any(_images(deep) for deep in _folders(sub)) for sub in _folders(folder))
-
-
-def read_image_folder(root: Path) -> Dataset:
-    """Images as float32 ``[1 or 3, height, width]`` in 0..1; grey only when all of them are.
-
-    The classes are the folders' names in alphabetical order, gathered over all clients.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-        DataError: no images, images of different sizes, a file that is no image.
-    """
-    files, class_of, client_of = _listing(root)
-    if not files:
-        raise DataError(f"{root}: no images in root/class/ or root/client/class/ ({', '.join(sorted(SUFFIXES))})")
-    labels = tuple(sorted(set(class_of)))
-    names = tuple(sorted(set(client_of))) if client_of else None
-    return Dataset(
-        x=pixels(_read_all(files)),
-        y=torch.tensor([labels.index(c) for c in class_of], dtype=torch.int64),
-        classes=len(labels),
-        name=root.resolve().name,
-        client=None if names is None else torch.tensor([names.index(c) for c in client_of], dtype=torch.int64),
-        client_names=names,
-        labels=labels,
+    """Do folders one or two levels below, or three below ``train``, hold images?"""
+    roots = [folder, *(f for f in _folders(folder) if f.name.lower() in _TRAIN)]
+    return any(
+        any(_images(sub)) or any(_images(deep) for deep in _folders(sub)) for root in roots for sub in _folders(root)
     )
 
 
-def _listing(root: Path) -> tuple[list[Path], list[str], list[str]]:
+def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
+    """Images as float32 ``[1 or 3, height, width]`` in 0..1; grey only when all of them are.
+
+    The classes are the folders' names in alphabetical order, gathered over all clients and parts. Where there is a
+    folder ``train``, the images below ``test`` are the official test part, and those below ``val`` are trained on.
+
+    Args:
+        root: the folder.
+        side: bring every image to so many pixels in height and width; None: all must have the same size.
+
+    Raises:
+        ConfigError: Pillow is not installed, or a side below 1.
+        DataError: no images, images of different sizes without ``side``, a file that is no image.
+    """
+    if side is not None and side < 1:
+        raise ConfigError(f"image_size must be at least 1 pixel, got {side}")
+    train, test = _parts(root)
+    found = [*train, *test]
+    if not train:
+        raise DataError(f"{root}: no images in root/class/ or root/client/class/ ({', '.join(sorted(SUFFIXES))})")
+    labels = {name: i for i, name in enumerate(sorted({c for _, c, _ in found}))}
+    clients = {name: i for i, name in enumerate(sorted({c for _, _, c in found if c}))}
+    x = pixels(_read_all([path for path, _, _ in found], side))
+    y = torch.tensor([labels[c] for _, c, _ in found], dtype=torch.int64)
+    ids = torch.tensor([clients[c] for _, _, c in found], dtype=torch.int64) if clients else None
+    n = len(train)
+    return Dataset(
+        x=x[:n],
+        y=y[:n],
+        classes=len(labels),
+        name=root.resolve().name,
+        official_test=Data(x[n:], y[n:]) if test else None,
+        client=None if ids is None else ids[:n],
+        test_client=None if ids is None or not test else ids[n:],
+        client_names=tuple(clients) or None,
+        labels=tuple(labels),
+        preparation=image_preparation(tuple(x.shape[1:]), tuple(labels), resized=side is not None),
+    )
+
+
+def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: bool, factor: float) -> Tensor:
+    """Images as a network was trained on them: see `Preparation.apply`."""
+    values = [_read(Path(one), _pillow()) if isinstance(one, str | Path) else np.asarray(one) for one in raw]
+    arrays = []
+    for i, value in enumerate(values):
+        where = str(raw[i]) if isinstance(raw[i], str | Path) else f"image {i + 1}"
+        if value.dtype != np.uint8:
+            raise DataError(f"{where}: expected pixels as bytes (uint8), got {value.dtype}")
+        if value.ndim == 3 and value.shape != shape and value.shape[2] in (1, 3):
+            value = value.transpose(2, 0, 1)
+        value = value[None] if value.ndim == 2 else value
+        if value.shape[0] == 1 and mode == "RGB":
+            value = np.repeat(value, 3, axis=0)
+        if value.shape[0] == 3 and mode == "L":
+            value = np.asarray(_pillow().fromarray(value.transpose(1, 2, 0)).convert("L"))[None]
+        if resized and value.shape[1:] != shape[1:]:
+            value = _resized(value, shape[1])
+        if value.shape != shape:
+            raise DataError(
+                f"{where}: {' x '.join(map(str, value.shape[1:]))} pixels, the network was trained on images of "
+                f"{' x '.join(map(str, shape[1:]))}; bring it to this size first"
+            )
+        arrays.append(value)
+    stacked = np.stack(arrays) if arrays else np.zeros((0, *shape), dtype=np.uint8)
+    return pixels(stacked) if factor == 1 / 255 else torch.from_numpy(stacked.astype(np.float32) * np.float32(factor))
+
+
+def _parts(root: Path) -> tuple[list[Found], list[Found]]:
+    """Training and test images."""
+    by_name = {folder.name.lower(): folder for folder in _folders(root)}
+    if not any(name in by_name for name in _TRAIN):
+        return _listing(root), []
+    others = [name for name in by_name if name not in (*_TRAIN, *_VALIDATION, *_TEST)]
+    if others:
+        raise DataError(
+            f"{root}: beside a folder of training images there is {others[0]}/; expected train/, val/ and test/ only, "
+            "or folders of classes or clients only"
+        )
+    train = [f for name in (*_TRAIN, *_VALIDATION) if name in by_name for f in _listing(by_name[name])]
+    test = [f for name in _TEST if name in by_name for f in _listing(by_name[name])]
+    if train and test and bool(train[0][2]) != bool(test[0][2]):
+        raise DataError(f"{root}: train/ and test/ differ in depth; use class/ or client/class/ below both")
+    return train, test
+
+
+def _listing(root: Path) -> list[Found]:
     """Files with their class and, in the deeper layout, their client."""
-    files: list[Path] = []
-    class_of: list[str] = []
-    client_of: list[str] = []
     flat = [sub for sub in _folders(root) if _images(sub)]
     deep = [(sub, low) for sub in _folders(root) for low in _folders(sub) if _images(low)]
     if flat and deep:
@@ -58,32 +128,48 @@ def _listing(root: Path) -> tuple[list[Path], list[str], list[str]]:
             f"{root}: {flat[0].name}/ holds images, {deep[0][0].name}/ holds folders of images; "
             "use root/class/ or root/client/class/, not both"
         )
-    for client, folder in [("", sub) for sub in flat] or [(sub.name, low) for sub, low in deep]:
-        found = _images(folder)
-        files += found
-        class_of += [folder.name] * len(found)
-        client_of += [client] * len(found) if client else []
-    return files, class_of, client_of
+    of = [("", sub) for sub in flat] or [(sub.name, low) for sub, low in deep]
+    return [(file, folder.name, client) for client, folder in of for file in _images(folder)]
 
 
-def _read_all(files: list[Path]) -> Array:
+def _read_all(files: list[Path], side: int | None) -> Array:
     pillow = _pillow()
     arrays: list[Array] = []
     for path in files:
-        try:
-            with pillow.open(path) as image:
-                grey = image.mode in ("L", "1", "I;16")
-                arrays.append(np.asarray(image.convert("L" if grey else "RGB")))
-        except OSError as error:
-            raise DataError(f"{path}: not a readable image ({error})") from error
+        arrays.append(_read(path, pillow, side))
         if arrays[-1].shape[:2] != arrays[0].shape[:2]:
             raise DataError(
-                f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; "
-                "all images need the same size, resize them first"
+                f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; all images need the same "
+                f"size, resize them first, or let fedkin do it: --image-size {min(arrays[0].shape[:2])}"
             )
     if all(a.ndim == 2 for a in arrays):
         return np.stack(arrays)
     return np.stack([a.transpose(2, 0, 1) if a.ndim == 3 else np.stack([a] * 3) for a in arrays])
+
+
+def _read(path: Path, pillow: Any, side: int | None = None) -> Array:
+    """One image as bytes, ``[h, w]`` or ``[h, w, 3]``, the right way up."""
+    try:
+        with pillow.open(path) as found:
+            image = importlib.import_module("PIL.ImageOps").exif_transpose(found)
+            return _bytes(image, pillow, side)
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow raises SyntaxError on a broken PNG
+        raise DataError(f"{path}: not a readable image ({error})") from error
+
+
+def _bytes(image: Any, pillow: Any, side: int | None) -> Array:
+    if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow would clip: the upper 8 of them
+        image = pillow.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+    image = image.convert("L" if image.mode in ("L", "1", "LA") else "RGB")
+    if side is not None and image.size != (side, side):
+        image = image.resize((side, side), pillow.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def _resized(value: Array, side: int) -> Array:
+    image = _pillow().fromarray(value[0] if len(value) == 1 else value.transpose(1, 2, 0))
+    made = _bytes(image, _pillow(), side)
+    return made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
 
 
 def _pillow() -> Any:
@@ -100,7 +186,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
 
 
 def _size(image: Array) -> str:

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, nearest, numbered, pixels
 
 _CLIENT_KEYS = ("client", "subject", "writer")
@@ -67,8 +68,9 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
     unit = next((numbered(arrays[key])[0] for key in _UNIT_KEYS if key in arrays), None)
+    inputs = _inputs(x, arrays, path)
     return Dataset(
-        x=_inputs(x, arrays, path),
+        x=inputs,
         y=y[:n],
         classes=classes,
         name=path.stem,
@@ -78,6 +80,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         client_names=names,
         unit=unit,
         labels=labels,
+        preparation=_preparation(x, arrays, inputs, labels),
     )
 
 
@@ -124,6 +127,15 @@ def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
         return pixels(channels_first(values))
     square = values.ndim == 3 and values.shape[1] == values.shape[2]
     return torch.from_numpy((channels_first(values) if square or values.ndim == 4 else values).astype(np.float32))
+
+
+def _preparation(
+    values: Array, arrays: Mapping[str, Array], inputs: Tensor, labels: tuple[str, ...] | None
+) -> Preparation:
+    shape = tuple(inputs.shape[1:])
+    if "scale" in arrays:
+        return Preparation("array", shape, labels, factor=float(np.float32(arrays["scale"])))
+    return image_preparation(shape, labels) if values.dtype == np.uint8 else Preparation("array", shape, labels)
 
 
 def _clients(

@@ -23,6 +23,7 @@ from fedkin.data.card import (
 )
 from fedkin.data.checks import Scaling, check_one_client, check_scaling
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import Input, Preparation, Raw, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed
 
@@ -45,9 +46,13 @@ def read_tables(
 
     Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
     empty fields gets a second column that is 1 where the field was empty. Columns of texts become one column of 0 and
-    1 per text. By ``pooled``, mean and deviation are **those of all clients together**: in a real federation nobody
+    1 per text. Here all rows are used; `federate` and `site_shard`, which know what is trained on, do it anew from
+    the training parts alone (`Dataset.table`).
+
+    By ``pooled``, mean and deviation are **those of all clients together**: in a real federation nobody
     can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
-    client's columns are standardised by its own values (zeros where it has none), which is what a site does alone.
+    client's columns are standardised by its own values (zeros where it has none), which is what a site does alone;
+    the texts that become columns are then those of all rows, which sites can tell each other.
 
     Args:
         paths: one file, or one per client: the file's name is then the client's.
@@ -79,16 +84,27 @@ def read_tables(
     if empty:
         raise DataError(f"{name}: column '{empty[0]}' is empty in every row; drop it")
     ids, client_names = _clients(table, client, paths)
-    owner = None if scaling == "pooled" else _owners(table, ids, card)
-    x = np.concatenate([_encode(table, column, owner) for column in found.columns], axis=1)
+    rows = Rows(
+        raw=_raw(table, found),
+        columns=tuple(
+            Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns
+        ),
+        own=scaling == "client",
+        target=found.target,
+        binary=found.binary,
+        labels=found.labels,
+    )
+    x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
     return Dataset(
-        x=torch.from_numpy(x.astype(np.float32)),
+        x=x,
         y=_numbered_classes(table, found),
         classes=found.classes,
         name=name,
         client=ids,
         client_names=client_names,
         labels=found.labels,
+        preparation=preparation,
+        table=rows,
     )
 
 
@@ -259,42 +275,35 @@ def _values(table: Table, name: str) -> Values | None:
     return values
 
 
-def _encode(table: Table, column: Column, owner: Owners | None) -> Values:
-    """One column of the file as one or more input columns, ``[n, width]``."""
-    if column.kind == "text":
-        return _one_hot(table, column)
-    values = _values(table, column.name)
-    if values is None:
-        raise DataError(
-            f"{table.name}: column '{column.name}' holds texts; all sites agreed that it is a column of numbers"
-        )
+def _raw(table: Table, card: Card) -> Raw:
+    """All rows before scaling, ``[n, columns]``; see `Raw`."""
+    raw = np.empty((len(table.rows), len(card.columns)), dtype=np.float64)
+    for j, column in enumerate(card.columns):
+        if column.kind == "text":
+            place_of = {category: i for i, category in enumerate(column.categories)}
+            raw[:, j] = [place_of.get(text, -1) for text in _texts(table.column(column.name, "inputs"))]
+            continue
+        values = _values(table, column.name)
+        if values is None:
+            raise DataError(
+                f"{table.name}: column '{column.name}' holds texts; all sites agreed that it is a column of numbers"
+            )
+        raw[:, j] = values
+    return raw
+
+
+def _by_all_rows(rows: Rows, owner: Owners | None) -> tuple[Tensor, Preparation]:
+    """The inputs scaled by the values of all rows, or of all rows of their client."""
+    everything = np.arange(len(rows.raw))
     if owner is None:
-        scaled = _standardised(values)
-    else:
-        scaled = np.empty_like(values)
-        for k in np.unique(owner):
-            scaled[owner == k] = _standardised(values[owner == k])
-    return np.column_stack([scaled, np.isnan(values)]) if column.gaps else scaled[:, None]
-
-
-def _standardised(values: Values) -> Values:
-    """Mean 0 and deviation 1 where that can be; empty fields, NaN, become the mean."""
-    missing = np.isnan(values)
-    if missing.all():
-        return np.zeros_like(values)
-    mean, spread = values[~missing].mean(), values[~missing].std()
-    scaled: Values = (np.where(missing, mean, values) - mean) / (spread if spread > 0 else 1.0)
-    return scaled
-
-
-def _one_hot(table: Table, column: Column) -> Values:
-    """A missing text is a category of its own; one that is not on the card is none."""
-    encoded = np.zeros((len(table.rows), column.width))
-    place_of = {category: i for i, category in enumerate(column.categories)}
-    for row, text in enumerate(_texts(table.column(column.name, "inputs"))):
-        if text in place_of:
-            encoded[row, place_of[text]] = 1.0
-    return encoded
+        found = rows.fit([everything])
+        return rows.scaled(found, everything), found
+    parts = [np.flatnonzero(owner == k) for k in np.unique(owner)]
+    found = rows.fit(parts)
+    x = torch.empty((len(everything), *found.shape))
+    for k, part in enumerate(parts):
+        x[torch.from_numpy(part)] = rows.scaled(found.of(k), part)
+    return x, found
 
 
 def _texts(fields: Sequence[str]) -> list[str]:

@@ -1,0 +1,96 @@
+"""People's own things by name: ``package.module:attribute`` or ``./file.py:attribute``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedkin.core.errors import ConfigError, FedkinError
+
+_STAMP = "__fedkin_stamp__"
+
+
+def is_import_path(spec: str) -> bool:
+    """Whether a text has the form of something to import: ``package.module:attribute`` or ``file.py:attribute``."""
+    path, colon, attribute = spec.rpartition(":")
+    if not colon or not path or not all(part.isidentifier() for part in attribute.split(".")):
+        return False
+    return path.endswith(".py") or all(part.isidentifier() for part in path.split("."))
+
+
+def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:
+    """What a module or a file calls by this name.
+
+    Modules in the current folder are found too, and a file finds the modules beside it. A file is run once; the same
+    name gives the same object again as long as the file has not changed.
+
+    Args:
+        spec: ``package.module:attribute`` or ``path/to/file.py:attribute``; the attribute may have dots.
+        error: class of what is raised.
+
+    Raises:
+        FedkinError: of class ``error``: not of this form, no such module or file, running it failed, no such attribute.
+    """
+    path, _, attribute = spec.rpartition(":")
+    if not is_import_path(spec):
+        raise error(f"{spec!r} is no import path; write package.module:attribute or ./file.py:attribute")
+    module = _from_file(path, spec, error) if path.endswith(".py") else _from_module(path, spec, error)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            close = get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise error(
+                f"{spec}: {'file' if path.endswith('.py') else 'module'} {path!r} has no attribute {part!r}{hint}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _from_module(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
+    known = list(sys.path)
+    try:
+        sys.path.append(str(Path.cwd()))  # a console script does not look into the current folder by itself
+        return importlib.import_module(path)
+    except Exception as cause:  # whatever a person's module raises at import
+        raise error(f"{spec}: importing {path!r} failed: {type(cause).__name__}: {cause}") from cause
+    finally:
+        sys.path[:] = known
+
+
+def _from_file(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        around = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        close = get_close_matches(file.name, around, n=1)
+        raise error(f"{spec}: there is no file {path}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    stamp = hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+    # a name of its own by its place, so that two files of one name do not replace each other
+    name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
+    there = sys.modules.get(name)
+    if there is not None and getattr(there, _STAMP, None) == stamp:
+        return there
+    made = importlib.util.spec_from_file_location(name, file)
+    if made is None or made.loader is None:
+        raise error(f"{spec}: {path} cannot be run as Python")
+    module, known = importlib.util.module_from_spec(made), list(sys.path)
+    setattr(module, _STAMP, stamp)
+    sys.modules[name] = module  # before it is run: dataclasses look their module up there
+    try:
+        sys.path.append(str(file.parent))
+        made.loader.exec_module(module)
+    except Exception as cause:  # whatever a person's file raises
+        if there is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = there
+        raise error(f"{spec}: running {path} failed: {type(cause).__name__}: {cause}") from cause
+    finally:
+        sys.path[:] = known
+    return module

@@ -1,0 +1,355 @@
+"""What was done to raw data before a network saw them, small enough to go with a model: names and numbers as JSON.
+
+preparation.apply([{"age": "54", "sex": "f"}])     # rows of a table, as texts -> inputs of a network
+preparation.apply(["scan.png"])                    # images: files, or arrays of bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.core.errors import DataError
+from fedkin.data.card import MISSING
+
+Raw = npt.NDArray[np.float64]
+"""Rows of a table ``[n, inputs]`` before scaling: a number or NaN, or the place of a text among the categories and -1
+for one that is not among them."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One column of a table as inputs of a network.
+
+    A number becomes ``(value - mean) / std``, an empty field the mean, and with ``gaps`` a second input is 1 where the
+    field was empty. A column that had one value or none in training (``std`` 0) gives 0: nothing could be learnt from
+    it. A text becomes one input per category, all 0 for a text that is not among them.
+
+    Attributes:
+        name: as in the header.
+        kind: what the column holds.
+        gaps: numbers: whether training rows had empty fields; texts: whether the empty text is a category.
+        categories: texts that training rows had, sorted; an empty field is the text ``""``.
+        mean, std: of the training rows: one value for all clients, or one per client; none for texts.
+    """
+
+    name: str
+    kind: Literal["number", "text"]
+    gaps: bool = False
+    categories: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many inputs of a network it becomes."""
+        return len(self.categories) if self.kind == "text" else 1 + self.gaps
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """From raw data to inputs of a network, and the names of what comes out.
+
+    Attributes:
+        kind: ``table`` (rows with named columns), ``image`` (grey or colour pixels) or ``array`` (numbers as they are).
+        shape: of one input of a network.
+        labels: names of the classes; None: they are numbers.
+        target: tables: the column with the class, which rows to predict need not have.
+        binary: tables: the classes are target > 0 and the rest.
+        columns: tables: the inputs, in order.
+        size: images: height and width in pixels; files of another size are resized only where ``resized``.
+        mode: images: ``L`` (grey) or ``RGB``.
+        resized: images: whether they were brought to this size when read.
+        factor: what whole pixels and fixed-point values are multiplied by (images: 1/255).
+
+    Raises:
+        DataError: parts that do not fit each other.
+    """
+
+    kind: Literal["table", "image", "array"]
+    shape: tuple[int, ...]
+    labels: tuple[str, ...] | None = None
+    target: str | None = None
+    binary: bool = False
+    columns: tuple[Input, ...] = ()
+    size: tuple[int, int] | None = None
+    mode: Literal["L", "RGB"] | None = None
+    resized: bool = False
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("table", "image", "array"):
+            raise DataError(f"preparation: kind must be table, image or array, got {self.kind!r}")
+        if not self.shape or min(self.shape) < 1:
+            raise DataError(f"preparation: {list(self.shape)} is no shape of an input")
+        if self.kind == "table":
+            width = sum(column.width for column in self.columns)
+            if self.shape != (width,):
+                raise DataError(f"preparation: its columns give {width} inputs, its shape is {list(self.shape)}")
+            if len({len(c.mean) for c in self.columns if c.kind == "number"}) > 1:
+                raise DataError("preparation: columns with means of different numbers of clients")
+        if self.kind == "image":
+            channels = {"L": 1, "RGB": 3}.get(self.mode or "")
+            if self.size is None or self.shape != (channels, *self.size):
+                raise DataError(
+                    f"preparation: an image of mode {self.mode} and size {self.size} has not the shape "
+                    f"{list(self.shape)}"
+                )
+
+    @property
+    def per_client(self) -> int:
+        """For how many clients there are statistics of their own; 0 where all share the same."""
+        own = max((len(c.mean) for c in self.columns), default=1)
+        return own if own > 1 else 0
+
+    def of(self, client: int) -> Preparation:
+        """The same for one client: with its own statistics, where clients have their own.
+
+        Raises:
+            DataError: no such client.
+        """
+        if not self.per_client:
+            return self
+        if not 0 <= client < self.per_client:
+            raise DataError(f"preparation: no client {client}; it has statistics of {self.per_client} clients")
+        columns = tuple(
+            replace(c, mean=c.mean[client : client + 1], std=c.std[client : client + 1]) for c in self.columns
+        )
+        return replace(self, columns=columns)
+
+    def apply(self, raw: Any) -> Tensor:
+        """Inputs of a network, float32 ``[n, *shape]``.
+
+        Args:
+            raw: tables: rows as mappings from column to text or number, other columns are not looked at; images:
+                files, or arrays of bytes ``[h, w]``, ``[h, w, 3]`` or of the shape itself; arrays: numbers
+                ``[n, *shape]``.
+
+        Raises:
+            DataError: a column is not there, a field is no number, an image has another size; or clients have
+                statistics of their own and `of` has not said whose are meant.
+        """
+        if self.kind == "table":
+            return self.scaled(raw_rows(raw, self.columns))
+        if self.kind == "image":
+            from fedkin.data.sources.images import prepared  # it imports this file
+
+            return prepared(raw, self.shape, self.mode or "L", self.resized, self.factor)
+        values = np.asarray(raw)
+        if values.dtype.kind not in "iufb" or values.shape[1:] != self.shape:
+            raise DataError(
+                f"expected numbers of shape [n, {', '.join(map(str, self.shape))}], got {values.dtype} of shape "
+                f"{list(values.shape)}"
+            )
+        return torch.from_numpy(values.astype(np.float32) * np.float32(self.factor))
+
+    def scaled(self, raw: Raw) -> Tensor:
+        """Rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""
+        if self.per_client:
+            raise DataError("each client has means of its own; say whose: preparation.of(client)")
+        out = np.zeros((len(raw), *self.shape), dtype=np.float32)
+        at = 0
+        for values, column in zip(raw.T, self.columns, strict=True):
+            if column.kind == "text":
+                known = np.flatnonzero(values >= 0)
+                out[known, at + values[known].astype(np.int64)] = 1.0
+            else:
+                mean, std = column.mean[0], column.std[0]
+                missing = np.isnan(values)
+                if std > 0:
+                    out[:, at] = (np.where(missing, mean, values) - mean) / std
+                if column.gaps:
+                    out[:, at + 1] = missing
+            at += column.width
+        return torch.from_numpy(out)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON text."""
+        return cast(dict[str, Any], _plain(asdict(self)))
+
+    @classmethod
+    def from_json(cls, found: object, where: str = "preparation") -> Preparation:
+        """A preparation from what `json.loads` gave.
+
+        Raises:
+            DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
+        """
+        table = dict(_keys(found, cls, where))
+        table["columns"] = tuple(_input(column, where) for column in _list(table["columns"], where, "columns"))
+        for key, kind in (("shape", int), ("labels", str), ("size", int)):
+            table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
+        for key, allowed in (("target", (str, type(None))), ("mode", (str, type(None))), ("factor", (int, float))):
+            if not isinstance(table[key], allowed):
+                raise DataError(f"{where}: {key} cannot be {table[key]!r}")
+        for key in ("binary", "resized"):
+            if not isinstance(table[key], bool):
+                raise DataError(f"{where}: {key} must be true or false, got {table[key]!r}")
+        if not math.isfinite(table["factor"]):
+            raise DataError(f"{where}: factor must be a finite number, got {table['factor']}")
+        return cls(**table)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table before scaling, and how it is to be scaled.
+
+    Attributes:
+        raw: see `Raw`.
+        columns: names, kinds and all categories, without statistics.
+        own: each client has a mean and deviation of its own; categories and gaps stay those of ``columns``.
+        target, binary, labels: of the preparation.
+    """
+
+    raw: Raw
+    columns: tuple[Input, ...]
+    own: bool = False
+    target: str | None = None
+    binary: bool = False
+    labels: tuple[str, ...] | None = None
+
+    def fit(self, training: Sequence[npt.NDArray[np.int64]]) -> Preparation:
+        """The preparation that the training rows of the clients give, and no others: numbers of each one's rows."""
+        parts = list(training) if self.own else [np.concatenate(list(training))]
+        made = tuple(_fitted(column, self.raw[:, j], parts, self.own) for j, column in enumerate(self.columns))
+        width = sum(column.width for column in made)
+        return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made)
+
+    def scaled(self, preparation: Preparation, rows: npt.NDArray[np.int64]) -> Tensor:
+        """Some of the rows as inputs of a network, ``[n, inputs]``."""
+        return preparation.scaled(_recoded(self.raw[rows], self.columns, preparation.columns))
+
+
+def image_preparation(
+    shape: Sequence[int], labels: Sequence[str] | None = None, *, resized: bool = False
+) -> Preparation:
+    """Of pixels in 0..1, ``[1 or 3, height, width]``; other numbers of channels make an ``array`` of bytes."""
+    names, shape = None if labels is None else tuple(labels), tuple(shape)
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        return Preparation("array", shape, names, factor=1 / 255)
+    mode: Literal["L", "RGB"] = "L" if shape[0] == 1 else "RGB"
+    size = (shape[1], shape[2])
+    return Preparation("image", shape, names, size=size, mode=mode, resized=resized, factor=1 / 255)
+
+
+def raw_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Input]) -> Raw:
+    """Rows of a table before scaling; see `Raw`.
+
+    Raises:
+        DataError: a column is not there, or a field of a column of numbers is none; the message names the row.
+    """
+    for i, row in enumerate(rows):
+        lacking = [c.name for c in columns if c.name not in row]
+        if lacking:
+            raise DataError(
+                f"row {i + 1}: no column '{lacking[0]}'; needed are {', '.join(c.name for c in columns)}, "
+                f"given are {', '.join(map(str, row)) or 'none'}"
+            )
+    out = np.empty((len(rows), len(columns)), dtype=np.float64)
+    for j, column in enumerate(columns):
+        texts = [text_of(row[column.name]) for row in rows]
+        out[:, j] = raw_column(texts, column, [f"row {i + 1}" for i in range(len(rows))])
+    return out
+
+
+def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
+    """One column before scaling, ``[n]``; see `Raw`."""
+    if column.kind == "text":
+        place_of = {category: float(i) for i, category in enumerate(column.categories)}
+        return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
+    out = np.empty(len(texts), dtype=np.float64)
+    for i, text in enumerate(texts):
+        try:
+            out[i] = math.nan if text.lower() in MISSING else float(text)
+        except ValueError:
+            out[i] = math.inf
+        if math.isinf(out[i]):
+            raise DataError(
+                f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
+            )
+    return out
+
+
+def text_of(value: object) -> str:
+    """A field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value).strip()
+
+
+def _fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], own: bool) -> Input:
+    if column.kind == "text":
+        if own:
+            return column
+        seen = np.unique(values[parts[0]])
+        categories = tuple(column.categories[int(i)] for i in seen if i >= 0)
+        return replace(column, categories=categories, gaps="" in categories)
+    means, stds = [], []
+    for part in parts:
+        there = values[part][~np.isnan(values[part])]
+        means.append(float(there.mean()) if len(there) else 0.0)
+        stds.append(float(there.std()) if len(there) and there.min() < there.max() else 0.0)
+    gaps = column.gaps if own else bool(np.isnan(values[parts[0]]).any())
+    return replace(column, gaps=gaps, mean=tuple(means), std=tuple(stds))
+
+
+def _recoded(raw: Raw, old: Sequence[Input], new: Sequence[Input]) -> Raw:
+    """The same rows with texts numbered by the categories of ``new``; -1 for a text that these have not."""
+    out = raw.copy()
+    for j, (before, after) in enumerate(zip(old, new, strict=True)):
+        if before.kind == "text" and before.categories != after.categories:
+            place_of = {category: i for i, category in enumerate(after.categories)}
+            table = np.array([*(place_of.get(c, -1) for c in before.categories), -1], dtype=np.float64)
+            out[:, j] = table[raw[:, j].astype(np.int64)]
+    return out
+
+
+def _input(found: object, where: str) -> Input:
+    table = dict(_keys(found, Input, where))
+    here = f"{where}: column {table['name']!r}"
+    if not isinstance(table["name"], str) or table["kind"] not in ("number", "text"):
+        raise DataError(f"{here}: a column has a name and the kind number or text, got {table['kind']!r}")
+    if not isinstance(table["gaps"], bool):
+        raise DataError(f"{here}: gaps must be true or false, got {table['gaps']!r}")
+    table["categories"] = _all(table["categories"], str, here, "categories")
+    for key in ("mean", "std"):
+        table[key] = tuple(float(v) for v in _all(table[key], float, here, key))
+    if (table["kind"] == "number") != bool(table["mean"]) or len(table["mean"]) != len(table["std"]):
+        raise DataError(f"{here}: a column of numbers has as many means as deviations, one of texts has none")
+    if not all(map(math.isfinite, (*table["mean"], *table["std"]))) or min(table["std"], default=0.0) < 0:
+        raise DataError(f"{here}: means must be finite, deviations finite and not below 0")
+    return Input(**table)
+
+
+def _keys(found: object, form: type[Preparation] | type[Input], where: str) -> Mapping[str, Any]:
+    wanted = {f.name for f in fields(form)}
+    if not isinstance(found, dict) or set(found) != wanted:
+        raise DataError(f"{where}: expected an object with exactly the keys {', '.join(sorted(wanted))}")
+    return found
+
+
+def _list(found: object, where: str, what: str) -> list[object]:
+    if not isinstance(found, list):
+        raise DataError(f"{where}: {what} must be a list, got {type(found).__name__}")
+    return found
+
+
+def _all(found: object, kind: type, where: str, what: str) -> tuple[Any, ...]:
+    allowed = (int, float) if kind is float else (kind,)
+    values = _list(found, where, what)
+    for value in values:
+        if type(value) not in allowed:
+            raise DataError(f"{where}: {what} must be a list of {kind.__name__}, {value!r} is none")
+    return tuple(values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
