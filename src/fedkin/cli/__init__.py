@@ -36,6 +36,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
   fedkin export RUN --client 7   a model to take home: weights, card, loader
   fedkin predict EXPORT FILE     its labels and probabilities for rows, images or arrays
+  fedkin join RUN --data PATH    how a newcomer would fare after the end of training
 
   fedkin keys authority|server|node FOLDER
                                  certificates and keys for real hosts
@@ -84,7 +85,7 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, export, hosts, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, export, hosts, join, nodes  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -94,6 +95,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "demo": commands.demo_command,
         "export": export.export_command,
         "predict": export.predict_command,
+        "join": join.join_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,
         "status": hosts.status_command,

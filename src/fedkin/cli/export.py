@@ -55,7 +55,7 @@ class PredictFlags:
 
 def export_command(args: list[str]) -> int:
     """``fedkin export RUN --client 7``."""
-    places, flags = _flags(args, 1, ExportFlags, "fedkin export RUN", "fedkin export takes a run folder")
+    places, flags = take_flags(args, 1, ExportFlags, "fedkin export RUN", "fedkin export takes a run folder")
     run, chosen = Path(places[0]), [flags.client is not None, flags.all, flags.common]
     if sum(chosen) != 1:
         raise ConfigError("say whose model: one of --client 7, --all, --global")
@@ -84,7 +84,7 @@ def export_command(args: list[str]) -> int:
 
 def predict_command(args: list[str]) -> int:
     """``fedkin predict EXPORT FILE``."""
-    places, flags = _flags(
+    places, flags = take_flags(
         args, 2, PredictFlags, "fedkin predict EXPORT FILE", "fedkin predict takes an exported folder and a file"
     )
     if flags.out is not None and flags.out.exists() and not flags.force:
@@ -132,7 +132,7 @@ def _card(place: Path) -> dict[str, Any]:
     return card
 
 
-def _flags(args: list[str], wanted: int, form: type[Any], prog: str, missing: str) -> tuple[list[str], Any]:
+def take_flags(args: list[str], wanted: int, form: type[Any], prog: str, missing: str) -> tuple[list[str], Any]:
     """The arguments before the flags, and the flags."""
     places: list[str] = []
     while args and not args[0].startswith("-") and len(places) < wanted:

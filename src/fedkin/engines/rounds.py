@@ -353,6 +353,23 @@ def common(method: Method, net: Net, transport: Transport, plan: Plan, server: S
     return method.deliver(server.state, _round(net, plan, server, t, "evaluate", transport.available(t)[:1])).shared
 
 
+def welcome(
+    method: Method, net: Net, transport: Transport, plan: Plan, server: Server, wanted: Collection[int] | None = None
+) -> tuple[dict[int, Bundle], Tensor | None]:
+    """Takes newcomers in, as the next round would, and tells how they fare before they have taken part.
+
+    Args:
+        wanted: who is evaluated, see `asked`.
+
+    Returns:
+        what evaluations gave; the cluster of every client, if the method has clusters.
+    """
+    _admit(method, net, transport, plan, server, server.round + 1)
+    found = {i: b for got, _ in asked(method, net, transport, plan, server, "evaluate", wanted) for i, b in got.items()}
+    r = _round(net, plan, server, server.round, "evaluate", transport.available(server.round))
+    return found, _clusters(method, server, r, found)
+
+
 def _clusters(method: Method, server: Server, r: Round, evaluation: dict[int, Bundle]) -> Tensor | None:
     """What the server knows, corrected by what clients that choose for themselves have just chosen."""
     labels = method.relations(server.state, r)

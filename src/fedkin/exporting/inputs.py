@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
+from fedkin.data.preparation import Preparation
 from fedkin.exporting import loader
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -51,7 +52,7 @@ class Export:
         preparation: how raw data become inputs; None where inputs are taken as they were in training.
     """
 
-    def __init__(self, model: loader.Model, preparation: Any = None) -> None:
+    def __init__(self, model: loader.Model, preparation: Preparation | None = None) -> None:
         self.model, self.preparation = model, preparation
         self.card, self.labels = model.card, model.labels
 
@@ -85,22 +86,23 @@ class Export:
         if not path.exists():
             raise DataError(f"no file {path}")
         if kind in _TABLES:
-            self._require("table", path, "rows of a table")
-            rows = _csv_rows(path) if kind == ".csv" else _parquet_rows(path)
-            return [str(i + 1) for i in range(len(rows))], self.preparation.apply(rows)
+            preparation = self._preparation("table", path, "rows of a table")
+            rows = read_rows(path)
+            return [str(i + 1) for i in range(len(rows))], preparation.apply(rows)
         if path.is_dir() or kind in _IMAGES:
-            self._require("image", path, "images")
+            preparation = self._preparation("image", path, "images")
             files = _image_files(path)
-            return [str(f.relative_to(path)) if path.is_dir() else f.name for f in files], self.preparation.apply(files)
+            return [str(f.relative_to(path)) if path.is_dir() else f.name for f in files], preparation.apply(files)
         if kind in _ARRAYS:
-            x = _array(path)
-            raw = self.preparation is not None and self.preparation.kind != "table" and x.dtype.kind in "iu"
-            return [str(i + 1) for i in range(len(x))], self.preparation.apply(x) if raw else x
+            x, made = _array(path), self.preparation
+            raw = made is not None and made.kind != "table" and x.dtype.kind in "iu"
+            return [str(i + 1) for i in range(len(x))], made.apply(x) if made is not None and raw else x
         raise DataError(f"{path}: cannot be read; {self._takes()}")
 
-    def _require(self, kind: str, path: Path, what: str) -> None:
+    def _preparation(self, kind: str, path: Path, what: str) -> Preparation:
         if self.preparation is None or self.preparation.kind != kind:
             raise DataError(f"{path}: this model does not take {what}; {self._takes()}")
+        return self.preparation
 
     def _takes(self) -> str:
         shape = ", ".join(map(str, self.model.shape))
@@ -131,8 +133,7 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = No
         told = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    found = import_module("fedkin.data.preparation").Preparation.from_json(told, str(file))
-    return Export(model, found)
+    return Export(model, Preparation.from_json(told, str(file)))
 
 
 def write_csv(found: Predicted) -> bytes:
@@ -152,6 +153,17 @@ def _told(f: Callable[[], Tensor]) -> Tensor:
         return f()
     except loader.ExportError as e:
         raise DataError(str(e)) from e
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a csv or parquet file, by column.
+
+    Raises:
+        DataError: it cannot be read, or has no rows.
+    """
+    if path.suffix.lower() not in _TABLES or not path.is_file():
+        raise DataError(f"{path} is no .csv or .parquet file")
+    return _csv_rows(path) if path.suffix.lower() == ".csv" else _parquet_rows(path)
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
