@@ -188,3 +188,17 @@ def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     assert list(accuracy) == ["Average", "OwnHead", "Neighbours"]
     assert all(0.3 < v <= 1 for v in accuracy.values())
     assert len(set(accuracy.values())) == 3
+
+
+def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
+    """All python of the page in one script; the figures that it prints are counts and shares."""
+    text = (ROOT / "docs" / "take-home.md").read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert 0 < int(first.split()[0]) <= int(first.split()[1])
+    assert re.findall(r"(\d+): ", second) == ["0", "1", "5", "0", "1", "5", "10"]
+    assert (tmp_path / "digits-of-client-3" / "load.py").is_file()
