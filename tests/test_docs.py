@@ -263,3 +263,17 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert 0 <= result.final["accuracy"] <= 1
         found[args[4]] = result.summary["clients"]["count"]
     assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
+
+
+def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
+    """All python of the page in one script; the figures that it prints are counts and shares."""
+    text = (ROOT / "docs" / "take-home.md").read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert 0 < int(first.split()[0]) <= int(first.split()[1])
+    assert re.findall(r"(\d+): ", second) == ["0", "1", "5", "0", "1", "5", "10"]
+    assert (tmp_path / "digits-of-client-3" / "load.py").is_file()

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         inspect,
         load,
     )
+    from fedkin.exporting import export, load_export
     from fedkin.methods import get_method
     from fedkin.runner import resume, run
 
@@ -72,10 +73,12 @@ __all__ = [
     "compare",
     "cross_entropy",
     "data",
+    "export",
     "federate",
     "get_method",
     "inspect",
     "load",
+    "load_export",
     "methods",
     "models",
     "resume",
@@ -122,6 +125,7 @@ _FROM = {
         "inspect",
         "load",
     ),
+    "fedkin.exporting": ("export", "load_export"),
     "fedkin.methods": ("get_method",),
     "fedkin.course": ("Result",),
     "fedkin.runner": ("resume", "run"),

@@ -15,7 +15,8 @@ from fedkin.banks import Banks
 from fedkin.config import digest, read_toml
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
 from fedkin.core.rows import kept_by
-from fedkin.engines import Plan, Report, Server, Transport, begin
+from fedkin.data import Federation
+from fedkin.engines import Job, Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, final
 from fedkin.folder import RunFolder, Written
@@ -39,6 +40,7 @@ class Result:
         summary: everything in short, as in ``summary.json``.
         server: the server after the last round, with all models.
         folder: where it was written, or None.
+        played: what can be asked of the clients afterwards, in a simulation.
     """
 
     title: str
@@ -50,6 +52,30 @@ class Result:
     best: dict[str, Any] | None
     summary: dict[str, Any]
     server: Server
+    folder: Path | None = None
+    played: Played | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run after its last round, all clients with it: what `fedkin.exporting` takes models from.
+
+    Attributes:
+        course: what stayed the same.
+        job: the clients' data, and how they train.
+        federation: the data as they were given: names of classes and clients.
+        joins: the round in which each client came.
+        server: the server after the last round.
+        states: every client's private state after it.
+        folder: where the run was written, or None.
+    """
+
+    course: Course
+    job: Job
+    federation: Federation
+    joins: Sequence[int]
+    server: Server
+    states: Mapping[int, Bundle]
     folder: Path | None = None
 
 

@@ -15,7 +15,7 @@ import tomli_w
 from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
-from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
+from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard
 from fedkin.data.shelf import Shelf
 from fedkin.engines import (
@@ -180,7 +180,10 @@ def run(
             simulation = Simulation(
                 session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false, store=store
             )
-            return follow(course, simulation, folder, on_round, banks)
+            result = follow(course, simulation, folder, on_round, banks)
+            states, place = simulation.states(result.server.acks), result.folder
+            result.played = Played(course, job, federation, joins, result.server, states, place)
+            return result
         finally:
             session.close()
 

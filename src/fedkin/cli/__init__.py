@@ -13,7 +13,7 @@ from fedkin.version import __version__
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
 # commands that explain themselves
-_OWN_HELP = ("compare", "inspect", "keys", "link", "node", "report", "status", "submit")
+_OWN_HELP = ("compare", "export", "inspect", "join", "keys", "link", "node", "predict", "report", "status", "submit")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -28,6 +28,10 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin report FOLDER [--figures FOLDER]
                                  writes the page of a run or comparison again; figures as SVG, tables as CSV
   fedkin list [methods|partitions|models|data]
+
+  fedkin export RUN --client 7   a model to take home: weights, card, loader
+  fedkin predict EXPORT FILE     its labels and probabilities for rows, images or arrays
+  fedkin join RUN --data PATH    how a newcomer would fare after the end of training
 
   fedkin keys authority|server|node FOLDER
                                  certificates and keys for real hosts
@@ -77,7 +81,8 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import check, commands, hosts, inspect, nodes, report  # here, so that help does not wait for torch
+    # here, so that help does not wait for torch
+    from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -88,6 +93,9 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "inspect": inspect.inspect_command,
         "demo": commands.demo_command,
         "report": report.report_command,
+        "export": export.export_command,
+        "predict": export.predict_command,
+        "join": join.join_command,
         "keys": hosts.keys_command,
         "link": hosts.link_command,
         "status": hosts.status_command,

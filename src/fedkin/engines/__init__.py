@@ -8,7 +8,7 @@ from fedkin.engines.needs import Needs, needs
 from fedkin.engines.noise import KeyedCounts
 from fedkin.engines.plan import Plan
 from fedkin.engines.private import Private
-from fedkin.engines.rounds import Message, Report, Server, Transport, begin, hand_over, rounds
+from fedkin.engines.rounds import Message, Report, Server, Transport, asked, begin, common, hand_over, rounds, welcome
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import Gradient
@@ -36,9 +36,11 @@ __all__ = [
     "Task",
     "Transport",
     "Workers",
+    "asked",
     "begin",
     "chance_of_dropout",
     "choose",
+    "common",
     "drive",
     "gradients",
     "hand_over",
@@ -46,4 +48,5 @@ __all__ = [
     "lockstep",
     "needs",
     "rounds",
+    "welcome",
 ]

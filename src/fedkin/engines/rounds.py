@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -317,13 +317,57 @@ def _evaluated(
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:
     """Lets every client that can be reached keep the model it predicts with; why the others have none."""
-    t, missing = server.round, dict[int, str]()
-    for ids in _round(net, plan, server, t, "evaluate", transport.available(t)).ids.split(_TOGETHER):
-        part = _round(net, plan, server, t, "evaluate", ids.tolist())
-        if len(ids):
-            _, why = transport.exchange(_messages("keep", method.deliver(server.state, part), part, server))
-            missing |= why
-    return missing
+    return {i: why for _, missing in asked(method, net, transport, plan, server, "keep") for i, why in missing.items()}
+
+
+def asked(
+    method: Method,
+    net: Net,
+    transport: Transport,
+    plan: Plan,
+    server: Server,
+    step: Literal["evaluate", "keep"],
+    wanted: Collection[int] | None = None,
+) -> Iterator[tuple[dict[int, Bundle], dict[int, str]]]:
+    """What clients answer when they evaluate, or keep, the models as they are after the server's last round; nothing
+    is changed by it.
+
+    Args:
+        wanted: ids of those who are asked; None: everybody who can be reached. Others are never told anything.
+
+    Yields:
+        answers of some clients, and why others of them did not answer: clients are asked a few at a time.
+    """
+    t = server.round
+    everyone = _round(net, plan, server, t, "evaluate", transport.available(t))
+    for ids in everyone.ids.split(_TOGETHER) if len(everyone.ids) else ():
+        if wanted is None or not set(ids.tolist()).isdisjoint(wanted):
+            part = everyone.but(ids=ids)
+            messages = _messages(step, method.deliver(server.state, part), part, server)
+            yield transport.exchange({i: m for i, m in messages.items() if wanted is None or i in wanted})
+
+
+def common(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> Bundle:
+    """What every client is given to predict with, the same for all, after the server's last round."""
+    t = server.round
+    return method.deliver(server.state, _round(net, plan, server, t, "evaluate", transport.available(t)[:1])).shared
+
+
+def welcome(
+    method: Method, net: Net, transport: Transport, plan: Plan, server: Server, wanted: Collection[int] | None = None
+) -> tuple[dict[int, Bundle], Tensor | None]:
+    """Takes newcomers in, as the next round would, and tells how they fare before they have taken part.
+
+    Args:
+        wanted: who is evaluated, see `asked`.
+
+    Returns:
+        what evaluations gave; the cluster of every client, if the method has clusters.
+    """
+    _admit(method, net, transport, plan, server, server.round + 1)
+    found = {i: b for got, _ in asked(method, net, transport, plan, server, "evaluate", wanted) for i, b in got.items()}
+    r = _round(net, plan, server, server.round, "evaluate", transport.available(server.round))
+    return found, _clusters(method, server, r, found)
 
 
 def _clusters(method: Method, server: Server, r: Round, evaluation: dict[int, Bundle]) -> Tensor | None:

@@ -1,0 +1,142 @@
+"""``fedkin export`` and ``fedkin predict``: a model to take home, and what it says of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fedkin.cli import screen
+from fedkin.core import ConfigError
+from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.exporting.inputs import Predicted, write_csv
+from fedkin.exporting.programs import Format
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import Grid
+
+_SHOWN = 20  # rows on the screen
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """Writes what a client predicts with to a folder that needs no fedkin: weights, a card, a small loader."""
+
+    client: str | None = None
+    """Whose model: a client's number or name."""
+    all: bool = False
+    """Every client's, each in a folder of its own."""
+    common: Annotated[bool, tyro.conf.arg(name="global")] = False
+    """The one model that the server sends to all, where the method has one."""
+    out: Path | None = None
+    """The new folder. Default: exports/client-NAME in the run's folder."""
+    format: tuple[Format, ...] = ()
+    """Programs to write beside it: model.pt2 (torch.export), model.onnx."""
+    force: bool = False
+    """Replace an older export."""
+    json: bool = False
+    """The card as JSON on standard output, nothing else there; with --all a list of cards."""
+
+
+@dataclass(frozen=True)
+class PredictFlags:
+    """Labels and probabilities for the rows of a file: csv, parquet, npz, npy, an image or a folder of images."""
+
+    out: Path | None = None
+    """Write all rows to this csv file."""
+    json: bool = False
+    """An object per row on standard output, a line each, nothing else there."""
+    force: bool = False
+    """Replace the csv file."""
+
+
+def export_command(args: list[str]) -> int:
+    """``fedkin export RUN --client 7``."""
+    places, flags = take_flags(args, 1, ExportFlags, "fedkin export RUN", "fedkin export takes a run folder")
+    run, chosen = Path(places[0]), [flags.client is not None, flags.all, flags.common]
+    if sum(chosen) != 1:
+        raise ConfigError("say whose model: one of --client 7, --all, --global")
+    more: dict[str, Any] = {"formats": flags.format, "force": flags.force}
+    if flags.all:
+        found = []
+        for place in export_all(run, flags.out, **more):
+            found.append(place)
+            if not flags.json:
+                screen.say(_line(place))
+    elif flags.common:
+        found = [export_global(run, flags.out, **more)]
+    else:
+        found = [export(run, flags.client, flags.out, **more)]
+    cards = [_card(place) for place in found]
+    if flags.json:
+        screen.write(json.dumps(cards if flags.all else cards[0], indent=2, ensure_ascii=False))
+    elif flags.all:
+        screen.say(f"\n{len(found)} models in {found[0].parent}")
+    else:
+        screen.say(_line(found[0]))
+        screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
+        screen.say(f"predict with it: fedkin predict {found[0]} FILE; or README.md there")
+    return 0
+
+
+def predict_command(args: list[str]) -> int:
+    """``fedkin predict EXPORT FILE``."""
+    places, flags = take_flags(
+        args, 2, PredictFlags, "fedkin predict EXPORT FILE", "fedkin predict takes an exported folder and a file"
+    )
+    if flags.out is not None and flags.out.exists() and not flags.force:
+        raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
+    model = load_export(places[0])
+    found = model.predict_file(places[1])
+    if flags.out is not None:
+        write_atomic(flags.out, write_csv(found))
+    if flags.json:
+        for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
+            told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
+            screen.write(json.dumps(told, ensure_ascii=False))
+        return 0
+    screen.table(_table(found))
+    left = len(found.rows) - _SHOWN
+    if left > 0:
+        screen.say(f"and {left} more rows" + ("" if flags.out else "; --out FILE.csv writes all"))
+    if flags.out is not None:
+        screen.say(f"all {len(found.rows)} rows are in {flags.out}")
+    return 0
+
+
+def _table(found: Predicted) -> Grid:
+    """The first rows: label, its probability, and the next likely class."""
+    second = len(found.labels) > 1
+    rows = []
+    for row, p in list(zip(found.rows, found.probabilities, strict=True))[:_SHOWN]:
+        top = p.topk(1 + second)
+        words = [found.labels[i] for i in top.indices.tolist()]
+        shares = [f"{100 * v:.1f} %" for v in top.values.tolist()]
+        rows.append((row, words[0], shares[0], *([f"{words[1]} ({shares[1]})"] if second else [])))
+    return Grid("", ("row", "label", "probability", *(["next"] if second else [])), tuple(rows), words=2)
+
+
+def _line(place: Path) -> str:
+    card = _card(place)
+    who = "all clients" if card["client"] is None else f"client {card['client_name'] or card['client']}"
+    test = card["test"]
+    good = f"{100 * test['accuracy']:.1f} % of its {test['n']} test samples" if test and test["n"] else "not tested"
+    return f"{card['title']}, model of {who}, round {card['round']}: {good}"
+
+
+def _card(place: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((place / "card.json").read_text(encoding="utf-8"))
+    return card
+
+
+def take_flags(args: list[str], wanted: int, form: type[Any], prog: str, missing: str) -> tuple[list[str], Any]:
+    """The arguments before the flags, and the flags."""
+    places: list[str] = []
+    while args and not args[0].startswith("-") and len(places) < wanted:
+        places.append(args.pop(0))
+    if len(places) < wanted and not {"-h", "--help"} & set(args):
+        raise ConfigError(f"{missing}: {prog}")
+    return places, tyro.cli(form, args=args, prog=prog, console_outputs=sys.stderr is not None)

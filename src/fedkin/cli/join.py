@@ -1,0 +1,83 @@
+"""``fedkin join``: how a newcomer would fare after the end of training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.cli import screen
+from fedkin.cli.export import take_flags
+from fedkin.core import ConfigError, RunFolderError
+from fedkin.exporting.drill import Drill, join
+from fedkin.folder import taken
+from fedkin.report import charts
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import DASH, Grid
+
+
+@dataclass(frozen=True)
+class JoinFlags:
+    """A client comes after the last round: how the method places it, and how good its model is.
+
+    In the rounds of its own nobody else answers; the run is not changed.
+    """
+
+    data: Path | None = None
+    """The newcomer's data, of the same kind as the run's: csv, npz, a folder of images or idx files."""
+    after: tuple[int, ...] = (0, 1, 5)
+    """Evaluate after so many rounds of its own."""
+    out: Path | None = None
+    """A new folder for the picture (join.svg) and the figures (join.json)."""
+    json: bool = False
+    """The figures as JSON on standard output, nothing else there."""
+
+
+def join_command(args: list[str]) -> int:
+    """``fedkin join RUN --data NEWCLIENT``."""
+    places, flags = take_flags(args, 1, JoinFlags, "fedkin join RUN", "fedkin join takes a run folder")
+    if flags.data is None:
+        raise ConfigError("fedkin join needs the newcomer's data: --data PATH")
+    if flags.out is not None and taken(flags.out):
+        raise RunFolderError(f"{flags.out} exists already; name another folder with --out")
+    drill = join(places[0], flags.data, flags.after)
+    told = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
+    if flags.out is not None:
+        write_atomic(flags.out / "join.json", (told + "\n").encode())
+        write_atomic(flags.out / "join.svg", charts.svg(drill.chart()).encode())
+    if flags.json:
+        screen.write(told)
+        return 0
+    screen.say(f"{drill.data}: {drill.train} training, {drill.validation} validation, {drill.test} test samples")
+    screen.say(placed(drill))
+    screen.table(_table(drill))
+    note = f"Its data alone, {drill.round} rounds as the run had: {100 * drill.local[drill.round]:.1f} %"
+    if drill.global_model is not None:
+        note += f"; global model as it is: {100 * drill.global_model:.1f} %"
+    screen.say(note)
+    if flags.out is not None:
+        screen.say(f"\nPicture and figures: {flags.out}")
+    return 0
+
+
+def placed(drill: Drill) -> str:
+    """A sentence on where the method puts the newcomer."""
+    if drill.cluster is not None:
+        mates = f"with client {', '.join(drill.mates)}" if drill.mates else "in which nobody else is"
+        return f"{drill.title} puts it into cluster {drill.cluster}, {mates}."
+    if drill.weights:
+        parts = ", ".join(f"{100 * w:.1f} % {name}" for name, w in drill.weights.items())
+        return f"{drill.title} mixes what it is given in its first round: {parts}."
+    return f"{drill.title} keeps no groups or weights that would say whom it learns from."
+
+
+def _table(drill: Drill) -> Grid:
+    rows = []
+    for a, accuracy in drill.accuracy.items():
+        where = drill.clusters[a]
+        cluster = () if drill.cluster is None else (DASH if where is None else str(where),)
+        rows.append((str(a), f"{100 * accuracy:.1f}", f"{100 * drill.macro_f1[a]:.1f}", f"{100 * drill.local[a]:.1f}",
+                     *cluster))  # fmt: skip
+    heads: tuple[str, ...] = ("rounds of its own", "accuracy %", "macro-F1 %", "its data alone %")
+    heads += () if drill.cluster is None else ("cluster",)
+    return Grid("", heads, tuple(rows))

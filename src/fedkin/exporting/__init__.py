@@ -1,0 +1,17 @@
+"""A model to take home: what a client predicts with, as a folder that needs no fedkin; and what a newcomer would get.
+
+``played``   a run after its last round, with its clients
+``writing``  the folder of an export
+``loader``   loads it; lies in every export as ``load.py``
+``network``  a network as a list of torch layers
+``rules``    how a method predicts, in the loader's words
+``card``     what an export says of itself
+``programs`` the same as one program: torch.export, ONNX
+``inputs``   files that a model predicts
+``drill``    a newcomer after the end of training
+"""
+
+from fedkin.exporting.inputs import load_export
+from fedkin.exporting.writing import export, export_all, export_global
+
+__all__ = ["export", "export_all", "export_global", "load_export"]

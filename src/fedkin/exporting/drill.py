@@ -1,0 +1,314 @@
+"""The cold-start drill: how a newcomer would be placed after the end of a run, and how good its model would be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
+from fedkin.core.samples import Shard
+from fedkin.course import Played, one_thread
+from fedkin.data import Federation, load
+from fedkin.data.preparation import Preparation
+from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
+from fedkin.evaluate import score
+from fedkin.exporting.inputs import read_rows
+from fedkin.exporting.played import Run, name_of, played
+from fedkin.methods import Local
+
+_MOST = 10  # neighbours that are told
+
+
+@dataclass(frozen=True)
+class Drill:
+    """What a newcomer gets.
+
+    Attributes:
+        data: where its data are from.
+        title, round: the run's method, and the round after which the newcomer comes.
+        train, validation, test: its numbers of samples.
+        cluster: the one that it is put into before its first round; None where the method has none or does not know.
+        mates: the other clients of this cluster.
+        weights: whom what it is given in its first round is mixed from, the largest ten; None where it is no mixture.
+        accuracy: on its own test part, by the number of rounds of its own.
+        macro_f1: the same.
+        clusters: its cluster after these rounds.
+        local: accuracy of training on its data alone, by rounds; the last entry is as many rounds as the run had.
+        global_model: accuracy of the model that the run sends to all; None where there is none.
+    """
+
+    data: str
+    title: str
+    round: int
+    train: int
+    validation: int
+    test: int
+    cluster: int | None
+    mates: tuple[str, ...]
+    weights: Mapping[str, float] | None
+    accuracy: Mapping[int, float]
+    macro_f1: Mapping[int, float]
+    clusters: Mapping[int, int | None]
+    local: Mapping[int, float]
+    global_model: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def chart(self) -> dict[str, Any]:
+        """Accuracy over rounds of its own, beside training alone and the model of all, for `fedkin.report.charts`."""
+        own = [{"round": a, "accuracy": 100 * v, "way": f"joins {self.title}"} for a, v in self.accuracy.items()]
+        alone = [{"round": a, "accuracy": 100 * self.local[a], "way": "its data alone"} for a in self.accuracy]
+        flat = {f"its data alone, {self.round} rounds": self.local[self.round]}
+        flat |= {} if self.global_model is None else {"global model as it is": self.global_model}
+        lines = [{"accuracy": 100 * v, "way": way} for way, v in flat.items()]
+        y: dict[str, Any] = {"field": "accuracy", "type": "quantitative", "title": "accuracy on its test part, %"}
+        y |= {"scale": {"domain": [0, 100]}}
+        colour: dict[str, Any] = {"field": "way", "type": "nominal", "title": None, "sort": None}
+        x: dict[str, Any] = {
+            "field": "round",
+            "type": "quantitative",
+            "title": "rounds of its own",
+            "axis": {"tickMinStep": 1},
+        }
+        return {
+            "title": f"A newcomer after round {self.round}: {self.test} test samples",
+            "width": 420, "height": 260,
+            "layer": [
+                {"data": {"values": own + alone}, "mark": {"type": "line", "point": True},
+                 "encoding": {"x": x, "y": y, "color": colour}},
+                {"data": {"values": lines}, "mark": {"type": "rule", "strokeDash": [5, 4]},
+                 "encoding": {"y": y, "color": colour}},
+            ],
+        }  # fmt: skip
+
+
+Source = Path | str | tuple[Any, Any]
+"""A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
+
+
+def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
+    """Lets a newcomer join after the run's last round, and take part in rounds of its own.
+
+    In these rounds everybody is asked and the newcomer alone answers: the other clients, and what the server has of
+    each of them, stay as they are, and what the server averages is what the newcomer sends. So a method with one model
+    for all trains this model on the newcomer's data, while one that keeps models of clients mixes them for it. The run
+    is not changed.
+
+    Args:
+        run: what `fedkin.run` gave, or a run folder.
+        data: the newcomer's samples, which are split as the run's.
+        after: evaluate after so many rounds of its own.
+
+    Raises:
+        DataError: data that cannot be read, or do not fit the run's inputs and classes; no test samples.
+        ConfigError: numbers of rounds that are none; a run that cannot be asked, see `export`.
+    """
+    if not after or min(after) < 0 or max(after) > 10_000:
+        raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
+    p = played(run)
+    shard, where = _shard(p, data)
+    if not len(shard.test):
+        raise DataError(f"{where}: no sample is left for testing; bring more of them")
+    rounds_of_own = sorted(set(after))
+    way = _joined(p, shard, rounds_of_own)
+    scores = {a: score(0, way.found[a].test, None, way.found[a].counts) for a in rounds_of_own}
+    return Drill(
+        data=where,
+        title=p.course.title,
+        round=p.server.round,
+        train=len(shard.train),
+        validation=len(shard.validation),
+        test=len(shard.test),
+        cluster=way.clusters[0],
+        mates=_mates(p, way.labels),
+        weights=None if way.weights is None else _told(p, way.weights),
+        accuracy={a: s.accuracy or 0.0 for a, s in scores.items()},
+        macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
+        clusters={a: way.clusters[a] for a in rounds_of_own},
+        local=_alone(p, shard, sorted({*after, p.server.round})),
+        global_model=_global(p, shard),
+    )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A newcomer's evaluations and clusters by rounds of its own; clusters of all and its weights before the first."""
+
+    found: dict[int, Bundle]
+    clusters: dict[int, int | None]
+    labels: Tensor | None
+    weights: Tensor | None
+
+
+def _joined(p: Played, shard: Shard, after: Sequence[int]) -> _Way:
+    c, new, start = p.course, len(p.server.sizes), p.server.round
+    state, described = p.server.state.owned(), Bundle(p.server.described)
+    server = Server(state, start, p.server.sizes.clone(), described, p.server.acks.clone())
+    last = max(1, *after)  # one round in any case: it says whom the newcomer is given a mixture of
+    plan = _alone_in(c.plan, start + last)
+    grouped = type(c.method).relations is not Method.relations
+    weights: Tensor | None = None
+    with one_thread():
+        session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
+        try:
+            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, nobody else answers
+            clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
+            clients.restore(p.states, p.server.acks)
+            seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
+            found, clusters = {0: seen[new]}, {0: _of(labels, new)}
+            for report in islice(rounds(c.method, c.net, c.recipe, clients, plan, server), last):
+                if report.weights is not None and weights is None and new in report.cohort:
+                    weights = report.weights[report.cohort.index(new)]
+                at = report.round - start
+                if at in after:
+                    found |= {at: next(asked(c.method, c.net, clients, plan, server, "evaluate", [new]))[0][new]}
+                    chosen = found[at].get("cluster")
+                    clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
+        finally:
+            session.close()
+    return _Way(found, clusters, labels, weights)
+
+
+def _alone_in(plan: Plan, last: int) -> Plan:
+    """The plan of rounds that one client answers in: its answer is the mean of all, whatever the rule. Nobody is
+    evaluated in them: the last ten rounds, in which everybody would be, come after those that are played."""
+    total = last + 10
+    return replace(
+        plan, rounds=total, eval_every=total + 1, min_answers=1, over_selection=1.0, secure=False, rule=Rule(),
+        participation=1.0,
+    )  # fmt: skip
+
+
+def _alone(p: Played, shard: Shard, after: Sequence[int]) -> dict[int, float]:
+    """Accuracy of training on the newcomer's data alone, by rounds."""
+    c = p.course
+    plan = _alone_in(c.plan, max(1, *after))
+    method, found = Local(), dict[int, float]()
+    with one_thread():
+        session = Loop().start(replace(p.job, method=method, shards=[shard]))
+        try:
+            clients = Simulation(session, 1, seed=p.job.seed, joins=[0])
+            server = begin(method, c.net, plan)
+            seen, _ = welcome(method, c.net, clients, plan, server)
+            found[0] = _accuracy(seen[0].test)
+            for report in islice(rounds(method, c.net, c.recipe, clients, plan, server), max(after)):
+                if report.round in after:
+                    own = next(asked(method, c.net, clients, plan, server, "evaluate"))[0]
+                    found[report.round] = _accuracy(own[0].test)
+        finally:
+            session.close()
+    return {a: found[a] for a in after}
+
+
+def _global(p: Played, shard: Shard) -> float | None:
+    """Accuracy of the model that all clients are given, if there is one and it predicts by itself."""
+    c = p.course
+    if c.method.family in ("clusters", "no federation") or type(c.method).predict is not Method.predict:
+        return None
+    with one_thread():
+        session = Loop().start(p.job)
+        try:
+            clients = Simulation(session, len(p.federation), seed=p.job.seed, joins=list(p.joins))
+            clients.restore(p.states, p.server.acks)
+            sent = common(c.method, c.net, clients, c.plan, p.server)
+        finally:
+            session.close()
+        if sent.get("model", torch.empty(0)).shape != (c.net.size,):
+            return None
+        with torch.no_grad():
+            right = c.net(sent.model, c.net.layout(shard.test.x)).argmax(1) == shard.test.y
+    return float(right.double().mean())
+
+
+def _accuracy(confusion: Tensor) -> float:
+    return float(confusion.diagonal().sum() / confusion.sum())
+
+
+def _of(labels: Tensor | None, client: int) -> int | None:
+    """A client's cluster, None if it is not known."""
+    return None if labels is None or int(labels[client]) < 0 else int(labels[client])
+
+
+def _mates(p: Played, labels: Tensor | None) -> tuple[str, ...]:
+    """The other clients of the newcomer's cluster; it is the last of ``labels [K]``."""
+    own = None if labels is None else _of(labels, len(labels) - 1)
+    if labels is None or own is None:
+        return ()
+    return tuple(name_of(p, i) or str(i) for i in (labels[:-1] == own).nonzero().flatten().tolist())
+
+
+def _told(p: Played, weights: Tensor) -> dict[str, float]:
+    """The largest weights by client; the newcomer's own is called ``itself``."""
+    own = len(p.server.sizes)
+    order = weights.argsort(descending=True)[:_MOST].tolist()
+    there = [i for i in order if float(weights[i]) > 0]
+    return {"itself" if i == own else name_of(p, i) or str(i): round(float(weights[i]), 6) for i in there}
+
+
+# ---- the newcomer's data --------------------------------------------------------------------------------------------
+def _shard(p: Played, data: Source) -> tuple[Shard, str]:
+    federation, how = p.federation, p.course.table.get("data", {})
+    if isinstance(data, tuple):
+        x, y, where = *data, "the newcomer's data"
+    else:
+        where = str(data)
+        x, y = _read(Path(data), federation)
+    x = torch.as_tensor(x).float()
+    if tuple(x.shape[1:]) != federation.shape:
+        raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
+    parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
+    made = Federation.from_arrays(
+        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, **parts
+    ).clients[0]  # fmt: skip
+    return made, where
+
+
+def _read(path: Path, federation: Federation) -> tuple[Any, Any]:
+    """Inputs and classes of a newcomer, prepared as the run's."""
+    preparation = federation.preparation
+    if preparation is not None and preparation.kind == "table":
+        if preparation.per_client:
+            raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
+                              "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+        rows = [row for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path]) for row in read_rows(file)]
+        return preparation.apply(rows), _classes(rows, preparation, federation, path)
+    found = load(path)
+    labels = federation.labels
+    if labels is None or found.labels is None:
+        if found.classes > federation.classes:
+            raise DataError(f"{path}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
+        return found.x, found.y
+    unknown = [label for label in found.labels if label not in labels]
+    if unknown:
+        raise DataError(f"{path}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
+    return found.x, torch.tensor([labels.index(label) for label in found.labels])[found.y]
+
+
+def _classes(rows: Sequence[Mapping[str, Any]], made: Preparation, federation: Federation, path: Path) -> Tensor:
+    target = made.target or ""
+    if target not in rows[0]:
+        raise DataError(f"{path}: no column {target!r} with the class; the columns are {', '.join(rows[0])}")
+    labels, found = federation.labels or tuple(map(str, range(federation.classes))), []
+    for i, row in enumerate(rows, start=1):
+        text = str(row[target]).strip()
+        try:
+            number = float(text)
+        except ValueError:
+            number = None
+        if made.binary and number is not None:
+            found.append(int(number > 0))
+        elif text in labels:
+            found.append(labels.index(text))
+        elif number is not None and number.is_integer() and str(int(number)) in labels:
+            found.append(labels.index(str(int(number))))
+        else:
+            raise DataError(f"{path}: row {i} has the class {text!r}; the run's are {', '.join(labels)}")
+    return torch.tensor(found)

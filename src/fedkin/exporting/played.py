@@ -1,0 +1,136 @@
+"""A run as it stands after its last whole round, with its clients, so that they can be asked again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedkin.banks import Banks
+from fedkin.config import digest, read_toml, settings_from
+from fedkin.core import ConfigError, Net, RunFolderError
+from fedkin.course import Course, Played, Result, one_thread
+from fedkin.data.shelf import Shelf
+from fedkin.engines import Job, Loop, Simulation, join_rounds
+from fedkin.folder import RunFolder
+from fedkin.identity import network_mark
+from fedkin.methods import get_title
+from fedkin.models.start import factory
+from fedkin.runner import laid_out, plan_of, privacy_of
+
+Run = Result | Path | str
+"""What `fedkin.run` gave, or the folder of a run."""
+
+
+def played(run: Run) -> Played:
+    """The run with its clients. A folder may be of a finished run or of an interrupted one; it is not changed.
+
+    Raises:
+        RunFolderError: no run folder, no round is done, or its checkpoint is damaged or not of its config and data.
+        ConfigError: the folder was written by a program or by a run over real hosts.
+    """
+    if isinstance(run, Result):
+        if run.played is None:
+            raise ConfigError("this result has no clients with it: only one that fedkin.run gave has")
+        return run.played
+    folder = RunFolder.open(run)
+    if (folder.path / "clients.json").exists():
+        raise ConfigError(
+            f"{folder.path} is a run over real hosts: clients' data and states are on their machines, not here. When "
+            "the run ended, each node wrote its own model beside its memory: FOLDER/CLIENT/RUN/model on its disk"
+        )
+    table = read_toml(folder.path / "config.toml")
+    if "made_by" in table:
+        raise ConfigError(
+            f"{folder.path} was made by a program with {table['made_by']}; export from that program: "
+            f"result = fedkin.run(..., out={str(run)!r}, resume=True), then fedkin.export(result, client=0)"
+        )
+    return _loaded(folder, table)
+
+
+def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
+    settings = settings_from(table, str(folder.path / "config.toml"))
+    run = settings.run
+    federation = settings.data.federation(run.seed)
+    net = Net(
+        factory(settings.model.model, federation.shape, federation.classes),
+        federation.shape,
+        federation.classes,
+        head=settings.model.head,
+        seed=run.seed,
+    )
+    marks = {"config": digest(settings.table()), "data": federation.fingerprint(), "network": network_mark(net)}
+    if folder.bank_files.exists():
+        folder.banks = Banks(_banks_of(folder))
+    loaded = folder.load(marks)
+    if loaded is None:
+        raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")
+    server, states = loaded
+    privacy = privacy_of(run)
+    stays = isinstance(federation.clients, Shelf)
+    shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
+    job = privacy.simulated(Job(settings.method, net, settings.recipe, shards, run.seed, gradient=run.gradient))
+    course = Course(
+        settings.method, net, settings.recipe, plan_of(run), federation, get_title(settings.name), settings.table(),
+        marks, {}, privacy,
+    )  # fmt: skip
+    joins = join_rounds(len(federation), run.join_late)
+    return Played(course, job, federation, joins, server, states, folder.path)
+
+
+def _banks_of(folder: RunFolder) -> Path:
+    """A place where the banks can be opened, which may write: links to those of a run that is done, copies of others,
+    for opening them takes back the rows of a round that may be under way."""
+    place = Path(tempfile.mkdtemp(prefix="fedkin-"))
+    weakref.finalize(folder, shutil.rmtree, place, ignore_errors=True)  # open files stay readable
+    done = (folder.path / "summary.json").exists()
+    for file in folder.bank_files.iterdir():
+        if done:
+            (place / file.name).symlink_to(file.absolute())
+        else:
+            shutil.copyfile(file, place / file.name)
+    return place
+
+
+@contextmanager
+def simulation(p: Played) -> Iterator[Simulation]:
+    """The run's clients, as they were after the last round, each computing as in the run."""
+    with one_thread():
+        session = Loop().start(p.job)
+        try:
+            found = Simulation(session, len(p.federation), seed=p.job.seed, joins=list(p.joins))
+            found.restore(p.states, p.server.acks)
+            yield found
+        finally:
+            session.close()
+
+
+def number_of(p: Played, client: int | str) -> int:
+    """A client's number from its number or its name.
+
+    Raises:
+        ConfigError: there is no such client, or it has not joined yet.
+    """
+    names, count = p.federation.client_names or (), len(p.federation)
+    text = str(client)
+    if text in names:
+        number = names.index(text)
+    elif text.isdigit() and int(text) < count:
+        number = int(text)
+    else:
+        called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
+        raise ConfigError(f"there is no client {client!r}; the run has clients 0 to {count - 1}{called}")
+    if number >= len(p.server.sizes):
+        raise ConfigError(
+            f"client {text} joins in round {p.joins[number]}, and the run has come to round {p.server.round}; it has "
+            "no model yet"
+        )
+    return number
+
+
+def name_of(p: Played, client: int) -> str | None:
+    """What a client is called, if it has a name."""
+    return None if p.federation.client_names is None else p.federation.client_names[client]

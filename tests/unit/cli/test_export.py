@@ -1,0 +1,106 @@
+"""`fedkin export` and `fedkin predict`, as people type them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commandline import Command
+from fedkin.config import read_toml, settings_from
+from fedkin.data import Federation
+from fedkin.exporting import load_export
+
+
+@pytest.fixture
+def run(fedkin: Command, small: str) -> Path:
+    """A finished run's folder."""
+    assert fedkin(f"run fedper {small} --out run --quiet").code == 0
+    return Path("run")
+
+
+def data_of(run: Path) -> Federation:
+    return settings_from(read_toml(run / "config.toml")).data.federation(0)
+
+
+def test_export_then_predict(run: Path, fedkin: Command) -> None:
+    """The label and the probabilities of each row, on the screen, as csv and as JSON, are the model's."""
+    done = fedkin("export run --client 3")
+    assert done.code == 0, done.err
+    place = run / "exports" / "client-3"
+    assert f"fedkin predict {place}" in done.out
+    x = data_of(run).clients[3].test.x
+    np.savez("test.npz", x=x.numpy())
+    done = fedkin(f"predict {place} test.npz --out out.csv")
+
+    assert done.code == 0, done.err
+    assert "all 5 rows are in out.csv" in done.out
+    rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
+    wanted = load_export(place).probabilities(x)
+    assert [r["label"] for r in rows] == [str(i) for i in wanted.argmax(1).tolist()]
+    assert list(rows[0])[:3] == ["row", "label", "probability 0"]
+    got = torch.tensor([[float(r[f"probability {i}"]) for i in range(10)] for r in rows])
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+    lines = [json.loads(text) for text in fedkin(f"predict {place} test.npz --json").out.splitlines()]
+    assert [line["label"] for line in lines] == [r["label"] for r in rows]
+    assert lines[0]["row"] == "1"
+
+
+def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
+    """A folder for each client, a list of cards."""
+    done = fedkin("export run --all --json --out home")
+
+    assert done.code == 0, done.err
+    assert [card["client"] for card in json.loads(done.out)] == [0, 1, 2, 3]
+    assert sorted(p.name for p in Path("home").iterdir()) == [f"client-{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("export", "takes a run folder"),
+        ("export run", "one of --client 7, --all, --global"),
+        ("export run --client 0 --all", "one of --client 7, --all, --global"),
+        ("export run --client 9", "no client '9'; the run has clients 0 to 3"),
+        ("export nothing --client 0", "not a run folder"),
+        ("export run --global", "no global model"),
+        ("predict run", "takes an exported folder and a file"),
+        ("predict run x.npz", "not an exported model"),
+        ("predict home nothing.npz", "no file nothing.npz"),
+        ("predict home rows.csv", "does not take rows of a table; give it an .npz or .npy file with inputs [n, 1, 8"),
+        ("predict home wide.npy", "expected inputs [n, 1, 8, 8], got [2, 9]"),
+        ("predict home nan.npy", "not finite"),
+        ("predict home two.npz", "the inputs must be called x"),
+        ("predict home object.npy", "cannot be read as arrays of numbers"),
+        ("predict home config.toml", "cannot be read; give it"),
+        ("predict home good.npy --out there.csv", "there.csv exists already"),
+    ],
+)
+def test_bad_input_is_told(command: str, said: str, run: Path, fedkin: Command) -> None:
+    """Exit code 2 and one line that says what is wrong and what to do."""
+    assert fedkin("export run --client 0 --out home").code == 0
+    Path("rows.csv").write_text("a,b\n1,2\n")
+    Path("config.toml").write_text("")
+    Path("there.csv").write_text("")
+    np.save("good.npy", np.zeros((2, 1, 8, 8), np.float32))
+    np.save("wide.npy", np.zeros((2, 9)))
+    np.save("nan.npy", np.full((1, 1, 8, 8), np.nan))
+    np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
+    np.save("object.npy", np.array([{}], dtype=object), allow_pickle=True)
+    done = fedkin(command)
+
+    assert done.code == 2
+    assert said in done.err.replace("\n", " ")
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", ["export --help", "predict --help"])
+def test_help(command: str, fedkin: Command) -> None:
+    """The flags with their meaning."""
+    done = fedkin(command)
+    assert done.code == 0
+    assert "--out" in done.out

@@ -1,0 +1,170 @@
+"""A newcomer after the end of training: where it is placed, what it gets, and that the run stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from commandline import Command
+from fedkin.config import settings_from
+from fedkin.core import ConfigError, DataError
+from fedkin.course import Played
+from fedkin.exporting.drill import Drill, join
+from fedkin.report import charts
+from fedkin.runner import run_settings
+
+GROUPS = 2
+
+
+def people(count: int = 6) -> fedkin.Federation:
+    """Clients of two groups that name the same two blobs in opposite ways."""
+    return fedkin.Federation.from_arrays([one(k % GROUPS, k) for k in range(count)], classes=2, name="blobs")
+
+
+def one(group: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.arange(60) % 2
+    x = rng.normal(0, 0.5, size=(60, 2)) + np.where(y == 1, 2.0, -2.0)[:, None]
+    return x.astype(np.float32), (y + group) % 2
+
+
+def after_run(method: fedkin.Method, **more: object) -> fedkin.Result:
+    recipe = fedkin.Recipe(lr=0.1, steps=5, batch=10)
+    return fedkin.run(method, people(), "linear", recipe, rounds=6, engine="loop", **more)
+
+
+def test_ifca_puts_a_newcomer_to_its_like() -> None:
+    """A newcomer that names blobs as the odd clients do comes to their cluster, and is right at once."""
+    result = after_run(fedkin.methods.IFCA())
+    for group in range(GROUPS):
+        drill = join(result, one(group, 99), after=(0, 2))
+
+        assert drill.mates == tuple(str(i) for i in range(6) if i % GROUPS == group)
+        assert drill.accuracy == {0: 1.0, 2: 1.0}
+        assert drill.clusters == {0: drill.cluster, 2: drill.cluster}
+        assert set(drill.local) == {0, 2, 6}
+        assert drill.global_model is None
+
+
+def test_fedavg_gives_the_global_model_and_then_trains_it() -> None:
+    """After 0 rounds it has the run's model itself, by hand; one round alone makes it the newcomer's own training."""
+    result = after_run(fedkin.methods.FedAvg())
+    new = one(1, 99)
+    drill = join(result, new, after=(0, 1, 3))
+    shard = fedkin.Federation.from_arrays([new], classes=2).clients[0]
+    net = result.played.course.net
+    right = net(result.server.state.model, shard.test.x).argmax(1) == shard.test.y
+
+    assert drill.accuracy[0] == drill.global_model == float(right.double().mean())
+    assert drill.accuracy[3] == 1.0  # nobody pulls it back
+    assert (drill.cluster, drill.weights, drill.mates) == (None, None, ())
+
+
+def test_dapfl_tells_whom_a_newcomer_learns_from() -> None:
+    """Weights of clients, largest first, that are those of a mixture."""
+    drill = join(after_run(fedkin.methods.DAPFL()), one(0, 99), after=(0, 1))
+
+    assert drill.weights is not None
+    values = list(drill.weights.values())
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(1, abs=1e-4)
+    assert set(drill.weights) <= {"itself", *map(str, range(6))}
+
+
+@pytest.mark.parametrize(
+    "name", ["local", "pfedcs", "fedper", "ifca-cam", "fesem-cam", "fesem", "cfl", "fedfomo", "fedproto"]
+)
+def test_every_kind_of_method_takes_a_newcomer(name: str, tmp_path: Path) -> None:
+    """From a folder whose files stay as they are; the figures are counts of its test samples."""
+    table = {
+        "method": {"name": name},
+        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+        "recipe": {"batch": 10, "lr": 0.1},
+        "run": {"rounds": 2, "engine": "loop", "state": "file"},
+    }
+    run_settings(settings_from(table), out=tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    digits = fedkin.load("digits")
+    drill = join(tmp_path / "run", (digits.x[:80], digits.y[:80]), after=(0, 1, 2))
+
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    assert (drill.train, drill.validation, drill.test) == (56, 8, 16)
+    for figures in (drill.accuracy, drill.local):
+        assert all(v * 16 == pytest.approx(round(v * 16)) for v in figures.values())
+    assert drill.accuracy[2] > 0
+    assert drill == join(tmp_path / "run", (digits.x[:80], digits.y[:80]), after=(0, 1, 2))
+
+
+def test_training_alone_is_a_run_of_local() -> None:
+    """The reference is what a run of Local on the newcomer's data gives."""
+    new = one(0, 99)
+    drill = join(after_run(fedkin.methods.FedPer()), new, after=(0, 1, 2))
+    alone = fedkin.run(
+        fedkin.methods.Local(), fedkin.Federation.from_arrays([new], classes=2), "linear",
+        fedkin.Recipe(lr=0.1, steps=5, batch=10), rounds=6, engine="loop", eval_every=1,
+    )  # fmt: skip
+    assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1]["accuracy"] for t in (1, 2, 6)]
+
+
+def test_figures_and_picture() -> None:
+    """All values go into JSON; the picture can be drawn and has the figures in it."""
+    drill = join(after_run(fedkin.methods.FedAvg()), one(1, 99))
+    assert isinstance(drill, Drill)
+    assert json.loads(json.dumps(drill.to_json()))["accuracy"] == {str(a): v for a, v in drill.accuracy.items()}
+    drawn = charts.svg(drill.chart())
+    assert drawn.startswith("<svg")
+    assert "global model as it is" in drawn
+
+
+def test_what_does_not_fit_is_told() -> None:
+    """Another shape, a class too many, no rounds."""
+    result = after_run(fedkin.methods.FedAvg())
+    assert isinstance(result.played, Played)
+    x, y = one(0, 1)
+    with pytest.raises(DataError, match=r"inputs of shape \[3\], the run's are \[2\]"):
+        join(result, (torch.zeros(9, 3), torch.zeros(9, dtype=torch.int64)))
+    with pytest.raises(DataError, match=r"0\.\.1"):
+        join(result, (x, y + 1))
+    with pytest.raises(ConfigError, match="after must be"):
+        join(result, (x, y), after=(-1,))
+
+
+def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
+    """Hospitals as csv: a run, an export that predicts a raw row, a newcomer; columns that are missing are named."""
+    rng = np.random.default_rng(0)
+    Path("hospitals").mkdir()
+    for name in ("north", "south", "new"):
+        lines = ["age,sex,ill"]
+        for _ in range(40):
+            age = int(rng.integers(20, 80))
+            lines.append(f"{age},{'fm'[int(rng.integers(2))]},{'yes' if age > 50 else 'no'}")
+        place = "new.csv" if name == "new" else f"hospitals/{name}.csv"
+        Path(place).write_text("\n".join(lines) + "\n")
+    flags = "--target ill --partition natural --model linear --rounds 20 --lr 0.1 --engine loop --quiet --out run"
+    assert fedkin(f"run fedavg --data hospitals {flags}").code == 0
+    assert fedkin("export run --client north").code == 0
+    Path("rows.csv").write_text("sex,age\nf,25\nm,79\n")
+    done = fedkin("predict run/exports/client-north rows.csv --json")
+    assert [json.loads(line)["label"] for line in done.out.splitlines()] == ["no", "yes"], done.err
+    done = fedkin("join run --data new.csv --after 0 2 --out drill")
+
+    assert done.code == 0, done.err
+    assert "28 training, 4 validation, 8 test samples" in done.out
+    assert "global model as it is" in done.out
+    told = json.loads(Path("drill/join.json").read_text())
+    assert told["accuracy"]["0"] == told["global_model"] > 0.6
+    assert Path("drill/join.svg").read_text().startswith("<svg")
+    assert "exists already" in fedkin("join run --data new.csv --out drill").err
+    assert "--data PATH" in fedkin("join run").err
+    Path("short.csv").write_text("age,ill\n30,no\n")
+    for command in ("join run --data short.csv", "predict run/exports/client-north short.csv"):
+        done = fedkin(command)
+        assert done.code == 2
+        assert "no column 'sex'" in done.err
+    Path("odd.csv").write_text("age,sex,ill\n30,f,perhaps\n")
+    assert "row 1 has the class 'perhaps'; the run's are no, yes" in fedkin("join run --data odd.csv").err

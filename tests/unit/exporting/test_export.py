@@ -1,0 +1,241 @@
+"""What is taken home predicts what the run's evaluation said, for every method, and needs no fedkin to do so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fedkin
+from fedkin.config import settings_from
+from fedkin.core import ConfigError, RunFolderError
+from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.methods import METHODS
+from fedkin.runner import run_settings
+
+TINY = {
+    "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+    "model": {"model": "mlp"},
+    "recipe": {"batch": 10, "lr": 0.1},
+    "run": {"rounds": 3, "engine": "loop"},
+}
+
+
+def settings(name: str, **changes: dict[str, object]):
+    """A run of a second: digits of four clients."""
+    table = {part: {**values, **changes.get(part, {})} for part, values in TINY.items()}
+    if name == "oracle":
+        table["data"] |= {"partition": "cluster-classes", "groups": 2, "classes_per_group": 5, "alpha": "none"}
+    return settings_from({"method": {"name": name, **changes.get("method", {})}, **table})
+
+
+def reported(folder: Path, client: int) -> dict[str, object]:
+    lines = [json.loads(text) for text in (folder / "clients.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["client"] == client][-1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
+    """From the folder of a finished run: the same confusion matrix as the evaluation of the last round, for all."""
+    run_settings(settings(name), out=tmp_path / "run")
+    data = settings(name).data.federation(0)
+    for i, place in enumerate(export_all(tmp_path / "run", tmp_path / "out")):
+        model = load_export(place)
+        card, test, line = model.card, data.clients[i].test, reported(tmp_path / "run", i)
+        found = model.predict(test.x)
+        right = int((found == test.y).sum())
+
+        assert card["test"]["as_evaluated"] is True
+        assert (right, len(test)) == (line["correct"], line["n_test"]) == (card["test"]["correct"], card["test"]["n"])
+        matrix = torch.bincount(test.y * 10 + found, minlength=100).view(10, 10)
+        assert matrix.tolist() == card["test"]["confusion"]
+        assert not list(place.glob("*.pt*"))
+        torch.testing.assert_close(model.probabilities(test.x).sum(1), torch.ones(len(test)))
+
+
+@dataclass(frozen=True)
+class Doubling(fedkin.Method):
+    """A method of one's own that predicts by code of its own."""
+
+    def init(self, r):
+        return fedkin.Bundle(model=r.w0)
+
+    def distribute(self, s, r):
+        return fedkin.to_all(model=s.model)
+
+    def client_update(self, c):
+        w = yield fedkin.Train(c.received.model)
+        return fedkin.Bundle(model=w)
+
+    def aggregate(self, s, r, up):
+        return fedkin.Bundle(model=r.mean(up.model))
+
+    def predict(self, net, b, x):
+        return 2 * net(b.model, x)
+
+
+@dataclass(frozen=True)
+class Plain(fedkin.Method):
+    """A method of one's own that predicts with one network."""
+
+    init, distribute = Doubling.init, Doubling.distribute
+    client_update, aggregate = Doubling.client_update, Doubling.aggregate
+
+
+class Branching(nn.Module):
+    """A network whose way depends on values, which no list of layers can say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.head(x if float(x.sum()) > 0 else -x)
+
+
+def federation() -> fedkin.Federation:
+    return fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=3)
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedbabu", "ifca-cam", "da-pfl"])
+@pytest.mark.parametrize("state", ["memory", "file"])
+def test_an_interrupted_run_gives_the_models_of_its_last_round(name: str, state: str, tmp_path: Path) -> None:
+    """Killed after round 2 of 3: the models of round 2, those that a run stopped there has; the folder stays as it is,
+    and the run can be resumed to the same end."""
+    made = settings(name, run={"state": state, "eval_every": 1})
+
+    def stop(report, line):
+        if report.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_settings(made, out=tmp_path / "run", on_round=stop)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    model = load_export(export(tmp_path / "run", 1, tmp_path / "out"))
+
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    assert model.card["round"] == 2
+    assert model.card["test"]["as_evaluated"] is True
+    assert model.card["test"]["correct"] == reported(tmp_path / "run", 1)["correct"]
+    whole = run_settings(made, out=tmp_path / "whole")
+    assert fedkin.resume(tmp_path / "run").final == whole.final
+
+
+def test_the_loader_needs_no_fedkin(tmp_path: Path) -> None:
+    """In a Python where importing fedkin fails, `load.py` gives the same probabilities."""
+    run_settings(settings("fedproto", model={"model": "small-cnn"}), out=tmp_path / "run")
+    place = export(tmp_path / "run", 2)
+    assert place == tmp_path / "run" / "exports" / "client-2"
+    x = torch.linspace(0, 1, 5 * 64).view(5, 1, 8, 8)
+    script = (
+        "import sys; sys.modules['fedkin'] = None\n"
+        "import torch; from load import load\n"
+        "p = load().probabilities(torch.linspace(0, 1, 320).view(5, 1, 8, 8))\n"
+        "assert not any(m.startswith('fedkin.') for m in sys.modules)\n"
+        "print(p.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=place, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), load_export(place).probabilities(x))
+
+
+def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
+    """What `fedkin.run` gives has its clients with it, also where method and network are a program's own."""
+    data = federation()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    result = fedkin.run(Plain(), data, net, rounds=2, workers=1, eval_every=1)
+    model = load_export(export(result, 0, tmp_path / "own"))
+
+    last = [line for line in result.clients if line["client"] == 0][-1]
+    assert int((model.predict(data.clients[0].test.x) == data.clients[0].test.y).sum()) == last["correct"]
+    with pytest.raises(ConfigError, match="no folder of its own"):
+        export(result, 0)
+
+
+def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
+    """A network that branches: its maker must be given, and then it predicts."""
+    result = fedkin.run(fedkin.methods.FedAvg(), federation(), Branching, rounds=1, engine="loop")
+    place = export(result, 0, tmp_path / "own")
+
+    assert not (place / "network.json").exists()
+    assert "network=" in (place / "README.md").read_text()
+    with pytest.raises(RunFolderError, match=r"load\(folder, network=\.\.\.\)"):
+        load_export(place)
+    assert load_export(place, Branching).predict(torch.ones(2, 1, 8, 8)).shape == (2,)
+
+
+def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:
+    """The message says what to do, and nothing is written."""
+    result = fedkin.run(Doubling(), federation(), "linear", rounds=1, engine="loop")
+    with pytest.raises(ConfigError, match="Doubling predicts by code of its own"):
+        export(result, 0, tmp_path / "own")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_kept(tmp_path: Path) -> None:
+    """A second export needs force; a folder of something else is never replaced."""
+    result = fedkin.run(fedkin.methods.FedAvg(), federation(), "linear", rounds=1, engine="loop")
+    place = export(result, 0, tmp_path / "own")
+    with pytest.raises(RunFolderError, match="--force"):
+        export(result, 1, place)
+    assert load_export(place).card["client"] == 0
+    assert load_export(export(result, 1, place, force=True)).card["client"] == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years")
+    with pytest.raises(RunFolderError, match="is no export"):
+        export(result, 0, tmp_path / "other", force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "own"]
+
+
+def test_the_model_of_all(tmp_path: Path) -> None:
+    """FedAvg's is every client's; Ditto's is that under its clients' own; clusters have none."""
+    results = {n: run_settings(settings(n), out=tmp_path / n) for n in ("fedavg", "fedavg-ensemble", "ditto", "ifca")}
+    for name in ("fedavg", "fedavg-ensemble"):
+        both = [load_export(export_global(tmp_path / name)), load_export(export(tmp_path / name, 3))]
+        assert all(torch.equal(t, both[1].model.tensors[n]) for n, t in both[0].model.tensors.items())
+    found = load_export(export_global(results["ditto"])).model.tensors["model"]
+    assert torch.equal(found, results["ditto"].server.state.model)
+    with pytest.raises(ConfigError, match="has no global model"):
+        export_global(tmp_path / "ifca")
+
+
+def test_clients_by_name_and_number(tmp_path: Path) -> None:
+    """A name names; a number that is too large, and a run of nothing, are told."""
+    rng = torch.Generator().manual_seed(0)
+    arrays = [(torch.rand(20, 4, generator=rng).numpy(), [0, 1] * 10) for _ in range(2)]
+    data = fedkin.Federation.from_arrays(arrays, classes=2, client_names=["north", "south"], labels=["well", "ill"])
+    result = fedkin.run(fedkin.methods.FedPer(), data, "mlp", rounds=1, engine="loop", out=tmp_path / "run")
+    model = load_export(export(result, "south"))
+
+    assert (model.card["client"], model.card["client_name"], model.labels) == (1, "south", ("well", "ill"))
+    assert (tmp_path / "run" / "exports" / "client-south").is_dir()
+    with pytest.raises(ConfigError, match=r"no client 'west'.*called north, south"):
+        export(result, "west")
+    with pytest.raises(ConfigError, match="made by a program"):
+        export(tmp_path / "run", 0)
+
+
+def test_real_hosts_keep_their_own(tmp_path: Path) -> None:
+    """A server's folder has no client's data: the message says where the models are."""
+    run_settings(settings("fedavg"), out=tmp_path / "run")
+    (tmp_path / "run" / "clients.json").write_text("{}")
+    with pytest.raises(ConfigError, match="real hosts"):
+        export(tmp_path / "run", 0)
+
+
+@pytest.mark.parametrize("file", ["card.json", "labels.json", "model.safetensors"])
+def test_a_damaged_export_is_named(file: str, tmp_path: Path) -> None:
+    """A file that is cut short: its name is in the message."""
+    result = fedkin.run(fedkin.methods.FedAvg(), federation(), "linear", rounds=1, engine="loop")
+    place = export(result, 0, tmp_path / "own")
+    (place / file).write_bytes((place / file).read_bytes()[:30])
+    with pytest.raises(RunFolderError, match=file):
+        load_export(place)
