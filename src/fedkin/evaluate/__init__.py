@@ -2,9 +2,11 @@
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
 ``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
+``intervals`` how sure a figure is
 ``verdict`` a method against a reference (Local), client by client, in one sentence
 """
 
+from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
 from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
@@ -21,6 +23,7 @@ __all__ = [
     "confusion",
     "final",
     "final_by_client",
+    "interval",
     "score",
     "spread",
     "summarise",
