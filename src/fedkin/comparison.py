@@ -34,6 +34,7 @@ class Plan:
         methods: names, in the order of the table; Local and FedAvg are put in front if they are missing.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
+        against: the method that all others are set against in tables and verdicts.
     """
 
     methods: tuple[str, ...]
@@ -43,6 +44,7 @@ class Plan:
     recipe: Recipe = field(default_factory=Recipe)
     run: RunSettings = field(default_factory=RunSettings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    against: str = "local"
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -52,6 +54,10 @@ class Plan:
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
+        if self.against not in self.names:
+            raise ConfigError(
+                f"against must be a method that is compared: {', '.join(self.names)}; got {self.against!r}"
+            )
         made = [self.settings(name, self.seeds[0]).run for name in self.names]
         if self.run.describe_epsilon is not None and all(run.describe_epsilon is None for run in made):
             raise ConfigError(
@@ -76,6 +82,7 @@ class Plan:
         """As a file that ``fedkin compare`` takes."""
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
         table: dict[str, Any] = {"methods": list(self.methods or self.names), "seeds": list(self.seeds)}
+        table |= {"against": self.against} if self.against != "local" else {}
         table |= {"data": plain(self.data), "model": plain(self.model), "recipe": plain(self.recipe), "run": run}
         if self.own:
             table["method"] = {name: dict(own) for name, own in self.own.items()}
@@ -127,6 +134,7 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         own,
+        str(table.get("against", "local")),
     )
 
 

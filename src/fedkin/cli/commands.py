@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flags import Show, compare_flags, run_flags
+from fedkin.cli.flags import Show, ShowCompare, compare_flags, run_flags
 from fedkin.comparison import Plan, as_run, compare, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.course import Result
@@ -23,8 +23,9 @@ from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run, by_title, write_atomic
+from fedkin.report.folder import Run, by_title
 from fedkin.report.page import write_comparison, write_page
+from fedkin.report.papers import Origin, write_tables
 from fedkin.runner import resume, run_settings
 
 
@@ -47,7 +48,7 @@ def resume_command(args: list[str]) -> int:
     unknown = [a for a in args if a.startswith("-") and a not in ("--quiet", "--json")]
     if len(places) != 1 or unknown:
         raise ConfigError(f"fedkin resume takes one folder, and --quiet or --json; got {args}")
-    folder, show = Path(places[0]), Show(quiet="--quiet" in args, json="--json" in args)
+    folder, show = Path(places[0]), ShowCompare(quiet="--quiet" in args, json="--json" in args)
     try:
         if (folder / "compare.toml").is_file():
             plan = plan_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
@@ -86,7 +87,7 @@ def demo_command(args: list[str]) -> int:
     unknown = [a for a in args if a not in ("--quiet", "--json")]
     if unknown:
         raise ConfigError(f"fedkin demo takes --quiet and --json only, got {unknown}; fedkin compare takes more")
-    show = Show(quiet="--quiet" in args, json="--json" in args)
+    show = ShowCompare(quiet="--quiet" in args, json="--json" in args)
     if not (show.quiet or show.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
@@ -137,7 +138,7 @@ def _list_methods(methods: Mapping[str, Method]) -> None:
             screen.table(tables.Grid(family, ("method", *heads), rows, words=4))
 
 
-def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> int:
+def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
     quiet = show.quiet or show.json
     total = len(plan.names) * len(plan.seeds) * plan.run.rounds
     with screen.bar(total, "comparison", quiet=quiet) as bar:
@@ -149,13 +150,14 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
             bar.at(line, f"{which:<20}", done)
 
         runs = compare(plan, folder, resume=again, on_round=on_round)
-    groups = by_title(runs)
-    rows = tables.comparison_rows(groups)
-    grid = tables.comparison_table(rows)
-    verdicts = {row.title: verdict(row.title, row.against) for row in rows if row.against}
+    reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
+    rows = tables.comparison_rows(by_title(runs), reference)
+    grid = tables.comparison_table(rows, reference)
+    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentences = "".join(f"- {text}\n" for text in verdicts.values())
-    write_atomic(folder / "table.md", f"{tables.to_markdown(grid)}\n{sentences}".encode())
-    page = write_comparison(folder, runs, command=f"fedkin compare {folder / 'compare.toml'}")
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
+    write_tables(folder, rows, origin, reference, show.decimals, sentences)
+    page = write_comparison(folder, runs, command=command, reference=reference)
     if show.json:
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
@@ -168,7 +170,7 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
                 screen.say(f"{which}: {_reached(run, show.reach)}")
-        screen.say(f"\nPictures and tables: {page}")
+        screen.say(f"\nPictures and tables: {page}; table.md, table.tex and table.csv lie beside it")
     return 0
 
 

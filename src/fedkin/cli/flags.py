@@ -15,6 +15,7 @@ from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.data import SOURCES
 from fedkin.methods import get_method
+from fedkin.report.papers import MOST_DECIMALS
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,19 @@ class ShowRun(Show):
 
 
 @dataclass(frozen=True)
+class ShowCompare(Show):
+    """What is written and shown."""
+
+    decimals: int = 1
+    """Digits behind the point in table.md and table.tex."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.decimals <= MOST_DECIMALS:
+            raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, got {self.decimals}")
+
+
+@dataclass(frozen=True)
 class RunsSettings:
     """The runs themselves."""
 
@@ -53,6 +67,8 @@ class RunsSettings:
     """One run of every method for each seed."""
     set: tuple[str, ...] = ()
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
+    against: str = "local"
+    """The method that all others are set against, in differences and verdicts."""
 
 
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
@@ -71,7 +87,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     return settings, got.show
 
 
-def compare_flags(args: list[str]) -> tuple[Plan, Show]:
+def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     """The plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
 
     Raises:
@@ -90,7 +106,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = _parse(
-        {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
+        {**parts, "runs": RunsSettings(base.seeds, against=base.against), "show": ShowCompare()},
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
@@ -100,7 +116,8 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
         name, key, value = _one(text)
         _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
-    return Plan(base.methods, got.runs.seeds, _found(got.data), got.model, recipe, got.run, own), got.show
+    data, runs = _found(got.data), got.runs
+    return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
 
 
 def _found(data: DataSettings) -> DataSettings:

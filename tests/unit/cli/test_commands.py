@@ -324,6 +324,31 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
     assert "pictures and tables: a/" in done.out.lower()
 
 
+def test_compare_against_another_method(fedkin: Command, small: str) -> None:
+    """--against sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
+    done = fedkin(f"compare da-pfl {small} --against fedavg --decimals 3 --out a")
+    grid, again = Path("a/table.md").read_text(), fedkin("resume a")
+
+    assert (done.code, done.err, again.code) == (0, "", 0)
+    assert "difference to FedAvg" in grid
+    assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
+    for out in (done.out, again.out):
+        assert re.findall(r"^(Local|FedAvg|DA-PFL): .* FedAvg", out, re.MULTILINE) == ["Local", "DA-PFL"]
+    assert read_toml("a/compare.toml")["against"] == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [("--against fedprox", "local, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
+)
+def test_compare_refuses_what_it_cannot_show(flags: str, said: str, fedkin: Command, small: str) -> None:
+    """A reference that is not compared; more digits than a figure has. Nothing is written."""
+    done = fedkin(f"compare da-pfl {small} {flags} --out a")
+
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert not Path("a").exists()
+
+
 def test_compare_as_json(fedkin: Command, small: str) -> None:
     """One JSON document: a list of summaries, one per run."""
     done = fedkin(f"compare da-pfl {small} --seeds 4 5 --out a --json")
@@ -379,7 +404,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
     again = fedkin("resume a")
     assert again.code == 0
     assert again.out == whole.out.replace("whole", "a")
-    assert Path("a/table.md").read_text() == Path("whole/table.md").read_text()
+    assert Path("a/table.md").read_text() == Path("whole/table.md").read_text().replace("whole/", "a/")
 
 
 # ---- demo ---------------------------------------------------------------------------------------------------------
