@@ -21,7 +21,9 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin run FILE.toml [flags]   the same from a config file; flags win
   fedkin compare M1 M2 ... [flags] | FILE.toml
                                  several methods and seeds side by side, Local and FedAvg always among them
-  fedkin resume FOLDER           go on with an interrupted run or comparison
+  fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]
+                                 many settings of a method; the best on validation data is chosen
+  fedkin resume FOLDER           go on with an interrupted run, comparison or sweep
   fedkin list [methods|partitions|models|data]
 
   fedkin keys authority|server|node FOLDER
@@ -71,11 +73,12 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    from fedkin.cli import commands, hosts, nodes  # here, so that help does not wait for matplotlib
+    from fedkin.cli import commands, hosts, nodes, sweep  # here, so that help does not wait for matplotlib
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
         "compare": commands.compare_command,
+        "sweep": sweep.sweep_command,
         "resume": commands.resume_command,
         "list": commands.list_command,
         "demo": commands.demo_command,

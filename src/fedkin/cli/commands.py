@@ -11,6 +11,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, run_flags
+from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
@@ -49,12 +50,14 @@ def resume_command(args: list[str]) -> int:
     if len(places) != 1 or unknown:
         raise ConfigError(f"fedkin resume takes one folder, and --quiet or --json; got {args}")
     folder, show = Path(places[0]), ShowCompare(quiet="--quiet" in args, json="--json" in args)
+    if (folder / "sweep.toml").is_file():
+        return resume_sweep(folder, show)
     try:
         if (folder / "compare.toml").is_file():
             plan = plan_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
-            raise RunFolderError(f"{folder} is not a run folder: it has neither config.toml nor compare.toml")
+            raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
         table = read_toml(folder / "config.toml")
         rounds = settings_from(table).run.rounds if "made_by" not in table else 0
         with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:

@@ -16,6 +16,8 @@ from fedkin.core import ConfigError, Method, Recipe
 from fedkin.data import SOURCES
 from fedkin.methods import get_method
 from fedkin.report.papers import MOST_DECIMALS
+from fedkin.spaces import space_from
+from fedkin.sweep import Sweep, sweep_table_of
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,21 @@ class RunsSettings:
     """The method that all others are set against, in differences and verdicts."""
 
 
+@dataclass(frozen=True)
+class SweepSettings:
+    """What is tried; the setting with the highest validation accuracy is chosen."""
+
+    grid: tuple[str, ...] = ()
+    """PART.SETTING=VALUE,VALUE..., several after one --grid, such as recipe.lr=0.01,0.1 method.mu=0.1,1. All
+    combinations are run, or --trials of them."""
+    space: tuple[str, ...] = ()
+    """Ranges for --trials: recipe.lr=log:1e-3..1e-1, recipe.momentum=0..0.9, recipe.epochs=int:1..5."""
+    trials: int = 0
+    """Draw so many settings by Optuna instead of trying all combinations."""
+    seeds: tuple[int, ...] = (0,)
+    """Every setting is run with each of them and judged by the mean."""
+
+
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     """The settings of ``fedkin run METHOD|FILE.toml [flags]``.
 
@@ -118,6 +135,34 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     recipe = _recipe(got.recipe, args)
     data, runs = _found(got.data), got.runs
     return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
+
+
+def sweep_flags(args: list[str]) -> tuple[Sweep, Show]:
+    """The sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
+
+    Raises:
+        ConfigError: no method, nothing to try, or a setting that does not fit.
+    """
+    what = _first(args, "fedkin sweep needs a method or a config file: fedkin sweep fedprox --grid method.mu=0.01,0.1")
+    table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
+    entries = table.pop("sweep", {})
+    base = settings_from(table, what)
+    if any(a.split("=")[0] == "--seed" for a in args):
+        raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
+    space, seeds, trials = sweep_table_of(entries, what)
+    parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
+    got = _parse({**parts, "sweep": own, "show": Show()}, args[1:], f"fedkin sweep {what}", _summary(base.method))
+    settings = Settings(
+        base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run, base.hosts
+    )
+    asked: dict[str, Any] = {}
+    for text in (*got.sweep.grid, *got.sweep.space):
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as recipe.lr=0.01,0.1, got {text!r}")
+        asked[name] = value if ".." in value else [_value(v) for v in value.split(",")]
+    return Sweep(settings, {**space, **space_from(asked, "sweep")}, got.sweep.trials, got.sweep.seeds), got.show
 
 
 def _found(data: DataSettings) -> DataSettings:
