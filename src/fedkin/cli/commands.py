@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedkin.comparison import Plan, as_run, compare, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
-from fedkin.course import Result
+from fedkin.course import OnRound, Result
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
 from fedkin.folder import taken
@@ -28,6 +28,9 @@ from fedkin.report.folder import Run, by_title
 from fedkin.report.page import write_comparison, write_page
 from fedkin.report.papers import Origin, write_tables
 from fedkin.runner import resume, run_settings
+from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
+
+OnLine = Callable[[dict[str, Any]], None]
 
 
 def run_command(args: list[str]) -> int:
@@ -35,12 +38,14 @@ def run_command(args: list[str]) -> int:
     settings, show = run_flags(args)
     folder = show.out or _new_folder(settings.name)
     title, new = get_title(settings.name), not taken(folder)
+    require(show.track)
+    tracking = Tracking(show.track, folder, title, settings.table())
     try:
         with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
-            result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
+            result = run_settings(settings, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
-    return _finish(result, show)
+    return _finish(result, show, tracking)
 
 
 def resume_command(args: list[str]) -> int:
@@ -60,11 +65,14 @@ def resume_command(args: list[str]) -> int:
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
         table = read_toml(folder / "config.toml")
         rounds = settings_from(table).run.rounds if "made_by" not in table else 0
+        names = tuple(read_ids(folder))
+        require(names)
+        tracking = Tracking(names, folder, str(folder), table)
         with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:
-            result = resume(folder, on_round=lambda report, line: bar.at(line))
+            result = resume(folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder)
-    return _finish(result, show)
+    return _finish(result, show, tracking)
 
 
 def compare_command(args: list[str]) -> int:
@@ -143,6 +151,9 @@ def _list_methods(methods: Mapping[str, Method]) -> None:
 
 def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
     quiet = show.quiet or show.json
+    names: tuple[str, ...] = show.track or tuple(read_ids(folder))
+    require(names)
+    tracked = TrackedRuns(names, folder)
     total = len(plan.names) * len(plan.seeds) * plan.run.rounds
     with screen.bar(total, "comparison", quiet=quiet) as bar:
 
@@ -151,8 +162,10 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
             done = (plan.seeds.index(seed) * len(plan.names) + plan.names.index(name)) * plan.run.rounds
             bar.at(line, f"{which:<20}", done)
+            tracked.round(folder / f"{name}-seed{seed}", title, plan.settings(name, seed).table(), line)
 
         runs = compare(plan, folder, resume=again, on_round=on_round)
+        tracked.end()
     reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
     rows = tables.comparison_rows(by_title(runs), reference)
     grid = tables.comparison_table(rows, reference)
@@ -177,9 +190,20 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
     return 0
 
 
-def _finish(result: Result, show: Show) -> int:
+def _both(shown: OnLine, tracked: OnLine) -> OnRound:
+    """A round is shown and told to trackers."""
+
+    def on_round(report: Any, line: dict[str, Any]) -> None:
+        shown(line)
+        tracked(line)
+
+    return on_round
+
+
+def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     assert result.folder is not None
     page = write_page(result.folder)
+    tracking.end()
     run = as_run(result)
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))

@@ -18,6 +18,7 @@ from fedkin.methods import get_method
 from fedkin.report.papers import MOST_DECIMALS
 from fedkin.spaces import space_from
 from fedkin.sweep import Sweep, sweep_table_of
+from fedkin.tracking import TrackerName
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class ShowRun(Show):
 
     preset: str | None = None
     """Named settings of the method, such as da-pfl's "code"; other flags win over them."""
+    track: tuple[TrackerName, ...] = ()
+    """Tell the run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class ShowCompare(Show):
 
     decimals: int = 1
     """Digits behind the point in table.md and table.tex."""
+    track: tuple[TrackerName, ...] = ()
+    """Tell every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
