@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkin.cli.flags import run_flags
+from fedkin.cli import main
+from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Method
 from fedkin.core.method import FAMILIES
 from fedkin.methods import METHODS, TITLES
@@ -277,3 +278,47 @@ def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
     assert 0 < int(first.split()[0]) <= int(first.split()[1])
     assert re.findall(r"(\d+): ", second) == ["0", "1", "5", "0", "1", "5", "10"]
     assert (tmp_path / "digits-of-client-3" / "load.py").is_file()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page of ``docs``."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def commands_in(page: str) -> list[list[str]]:
+    """The arguments of every ``fedkin`` command in a page's shell blocks."""
+    lines = "".join(blocks(page, "sh")).splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("fedkin ")]
+
+
+def test_commands_on_comparing_are_understood() -> None:
+    """Methods, seeds and the reference as the page has them; the python of the page runs."""
+    first, second = (compare_flags(args[1:]) for args in commands_in("compare.md"))
+    assert first[0].seeds == (0, 1, 2)
+    assert (second[0].against, second[1].decimals) == ("fedavg", 2)
+    for code in blocks("compare.md", "python"):
+        exec(compile(code, "compare.md", "exec"), {})
+
+
+def test_sweeps_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the page, and its file, which tries the same settings as the first command."""
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("optuna", reason='the page draws trials by Optuna: pip install "fedkin[optuna]"')
+    for args in commands_in("sweeps.md"):
+        assert main([*args, "--quiet"]) == 0
+    (text,) = blocks("sweeps.md", "toml")
+    Path("FILE.toml").write_text(text, encoding="utf-8")
+    assert main(["sweep", "FILE.toml", "--quiet", "--out", "again"]) == 0
+    assert Path("again/sweep.csv").read_text() == Path("runs/sweep/sweep.csv").read_text()
+
+
+@pytest.mark.filterwarnings("default")  # what a foreign package warns of is not ours
+def test_trackers_are_told_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first command runs as it stands; the second is understood."""
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("tensorboard", reason='the page tells TensorBoard: pip install "fedkin[tensorboard]"')
+    first, second = commands_in("trackers.md")
+    assert main([*first, "--quiet"]) == 0
+    assert list(tmp_path.glob("runs/*/tensorboard/events.*"))
+    assert compare_flags(second[1:])[1].track == ("mlflow", "wandb")

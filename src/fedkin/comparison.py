@@ -46,6 +46,7 @@ class Plan:
             one's own go by ``./file.py:Class`` or ``package.module:Class``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
+        against: the method that all others are set against in tables and verdicts.
     """
 
     methods: tuple[str, ...]
@@ -55,6 +56,7 @@ class Plan:
     recipe: Recipe = field(default_factory=Recipe)
     run: RunSettings = field(default_factory=RunSettings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    against: str = "local"
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -69,6 +71,10 @@ class Plan:
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
+        if self.against not in self.names:
+            raise ConfigError(
+                f"against must be a method that is compared: {', '.join(self.names)}; got {self.against!r}"
+            )
         made = [self.settings(name, self.seeds[0]).run for name in self.names]
         if self.run.describe_epsilon is not None and all(run.describe_epsilon is None for run in made):
             raise ConfigError(
@@ -98,6 +104,7 @@ class Plan:
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
         names = [told(name) for name in self.methods or self.names]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
+        table |= {"against": told(self.against)} if self.against != "local" else {}
         table |= {
             "data": plain(self.data.resolved()),
             "model": self.model.table(),
@@ -167,6 +174,7 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         own,
+        str(table.get("against", "local")),
     )
 
 

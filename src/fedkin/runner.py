@@ -188,9 +188,13 @@ def run(
             session.close()
 
 
-def run_settings(settings: Settings, **more: Any) -> Result:
-    """`run` from settings; ``more`` are further arguments of it (out, resume, on_round, title)."""
-    federation = settings.data.federation(settings.run.seed)
+def run_settings(settings: Settings, federation: Federation | None = None, **more: Any) -> Result:
+    """`run` from settings; ``more`` are further arguments of it (out, resume, on_round, title).
+
+    Args:
+        federation: the data that the settings name, where they have been read already.
+    """
+    federation = settings.data.federation(settings.run.seed) if federation is None else federation
     recipe, how = settings.recipe, {f.name: getattr(settings.run, f.name) for f in fields(settings.run)}
     title = more.pop("title", None) or get_title(settings.name)
     model, head = settings.model.model, settings.model.head

@@ -378,50 +378,71 @@ def test_spread_is_the_sample_standard_deviation():
     [
         (
             shifted(*[0.04] * 18, *[-0.05] * 2),
-            "M: 3.1 points above Local on average (18 of 20 clients gain, 2 lose; one seed)",
+            "M: better than Local, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients; "
+            "18 of 20 clients gain, 2 lose; one seed)",
         ),
-        (shifted(-0.1, -0.1), "M: 10.0 points below Local on average (0 of 2 clients gain, 2 lose; one seed)"),
+        (
+            shifted(*[-0.1] * 9, -0.2),
+            "M: worse than Local, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients; "
+            "0 of 10 clients gain, 10 lose; one seed)",
+        ),
         (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
         (
-            shifted(0.25, -0.25),
-            "M: no difference from Local on average (1 of 2 clients gains, 1 loses; one seed)",
+            shifted(*[0.25, -0.25] * 3),
+            "M: no clear difference from Local on average (+0.0 points, 95 % interval -28.7 to +28.7 over clients; "
+            "3 of 6 clients gain, 3 lose; one seed)",
         ),
-        (shifted(0.3), "M: 30.0 points above Local on average (1 of 1 client gains, none loses; one seed)"),
         (
-            shifted(0.4, -0.05, -0.05),
-            "M: 10.0 points above Local on average (only 1 of 3 clients gains, 2 lose; one seed)",
+            shifted(0.3),
+            "M: too few figures to tell it from Local (+30.0 points on average; 1 of 1 client gains, none loses; "
+            "one seed)",
+        ),
+        (
+            shifted(0.4, *[-0.05] * 5),
+            "M: no clear difference from Local on average (+2.5 points, 95 % interval -16.8 to +21.8 over clients; "
+            "only 1 of 6 clients gains, 5 lose; one seed)",
         ),
         (
             shifted(-0.4, 0.05, 0.05),
-            "M: 10.0 points below Local on average (though 2 of 3 clients gain, 1 loses; one seed)",
+            "M: too few figures to tell it from Local (-10.0 points on average; though 2 of 3 clients gain, 1 loses; "
+            "one seed)",
         ),
         (
             shifted(0.0001, 0.0),
-            "M: less than 0.1 points above Local on average (1 of 2 clients gains, none loses, 1 unchanged; one seed)",
+            "M: too few figures to tell it from Local (less than 0.1 points above on average; 1 of 2 clients gains, "
+            "none loses, 1 unchanged; one seed)",
         ),
         (
             shifted(0.1, 0.004, tolerance=0.005),
-            "M: 5.2 points above Local on average (1 of 2 clients gains, none loses, 1 unchanged within 0.5 points; "
-            "one seed)",
+            "M: too few figures to tell it from Local (+5.2 points on average; 1 of 2 clients gains, none loses, "
+            "1 unchanged within 0.5 points; one seed)",
         ),
     ],
 )
 def test_verdict_of_one_seed(comparison, expected):
-    """Above, below, identical, equal on average, one client, a majority against the mean, tiny, with tolerance."""
+    """Better, worse, identical, equal on average, one client, a majority against the mean, tiny, with tolerance.
+
+    Student's quantiles: 2.093 for 20 clients (standard error 27.7 / sqrt(20) / 10 = 0.619 points), 2.262 for ten,
+    2.571 for six.
+    """
     assert verdict("M", comparison) == expected
 
 
-def test_verdict_over_seeds_gives_mean_and_spread():
-    """Mean gains of 2 and 4 points: 3.0 ± 1.4."""
-    text = verdict("M", [shifted(0.02, 0.02), shifted(0.04, 0.04)])
-    assert text == "M: 3.0 ± 1.4 points above Local on average (4 of 4 client results gain, none loses; 2 seeds)"
-
-
-def test_a_difference_within_the_spread_is_no_clear_difference():
-    """Mean gains of +5 and -3 points: +1.0 ± 5.7 decides nothing."""
-    text = verdict("M", [shifted(0.05), shifted(-0.03)])
+def test_verdict_over_seeds_gives_the_interval_over_them():
+    """Seed means of 2, 3 and 4 points on three clients: a standard error of 1 / sqrt(3), times Student's 4.303."""
+    text = verdict("M", [shifted(*[0.01 * n] * 3) for n in (2, 3, 4)])
     assert text == (
-        "M: no clear difference from Local (+1.0 ± 5.7 points over 2 seeds; 1 of 2 client results gains, 1 loses)"
+        "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5; "
+        "9 of 9 client results gain, none loses; 3 seeds)"
+    )
+
+
+def test_two_seeds_that_differ_much_are_no_clear_difference():
+    """Seed means of 2 and 4 points: 1 point of standard error, times 12.7."""
+    text = verdict("M", [shifted(*[0.02] * 3), shifted(*[0.04] * 3)])
+    assert text == (
+        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7; "
+        "6 of 6 client results gain, none loses; 2 seeds)"
     )
 
 

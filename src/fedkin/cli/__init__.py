@@ -23,7 +23,9 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin run FILE.toml [flags]   the same from a config file; flags win
   fedkin compare M1 M2 ... [flags] | FILE.toml
                                  several methods and seeds side by side, Local and FedAvg always among them
-  fedkin resume FOLDER           go on with an interrupted run or comparison
+  fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]
+                                 many settings of a method; the best on validation data is chosen
+  fedkin resume FOLDER           go on with an interrupted run, comparison or sweep
   fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?
   fedkin report FOLDER [--figures FOLDER]
                                  writes the page of a run or comparison again; figures as SVG, tables as CSV
@@ -82,11 +84,12 @@ def _command(args: list[str]) -> int:
 
 def _commands(name: str) -> Callable[[list[str]], int]:
     # here, so that help does not wait for torch
-    from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report
+    from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report, sweep
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
         "compare": commands.compare_command,
+        "sweep": sweep.sweep_command,
         "resume": commands.resume_command,
         "check": check.check_command,
         "list": commands.list_command,

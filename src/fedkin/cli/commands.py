@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flags import Show, compare_flags, run_flags
+from fedkin.cli.flags import Show, ShowCompare, compare_flags, run_flags
+from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, as_run, compare, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, digest, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
-from fedkin.course import Result
+from fedkin.course import OnRound, Result
 from fedkin.data import KNOWN, PARTITIONS, SOURCES
 from fedkin.evaluate import to_target, verdict
 from fedkin.folder import taken
@@ -24,9 +25,13 @@ from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run, by_title, write_atomic
+from fedkin.report.folder import Run, by_title
 from fedkin.report.page import write_comparison, write_page
+from fedkin.report.papers import Origin, write_tables
 from fedkin.runner import resume, run_settings
+from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
+
+OnLine = Callable[[dict[str, Any]], None]
 
 
 def run_command(args: list[str]) -> int:
@@ -36,12 +41,14 @@ def run_command(args: list[str]) -> int:
     title, new = get_title(settings.name), not taken(folder)
     if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
         screen.note("clients: those that the data bring (partition natural); --partition chooses another")
+    require(show.track)
+    tracking = Tracking(show.track, folder, title, settings.table())
     try:
         with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
-            result = run_settings(settings, out=folder, on_round=lambda report, line: bar.at(line))
+            result = run_settings(settings, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
-    return _finish(result, show)
+    return _finish(result, show, tracking)
 
 
 def resume_command(args: list[str]) -> int:
@@ -50,20 +57,25 @@ def resume_command(args: list[str]) -> int:
     unknown = [a for a in args if a.startswith("-") and a not in ("--quiet", "--json")]
     if len(places) != 1 or unknown:
         raise ConfigError(f"fedkin resume takes one folder, and --quiet or --json; got {args}")
-    folder, show = Path(places[0]), Show(quiet="--quiet" in args, json="--json" in args)
+    folder, show = Path(places[0]), ShowCompare(quiet="--quiet" in args, json="--json" in args)
+    if (folder / "sweep.toml").is_file():
+        return resume_sweep(folder, show)
     try:
         if (folder / "compare.toml").is_file():
             plan = plan_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
-            raise RunFolderError(f"{folder} is not a run folder: it has neither config.toml nor compare.toml")
+            raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
         table = read_toml(folder / "config.toml")
         rounds = settings_from(table).run.rounds if "made_by" not in table else 0
+        names = tuple(read_ids(folder))
+        require(names)
+        tracking = Tracking(names, folder, str(folder), table)
         with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:
-            result = resume(folder, on_round=lambda report, line: bar.at(line))
+            result = resume(folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder)
-    return _finish(result, show)
+    return _finish(result, show, tracking)
 
 
 def compare_command(args: list[str]) -> int:
@@ -89,7 +101,7 @@ def demo_command(args: list[str]) -> int:
     unknown = [a for a in args if a not in ("--quiet", "--json")]
     if unknown:
         raise ConfigError(f"fedkin demo takes --quiet and --json only, got {unknown}; fedkin compare takes more")
-    show = Show(quiet="--quiet" in args, json="--json" in args)
+    show = ShowCompare(quiet="--quiet" in args, json="--json" in args)
     if not (show.quiet or show.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
@@ -145,8 +157,11 @@ def _list_methods(methods: Mapping[str, Method]) -> None:
             screen.table(tables.Grid(family, ("method", *heads), rows, words=4))
 
 
-def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> int:
+def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
     quiet = show.quiet or show.json
+    names: tuple[str, ...] = show.track or tuple(read_ids(folder))
+    require(names)
+    tracked = TrackedRuns(names, folder)
     total = len(plan.names) * len(plan.seeds) * plan.run.rounds
     with screen.bar(total, "comparison", quiet=quiet) as bar:
 
@@ -155,15 +170,18 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
             done = (plan.seeds.index(seed) * len(plan.names) + plan.names.index(name)) * plan.run.rounds
             bar.at(line, f"{which:<20}", done)
+            tracked.round(folder / f"{name}-seed{seed}", title, plan.settings(name, seed).table(), line)
 
         runs = compare(plan, folder, resume=again, on_round=on_round)
-    groups = by_title(runs)
-    rows = tables.comparison_rows(groups)
-    grid = tables.comparison_table(rows)
-    verdicts = {row.title: verdict(row.title, row.against) for row in rows if row.against}
+        tracked.end()
+    reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
+    rows = tables.comparison_rows(by_title(runs), reference)
+    grid = tables.comparison_table(rows, reference)
+    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentences = "".join(f"- {text}\n" for text in verdicts.values())
-    write_atomic(folder / "table.md", f"{tables.to_markdown(grid)}\n{sentences}".encode())
-    page = write_comparison(folder, runs, command=f"fedkin compare {folder / 'compare.toml'}")
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
+    write_tables(folder, rows, origin, reference, show.decimals, sentences)
+    page = write_comparison(folder, runs, command=command, reference=reference)
     if show.json:
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
@@ -176,13 +194,24 @@ def _compare(plan: Plan, folder: Path, show: Show, *, again: bool = False) -> in
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
                 screen.say(f"{which}: {_reached(run, show.reach)}")
-        screen.say(f"\nPictures and tables: {page}")
+        screen.say(f"\nPictures and tables: {page}; table.md, table.tex and table.csv lie beside it")
     return 0
 
 
-def _finish(result: Result, show: Show) -> int:
+def _both(shown: OnLine, tracked: OnLine) -> OnRound:
+    """A round is shown and told to trackers."""
+
+    def on_round(report: Any, line: dict[str, Any]) -> None:
+        shown(line)
+        tracked(line)
+
+    return on_round
+
+
+def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     assert result.folder is not None
     page = write_page(result.folder)
+    tracking.end()
     run = as_run(result)
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))

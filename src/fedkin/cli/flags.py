@@ -17,6 +17,10 @@ from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
 from fedkin.methods import get_method
+from fedkin.report.papers import MOST_DECIMALS
+from fedkin.spaces import space_from
+from fedkin.sweep import Sweep, sweep_table_of
+from fedkin.tracking import TrackerName
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,23 @@ class ShowRun(Show):
 
     preset: str | None = None
     """Named settings of the method, such as da-pfl's "code"; other flags win over them."""
+    track: tuple[TrackerName, ...] = ()
+    """Tell the run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
+
+
+@dataclass(frozen=True)
+class ShowCompare(Show):
+    """What is written and shown."""
+
+    decimals: int = 1
+    """Digits behind the point in table.md and table.tex."""
+    track: tuple[TrackerName, ...] = ()
+    """Tell every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.decimals <= MOST_DECIMALS:
+            raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, got {self.decimals}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,23 @@ class RunsSettings:
     """One run of every method for each seed."""
     set: tuple[str, ...] = ()
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
+    against: str = "local"
+    """The method that all others are set against, in differences and verdicts."""
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """What is tried; the setting with the highest validation accuracy is chosen."""
+
+    grid: tuple[str, ...] = ()
+    """PART.SETTING=VALUE,VALUE..., several after one --grid, such as recipe.lr=0.01,0.1 method.mu=0.1,1. All
+    combinations are run, or --trials of them."""
+    space: tuple[str, ...] = ()
+    """Ranges for --trials: recipe.lr=log:1e-3..1e-1, recipe.momentum=0..0.9, recipe.epochs=int:1..5."""
+    trials: int = 0
+    """Draw so many settings by Optuna instead of trying all combinations."""
+    seeds: tuple[int, ...] = (0,)
+    """Every setting is run with each of them and judged by the mean."""
 
 
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
@@ -74,7 +112,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     return settings, got.show
 
 
-def compare_flags(args: list[str]) -> tuple[Plan, Show]:
+def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     """The plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
 
     Raises:
@@ -93,7 +131,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = parse(
-        {**parts, "runs": RunsSettings(base.seeds), "show": Show()},
+        {**parts, "runs": RunsSettings(base.seeds, against=base.against), "show": ShowCompare()},
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
@@ -104,7 +142,36 @@ def compare_flags(args: list[str]) -> tuple[Plan, Show]:
         name = next((n for n in base.methods if name == label(n)), placed(name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
-    return Plan(base.methods, got.runs.seeds, _found(got.data), got.model, recipe, got.run, own), got.show
+    data, runs = _found(got.data), got.runs
+    return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
+
+
+def sweep_flags(args: list[str]) -> tuple[Sweep, Show]:
+    """The sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
+
+    Raises:
+        ConfigError: no method, nothing to try, or a setting that does not fit.
+    """
+    what = _first(args, "fedkin sweep needs a method or a config file: fedkin sweep fedprox --grid method.mu=0.01,0.1")
+    table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
+    entries = table.pop("sweep", {})
+    base = settings_from(table, what)
+    if any(a.split("=")[0] == "--seed" for a in args):
+        raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
+    space, seeds, trials = sweep_table_of(entries, what)
+    parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
+    got = parse({**parts, "sweep": own, "show": Show()}, args[1:], f"fedkin sweep {what}", summary(base.method))
+    settings = Settings(
+        base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run, base.hosts
+    )
+    asked: dict[str, Any] = {}
+    for text in (*got.sweep.grid, *got.sweep.space):
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as recipe.lr=0.01,0.1, got {text!r}")
+        asked[name] = value if ".." in value else [_value(v) for v in value.split(",")]
+    return Sweep(settings, {**space, **space_from(asked, "sweep")}, got.sweep.trials, got.sweep.seeds), got.show
 
 
 def require_own_flags(name: str, method: Method, parts: Mapping[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
 ``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
+``intervals`` how sure a figure is, and what a paired difference over seeds and clients says
 ``verdict`` a method against a reference (Local), client by client, in one sentence
 ``warnings`` what to know before the figures are believed
 """
 
+from fedkin.evaluate.intervals import Difference, difference, interval
 from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
 from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
@@ -14,14 +16,17 @@ __all__ = [
     "METRICS",
     "Against",
     "ClientScore",
+    "Difference",
     "Reached",
     "Spread",
     "adjusted_rand",
     "against",
     "best",
     "confusion",
+    "difference",
     "final",
     "final_by_client",
+    "interval",
     "score",
     "spread",
     "summarise",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.evaluate.intervals import Difference, difference
 
 
 @dataclass(frozen=True)
@@ -90,42 +91,69 @@ def against(local: Mapping[int, float], method: Mapping[int, float], tolerance: 
 
 
 def verdict(method: str, comparison: Against | Sequence[Against], reference: str = "Local") -> str:
-    """One sentence: how far the method is above or below the reference, for how many clients, how sure.
+    """One sentence: better, worse or no clear difference, by how much, for how many clients, how sure.
 
     Args:
         method: its display name.
         comparison: one per seed.
         reference: the display name of what it was compared with.
 
-    With several seeds a mean gain no larger than its spread over them (sample standard deviation) is called "no clear
-    difference". A method whose every client equals the reference to the last digit is said to have collapsed to it.
+    "Better" and "worse" are said only where the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one
+    side of zero; it counts the luck of seeds and of clients. Where seeds repeat it, the sentence says which clients
+    move against the mean. A method whose every client equals the reference to the last digit is said to have collapsed
+    to it.
 
     Raises:
         ConfigError: no comparison was given.
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
-    gain = spread([a.mean for a in seeds])
-    if gain is None:
+    if not seeds:
         raise ConfigError(f"{method}: a verdict needs at least one comparison with {reference}, got none")
-    if all(a.identical for a in seeds):
+    found = difference([a.gains for a in seeds])
+    if found.identical:
         collapsed = "local training" if reference == "Local" else reference
         return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
-    runs = "one seed" if gain.std is None else f"{len(seeds)} seeds"
-    if gain.std is not None and abs(gain.mean) <= gain.std:
-        points = f"{100 * gain.mean:+.1f} ± {100 * gain.std:.1f} points"
-        return f"{method}: no clear difference from {reference} ({points} over {runs}; {_counts(seeds, gain.mean)})"
-    return f"{method}: {_difference(gain, reference)} ({_counts(seeds, gain.mean)}; {runs})"
+    runs = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    facts = [_interval(found), _counts(seeds, found.mean), runs]
+    if found.word in ("better", "worse"):
+        head = f"{found.word} than {reference}, by {_points(abs(found.mean))} on average"
+    elif found.word == "too few":
+        head = f"too few figures to tell it from {reference}"
+        facts[0] = f"{_points(found.mean, sign=True)} on average"
+    else:
+        head = f"no clear difference from {reference} on average"
+        facts[0] = f"{_points(found.mean, sign=True)}, {facts[0]}"
+    return f"{method}: {head}{_for_whom(found)} ({'; '.join(facts)})"
 
 
-def _difference(gain: Spread, reference: str) -> str:
-    if gain.mean == 0:
-        return f"no difference from {reference} on average"
-    side = "above" if gain.mean > 0 else "below"
-    size = abs(100 * gain.mean)
-    if size < 0.05:
-        return f"less than 0.1 points {side} {reference} on average"
-    amount = f"{size:.1f}" if gain.std is None else f"{size:.1f} ± {100 * gain.std:.1f}"
-    return f"{amount} points {side} {reference} on average"
+def _points(value: float, sign: bool = False) -> str:
+    if 0 < abs(value) < 0.0005:
+        side = "" if not sign else " above" if value > 0 else " below"
+        return f"less than 0.1 points{side}"
+    return f"{100 * value:+.1f} points" if sign else f"{100 * value:.1f} points"
+
+
+def _interval(found: Difference) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    what = " over clients" if found.seeds == 1 else ""
+    return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}{what}"
+
+
+def _for_whom(found: Difference) -> str:
+    """For which clients it is clearly otherwise than on average, where seeds repeat it."""
+    gain = f"better for {_clients(found.gaining)}" if found.gaining and found.word != "better" else ""
+    lose = f"worse for {_clients(found.losing)}" if found.losing and found.word != "worse" else ""
+    parts = " and ".join(filter(None, (gain, lose)))
+    return f", but clearly {parts}" if parts else ""
+
+
+def _clients(ids: Sequence[int]) -> str:
+    """ "client 3", "clients 3 and 7", or how many where that would be a long list."""
+    if len(ids) > 5:
+        return f"{len(ids)} clients"
+    names = " and ".join(filter(None, (", ".join(map(str, ids[:-1])), str(ids[-1]))))
+    return f"client{'s' if len(ids) > 1 else ''} {names}"
 
 
 def _counts(seeds: Sequence[Against], mean: float) -> str:

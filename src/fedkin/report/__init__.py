@@ -1,6 +1,8 @@
 """What a run looks like: tables for the console, figures, and one HTML page, from the files of a run folder.
 
 ``folder``    a run folder, read
+``rows``      a comparison in numbers
+``papers``    its tables for papers: Markdown, LaTeX, CSV
 ``tables``    comparison, final figures, clients; as rich table, Markdown, text and HTML
 ``charts``    what all charts have in common, and how one becomes SVG or PNG
 ``figures``   accuracy over rounds, per client against Local, per method

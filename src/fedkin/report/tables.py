@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, against, best, spread
+from fedkin.evaluate import Against, Spread, best, spread
 from fedkin.report.folder import Run
+from fedkin.report.rows import Row as Row
+from fedkin.report.rows import comparison_rows as comparison_rows
 
 DASH = "–"
 NAMES = {
@@ -29,6 +31,12 @@ NAMES = {
     "validation": "validation accuracy",
     "ari": "adjusted Rand index of the clusters",
 }
+
+BOLD = (
+    "bold: the highest accuracy and all that are not clearly below it (paired interval); none where no method is "
+    "clearly below it"
+)
+"""What the emphasis says."""
 
 _NEVER_BROKEN = 14  # characters
 
@@ -54,53 +62,8 @@ class Grid:
     words: int = 1
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method in a comparison; fractions, over its seeds. ``gain`` and what follows compare with the reference."""
-
-    title: str
-    seeds: int
-    accuracy: Spread | None
-    worst_decile: Spread | None
-    macro_f1: Spread | None
-    megabytes: Spread | None
-    against: tuple[Against, ...] = ()
-
-    @property
-    def gain(self) -> Spread | None:
-        """Mean gain over the reference, a fraction, over the seeds that both ran."""
-        return spread([a.mean for a in self.against])
-
-
-def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local", tolerance: float = 0.0) -> list[Row]:
-    """One row per method, in the order of ``groups`` (title -> seeds, as from ``by_title``).
-
-    A run is compared with the reference's run of the *same seed*, since seeds split the data differently; seeds that
-    the reference did not run have no part in gain and harm.
-    """
-    local = {run.seed: run.by_client for run in groups.get(reference, ())}
-    rows = []
-    for title, runs in groups.items():
-        finals = [run.final for run in runs]
-        pairs = [(local[run.seed], run.by_client) for run in runs if title != reference and run.seed in local]
-        rows.append(
-            Row(
-                title=title,
-                seeds=len(runs),
-                accuracy=spread([f.get("accuracy") for f in finals]),
-                worst_decile=spread([f.get("worst_decile") for f in finals]),
-                macro_f1=spread([f.get("macro_f1") for f in finals]),
-                megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
-                against=tuple(against(a, b, tolerance) for a, b in pairs if a.keys() & b.keys()),
-            )
-        )
-    return rows
-
-
 def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
-    """Methods side by side; the highest accuracy, as shown, is bold."""
-    shown = [None if row.accuracy is None else round(100 * row.accuracy.mean, 1) for row in rows]
-    top = max((value for value in shown if value is not None), default=None)
+    """Methods side by side; bold is what an interval sets apart (see ``BOLD``)."""
     several = max((row.seeds for row in rows), default=0) > 1
     columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
     cells = tuple(
@@ -111,7 +74,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
             percent(row.macro_f1),
             percent(row.gain, sign=True),
             _harmed(row.against),
-            DASH if row.megabytes is None else _short(row.megabytes.mean),
+            DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
     )
@@ -125,7 +88,8 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
         note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
-    bold = frozenset((i, 1) for i, value in enumerate(shown) if value is not None and value == top)
+    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
+    note += f"; {BOLD}" if bold else ""
     return Grid("Comparison", columns, cells, bold, note)
 
 
@@ -154,7 +118,7 @@ def final_table(run: Run) -> Grid:
     spent = run.bytes
     note = f"last {count:g} rounds: mean over the last evaluated rounds" if count is not None else ""
     note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
-    note += "" if spent is None else f"; {_short(spent / 1e6)} MB sent up and down in training"
+    note += "" if spent is None else f"; {short(spent / 1e6)} MB sent up and down in training"
     return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
 
 
@@ -210,7 +174,7 @@ def _index(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}"
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
     """About three digits: 1,234 · 12.3 · 0.12; next to nothing is "< 0.01"."""
     if 0 < number < 0.01:
         return "< 0.01"

@@ -324,6 +324,31 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
     assert "pictures and tables: a/" in done.out.lower()
 
 
+def test_compare_against_another_method(fedkin: Command, small: str) -> None:
+    """--against sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
+    done = fedkin(f"compare da-pfl {small} --against fedavg --decimals 3 --out a")
+    grid, again = Path("a/table.md").read_text(), fedkin("resume a")
+
+    assert (done.code, done.err, again.code) == (0, "", 0)
+    assert "difference to FedAvg" in grid
+    assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
+    for out in (done.out, again.out):
+        assert re.findall(r"^(Local|FedAvg|DA-PFL): .* FedAvg", out, re.MULTILINE) == ["Local", "DA-PFL"]
+    assert read_toml("a/compare.toml")["against"] == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [("--against fedprox", "local, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
+)
+def test_compare_refuses_what_it_cannot_show(flags: str, said: str, fedkin: Command, small: str) -> None:
+    """A reference that is not compared; more digits than a figure has. Nothing is written."""
+    done = fedkin(f"compare da-pfl {small} {flags} --out a")
+
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert not Path("a").exists()
+
+
 def test_compare_as_json(fedkin: Command, small: str) -> None:
     """One JSON document: a list of summaries, one per run."""
     done = fedkin(f"compare da-pfl {small} --seeds 4 5 --out a --json")
@@ -379,7 +404,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
     again = fedkin("resume a")
     assert again.code == 0
     assert again.out == whole.out.replace("whole", "a")
-    assert Path("a/table.md").read_text() == Path("whole/table.md").read_text()
+    assert Path("a/table.md").read_text() == Path("whole/table.md").read_text().replace("whole/", "a/")
 
 
 # ---- demo ---------------------------------------------------------------------------------------------------------
@@ -460,4 +485,42 @@ def test_an_accuracy_that_cannot_be_reached(value: str, fedkin: Command, small: 
 
     assert done.code == 2
     assert f"got {float(value)}" in done.err
+    assert not Path("a").exists()
+
+
+# ---- sweep --------------------------------------------------------------------------------------------------------
+def test_sweep_from_flags_and_from_a_file(fedkin: Command, small: str) -> None:
+    """Flags and [sweep] in a file give the same; resume shows it again; fedkin run takes what was chosen."""
+    done = fedkin(f"sweep fedprox {small} --grid recipe.lr=0.1,0.5 method.mu=0.1,1 --seeds 3 --out a")
+    again = fedkin("sweep a/sweep.toml --out b --json")
+
+    assert (done.code, done.err, again.code) == (0, "", 0)
+    assert "bold: chosen by it, test accuracy" in " ".join(done.out.split())
+    trials = json.loads(again.out)
+    assert [t["values"]["recipe.lr"] for t in trials] == [0.1, 0.1, 0.5, 0.5]
+    assert sum(t["chosen"] for t in trials) == 1
+    assert all((t["test"] is not None) == t["chosen"] for t in trials)
+    assert Path("a/sweep.csv").read_text() == Path("b/sweep.csv").read_text()
+    assert fedkin("resume a").out == done.out
+    assert fedkin("run a/chosen.toml --quiet --out c").code == 0
+    best = next(t for t in trials if t["chosen"])
+    assert json.loads(Path("c/summary.json").read_text())["final"]["accuracy"] == best["test"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", "settings to try"),
+        ("--grid lr", "PART.SETTING=VALUE"),
+        ("--grid recipe.lrr=1", "did you mean 'lr'"),
+        ("--grid recipe.lr=0.1 --seed 3", "--seeds"),
+        ("--space recipe.lr=1..0 --trials 3", "lower end first"),
+    ],
+)
+def test_sweep_refuses_what_it_cannot_try(flags: str, said: str, fedkin: Command, small: str) -> None:
+    """With what was expected, and nothing written."""
+    done = fedkin(f"sweep fedprox {small} {flags} --out a")
+
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
     assert not Path("a").exists()

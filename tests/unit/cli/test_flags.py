@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli.flags import RunsSettings, Show, ShowRun, compare_flags, run_flags
+from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, run_flags
 from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.methods import METHODS, get_method
 
 COMMON = (DataSettings, ModelSettings, Recipe, RunSettings, ShowRun)
-TOGETHER = (DataSettings, ModelSettings, Recipe, RunSettings, RunsSettings, Show)
+TOGETHER = (DataSettings, ModelSettings, Recipe, RunSettings, RunsSettings, ShowCompare)
 
 
 def fields_of(method: Method) -> list[tuple[str, Any]]:
@@ -211,7 +211,7 @@ def test_compare_takes_methods_seeds_and_settings() -> None:
     assert plan.seeds == (3, 4)
     assert plan.run == RunSettings(rounds=7)
     assert plan.own == {"da-pfl": {"lam": 0.5, "include_self": True}, "ifca": {"clusters": 4}}
-    assert show == Show(Path("x"))
+    assert show == ShowCompare(Path("x"))
 
 
 def test_set_reaches_the_method_inside() -> None:

@@ -36,7 +36,9 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
     text = page.write_page(run, local).read_text(encoding="utf-8")
-    assert heading(text) == "M: 10.0 points above Local on average (3 of 4 clients gain, 1 loses; one seed)"
+    assert heading(text) == (
+        "M: too few figures to tell it from Local (+10.0 points on average; 3 of 4 clients gain, 1 loses; one seed)"
+    )
     assert "client 0 (-5.0)" in text
     assert '<td class="number">75.0 %</td>' in text
     (part,) = data(text)["parts"]
@@ -158,8 +160,8 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     runs = [made(t, s, top=a) for t, a in (("Local", 0.7), ("M", 0.8), ("N", 0.6)) for s in (0, 1)]
     path = page.write_comparison(tmp_path / "out", runs, command="fedkin compare")
     text = path.read_text(encoding="utf-8")
-    assert heading(text).startswith("M: 10.0 ± 0.0 points above Local on average (8 of 8 client results gain")
-    assert "<li>N: 10.0 ± 0.0 points below Local" in text
+    assert heading(text).startswith("M: better than Local, by 10.0 points on average (95 % interval")
+    assert "<li>N: worse than Local, by 10.0 points" in text
     assert "<strong>80.0 ± 0.0</strong>" in text
     assert "<pre>fedkin compare</pre>" in text
     assert [part["title"] for part in data(text)["parts"]] == ["Local", "M", "N"]
@@ -171,7 +173,7 @@ def test_a_comparison_admits_that_local_is_best(made, tmp_path):
     """If Local has the highest accuracy the heading says so."""
     text = page.write_comparison(tmp_path, [made("Local", top=0.9), made("M")]).read_text(encoding="utf-8")
     assert heading(text) == "No method is above Local on average"
-    assert "<li>M: 10.0 points below Local" in text
+    assert "<li>M: too few figures to tell it from Local (-10.0 points" in text
 
 
 def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):

@@ -13,7 +13,7 @@ from fedkin.report.folder import by_title
 
 @pytest.fixture
 def groups(made):
-    """Local at 70 %, M at 80 % with client 0 at 60 %, two seeds of each, 9 MB a run; Odd never compared (seed 5)."""
+    """Local at 70 %, M at 80 % with client 0 at 60 %, two seeds of each, 9 MB a run; O|dd never compared (seed 5)."""
     return by_title(
         [
             made("Local", 0, top=0.7),
@@ -44,18 +44,40 @@ def test_only_runs_of_the_same_seed_are_compared(groups):
 
 
 def test_comparison_table_cells(groups):
-    """Mean ± std in per cent, gain with sign, harmed clients per seed, megabytes; the best accuracy is bold."""
+    """Mean ± std in per cent, gain with sign, harmed clients per seed, megabytes; two such seeds set nobody apart."""
     grid = tables.comparison_table(tables.comparison_rows(groups))
     assert grid.rows[1] == ("M", "77.5 ± 3.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "0.5/4", "9")
     assert grid.rows[2] == ("O|dd", "50.0", "50.0", "40.0", "–", "–", "9")
-    assert grid.bold == {(1, 1)}
+    assert not grid.bold
     assert "each method's own seeds" in grid.note
 
 
-def test_equal_accuracies_are_both_bold(made):
-    """Two methods that show the same best figure share the emphasis."""
-    grid = tables.comparison_table(tables.comparison_rows(by_title([made("A"), made("B")])))
-    assert grid.bold == {(0, 1), (1, 1)}
+def test_bold_is_what_an_interval_sets_apart(made):
+    """Three methods, six clients, three seeds: A and B near 80 % and never far from each other, Local always 10 points
+    below: both are bold. Without a method that is clearly below, or with four clients in one seed, nobody is."""
+
+    def rows(*titles, clients=6, seeds=(0, 1, 2)):
+        tops = {"A": 0.8, "B": 0.801, "Local": 0.7}
+        jitter = {t: {i: 0.01 * ((i + n) % 3) for i in range(clients)} for n, t in enumerate(tops)}
+        runs = [made(t, s, clients=clients, top=tops[t], gains=jitter[t]) for t in titles for s in seeds]
+        return [row.title for row in tables.comparison_rows(by_title(runs)) if row.best]
+
+    assert rows("Local", "A", "B") == ["A", "B"]
+    assert rows("A", "B") == []
+    assert rows("Local", "A", "B", clients=4, seeds=(0,)) == []
+
+
+def test_rank_is_the_mean_place_over_common_seeds(made):
+    """Seed 0: A first, B and C share places two and three; seed 1: C, B, A. Seed 2 has A alone and does not count."""
+    tops = {"A": (0.9, 0.5, 0.9), "B": (0.7, 0.6), "C": (0.7, 0.7)}
+    runs = [made(t, s, top=a) for t, accuracies in tops.items() for s, a in enumerate(accuracies)]
+    ranks = {row.title: row.rank for row in tables.comparison_rows(by_title(runs))}
+    assert ranks == {"A": (1 + 3) / 2, "B": (2.5 + 2) / 2, "C": (2.5 + 1) / 2}
+
+
+def test_no_rank_without_a_common_seed(groups):
+    """O|dd ran another seed than the others."""
+    assert all(row.rank is None for row in tables.comparison_rows(groups))
 
 
 def test_a_run_without_figures_is_all_dashes():
@@ -67,17 +89,22 @@ def test_a_run_without_figures_is_all_dashes():
     assert not grid.bold
 
 
+def bold(groups, row=1):
+    """The table with one accuracy bold."""
+    return replace(tables.comparison_table(tables.comparison_rows(groups)), bold=frozenset({(row, 1)}))
+
+
 def test_markdown_has_the_same_cells_and_escapes_pipes(groups):
-    """One line per method; the best accuracy between asterisks; a pipe in a name does not make a column."""
-    lines = tables.to_markdown(tables.comparison_table(tables.comparison_rows(groups))).splitlines()
+    """One line per method; bold figures between asterisks; a pipe in a name does not make a column."""
+    lines = tables.to_markdown(bold(groups)).splitlines()
     assert lines[3].startswith("| M | **77.5 ± 3.5** | 70.0 ± 14.1 |")
     assert lines[4].startswith("| O\\|dd | 50.0 |")
     assert lines[1].startswith("| :-- | --: |")
 
 
 def test_plain_text_is_aligned_and_marks_the_best(groups):
-    """Every line of the body ends in the same column; the best accuracy has an asterisk."""
-    lines = tables.to_text(tables.comparison_table(tables.comparison_rows(groups))).splitlines()
+    """Every line of the body ends in the same column; bold figures have an asterisk."""
+    lines = tables.to_text(bold(groups)).splitlines()
     assert len({len(line) for line in lines[:-1]}) == 1
     assert "77.5 ± 3.5*" in lines[3]
 
@@ -93,7 +120,7 @@ def test_the_console_shows_names_as_they_are(made):
 
 def test_html_is_escaped(made):
     """A name with angle brackets stays text."""
-    grid = tables.comparison_table(tables.comparison_rows(by_title([made("<b>M & N")])))
+    grid = bold(by_title([made("<b>M & N")]), row=0)
     text = tables.to_html(grid)
     assert "&lt;b&gt;M &amp; N" in text
     assert "<strong>80.0</strong>" in text

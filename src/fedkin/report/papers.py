@@ -1,0 +1,179 @@
+"""The tables of a comparison as papers want them: Markdown, LaTeX (booktabs) and CSV, every figure traceable.
+
+The same figures as on the screen, and the paired difference with its interval, and the mean rank.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.core.errors import ConfigError
+from fedkin.evaluate import Spread
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import BOLD, DASH, Grid, Row, short, to_markdown
+
+MOST_DECIMALS = 6
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "±": r"$\pm$",
+    "–": "--",
+    "…": r"\dots{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the figures come from.
+
+    Attributes:
+        command: what makes them again.
+        runs: (title, seed, digest of the run's config) of every run.
+    """
+
+    command: str
+    runs: tuple[tuple[str, int, str], ...] = ()
+
+    def lines(self) -> list[str]:
+        """As lines of a comment."""
+        return [f"made by: {self.command}", *(f"{t}, seed {s}: config {digest}" for t, s, digest in self.runs)]
+
+
+def write_tables(
+    folder: Path, rows: Sequence[Row], origin: Origin, reference: str = "Local", decimals: int = 1, text: str = ""
+) -> None:
+    """Writes ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
+
+    Args:
+        text: what stands below the table in Markdown, such as verdicts.
+
+    Raises:
+        ConfigError: ``decimals`` is not in 0..6.
+    """
+    grid = paper_table(rows, reference, decimals)
+    comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" may not stand in one
+    markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
+    write_atomic(folder / "table.md", markdown.encode())
+    write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference).encode())
+
+
+def paper_table(rows: Sequence[Row], reference: str = "Local", decimals: int = 1) -> Grid:
+    """Methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
+
+    Args:
+        rows: as from :func:`fedkin.report.tables.comparison_rows`.
+        reference: display name of what the differences are to.
+        decimals: digits behind the point of per cents and points.
+
+    Raises:
+        ConfigError: ``decimals`` is not in 0..6.
+    """
+    if not 0 <= decimals <= MOST_DECIMALS:
+        raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, digits behind the point, got {decimals}")
+    level = next((row.difference.level for row in rows if row.difference), 0.95)
+    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", f"difference to {reference}", "rank", "MB")
+    cells = tuple(
+        (
+            row.title,
+            *(_percent(s, decimals) for s in (row.accuracy, row.worst_decile, row.macro_f1)),
+            _difference(row, decimals),
+            DASH if row.rank is None else f"{row.rank:.3g}",
+            DASH if row.megabytes is None else short(row.megabytes.mean),
+        )
+        for row in rows
+    )
+    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
+    return Grid("Comparison", columns, cells, bold, _caption(rows, reference, level))
+
+
+def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
+    seeds = sorted({row.seeds for row in rows})
+    runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
+    luck = "clients of this one seed" if seeds == [1] else "seeds and clients"
+    spread = "" if seeds == [1] else " (± standard deviation)"
+    parts = [
+        f"Accuracy: mean over clients, last 10 evaluated rounds, {runs}{spread}",
+        "worst 10 %: the same over the worst tenth of the clients",
+        f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
+        f"over {luck}",
+        "rank: mean over seeds",
+        "MB: sent up and down in training",
+        BOLD,
+    ]
+    if any(row.difference and row.difference.low is None for row in rows):
+        parts.append("differences without an interval rest on too few figures for one")
+    return "; ".join(parts)
+
+
+def _percent(value: Spread | None, decimals: int) -> str:
+    if value is None:
+        return DASH
+    mean = f"{100 * value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
+
+
+def _difference(row: Row, decimals: int) -> str:
+    found = row.difference
+    if found is None:
+        return DASH
+    mean, *ends = (f"{100 * v:+.{decimals}f}" for v in (found.mean, found.low, found.high) if v is not None)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
+
+
+def latex(text: str) -> str:
+    """A text with all that LaTeX would read as a command escaped; a minus in front of a number is one."""
+    escaped = "".join(_LATEX.get(sign, sign) for sign in text)
+    if escaped.startswith(("[", "*")):  # behind the end of a row these would be that row's own
+        escaped = f"{{{escaped[0]}}}{escaped[1:]}"
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
+
+
+def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:comparison") -> str:
+    """The table as a LaTeX ``table`` (packages: booktabs), the note as its caption, its origin in comments."""
+
+    def cell(text: str, bold: bool) -> str:
+        return f"\\textbf{{{latex(text)}}}" if bold else latex(text)
+
+    lines = [f"% {' '.join(line.split())}" for line in (origin.lines() if origin else ())]
+    lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]", r"\centering"]
+    lines += [f"\\caption{{{latex(grid.note)}.}}", f"\\label{{{label}}}"]
+    lines += [f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.columns) - grid.words)}}}", r"\toprule"]
+    lines += [" & ".join(map(latex, grid.columns)) + r" \\", r"\midrule"]
+    for i, row in enumerate(grid.rows):
+        lines.append(" & ".join(cell(text, (i, j) in grid.bold) for j, text in enumerate(row)) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local") -> str:
+    """One line per method under one header: fractions in full precision, empty where there is nothing to say."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    spread = [f"{name}_{part}" for name in (*metrics, "megabytes") for part in ("mean", "std")]
+    differs = ["reference", "difference", "difference_low", "difference_high", "level", "verdict"]
+    counts = ["helped", "harmed", "unchanged", "rank", "best"]
+    writer.writerow(["method", "seeds", *spread, *differs, *counts, "configs", "command"])
+    for row in rows:
+        values: list[object] = []
+        for value in (*(row.metrics.get(name) for name in metrics), row.megabytes):
+            values += [None, None] if value is None else [value.mean, value.std]
+        d = row.difference
+        values += [None] * 6 if d is None else [reference, d.mean, d.low, d.high, d.level, d.word]
+        for part in ("helped", "harmed", "unchanged"):
+            values.append(sum(getattr(a, part) for a in row.against) if row.against else None)
+        configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
+        writer.writerow([row.title, row.seeds, *values, row.rank, str(row.best).lower(), configs, origin.command])
+    return out.getvalue()

@@ -1,0 +1,126 @@
+"""What a sweep tries: the values of a grid, or ranges that Optuna draws from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedkin.core import ConfigError
+from fedkin.core.seeds import key
+
+Value = int | float | bool | str
+Values = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; ``log``: even on a logarithmic scale; ``whole``: integers."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __str__(self) -> str:
+        """As it is written in a file."""
+        ends = (int(self.low), int(self.high)) if self.whole else (float(self.low), float(self.high))
+        return f"{'log:' if self.log else 'int:' if self.whole else ''}{ends[0]}..{ends[1]}"
+
+
+Space = Mapping[str, tuple[Value, ...] | Range]
+
+
+def space_from(entries: Mapping[str, Any], where: str) -> Space:
+    """What each setting may be: a list of values, or a range as text such as ``log:1e-3..1e-1`` or ``int:1..5``.
+
+    Raises:
+        ConfigError: an entry is neither, or a range is empty; it names the entry.
+    """
+    return {name: _one(entry, f"{where}: {name}") for name, entry in entries.items()}
+
+
+def _one(entry: Any, where: str) -> tuple[Value, ...] | Range:
+    if isinstance(entry, str) and ".." in entry:
+        return _range(entry, where)
+    if not isinstance(entry, list) or not entry or not all(isinstance(v, (int, float, bool, str)) for v in entry):
+        raise ConfigError(f"{where} must be a list of values such as [0.01, 0.1] or a range, got {entry!r}")
+    if len({(type(v), v) for v in entry}) < len(entry):
+        raise ConfigError(f"{where}: each value once, got {entry!r}")
+    return tuple(entry)
+
+
+def _range(text: str, where: str) -> Range:
+    kind, _, ends = text.partition(":") if ":" in text else ("", "", text)
+    low, _, high = ends.partition("..")
+    try:
+        found = Range(float(low), float(high), kind == "log", kind == "int")
+    except ValueError:
+        found = Range(math.nan, math.nan)
+    whole = not found.whole or (found.low.is_integer() and found.high.is_integer())
+    if kind not in ("", "log", "int") or not found.low < found.high < math.inf or not whole:
+        raise ConfigError(f"{where}: a range is log:1e-3..1e-1, 0.1..0.9 or int:1..5, lower end first, got {text!r}")
+    if found.log and found.low <= 0:
+        raise ConfigError(f"{where}: a range with log needs ends above 0, got {text!r}")
+    return found
+
+
+def grid_of(space: Space) -> list[Values]:
+    """Every combination, the last setting changing fastest.
+
+    Raises:
+        ConfigError: a setting has a range, which has no end of values.
+    """
+    for name, values in space.items():
+        if isinstance(values, Range):
+            raise ConfigError(f"{name} is a range, from which --trials N are drawn; a grid needs values")
+    lists = [[(name, v) for v in values] for name, values in space.items() if not isinstance(values, Range)]
+    return [dict(combination) for combination in itertools.product(*lists)]
+
+
+def corners(space: Space) -> list[Values]:
+    """Each value and each end of a range once, so that all can be looked at before anything is run."""
+    ends = {n: _ends(v) if isinstance(v, Range) else v for n, v in space.items()}
+    most = max((len(v) for v in ends.values()), default=0)
+    return [{n: v[min(i, len(v) - 1)] for n, v in ends.items()} for i in range(most)]
+
+
+def _ends(range: Range) -> tuple[Value, ...]:
+    return (int(range.low), int(range.high)) if range.whole else (range.low, range.high)
+
+
+def proposal(space: Space, before: Sequence[tuple[Values, float | None]], seed: int) -> Values:
+    """What to try next, by Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011).
+
+    It depends on nothing but the arguments, so that a sweep that was killed goes on as if it had not been.
+
+    Args:
+        space: what there is to choose from.
+        before: what was tried, in order, with its score (more is better); None where a run failed.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as e:
+        raise ConfigError('--trials needs Optuna: pip install "fedkin[optuna]"') from e
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    ways: dict[str, Any] = {n: _distribution(optuna.distributions, v) for n, v in space.items()}
+    sampler = optuna.samplers.TPESampler(seed=key(seed, "sweep", len(before)) % 2**32)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for values, score in before:
+        state = optuna.trial.TrialState.FAIL if score is None else optuna.trial.TrialState.COMPLETE
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=ways, value=score, state=state))
+    return dict(study.ask(ways).params)
+
+
+def _distribution(kinds: Any, values: tuple[Value, ...] | Range) -> Any:
+    if not isinstance(values, Range):
+        return kinds.CategoricalDistribution(values)
+    if values.whole:
+        return kinds.IntDistribution(int(values.low), int(values.high))
+    return kinds.FloatDistribution(values.low, values.high, log=values.log)

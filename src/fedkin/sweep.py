@@ -1,0 +1,272 @@
+"""Many settings of one method; the one that is best on validation data is chosen, and only then is it tested.
+
+A sweep's folder holds ``sweep.toml`` (all that it takes), a run folder for every setting and seed, ``trials.jsonl``
+(what was tried, in order), and at the end ``sweep.csv``, ``sweep.md`` and ``chosen.toml``, which ``fedkin run`` takes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedkin.config import Settings, settings_from
+from fedkin.core import ConfigError, MethodError, RunFolderError
+from fedkin.core.errors import nearest
+from fedkin.data import Federation
+from fedkin.evaluate import Spread, spread
+from fedkin.folder import taken
+from fedkin.report.folder import Lines, write_atomic
+from fedkin.report.tables import Grid, percent, to_markdown
+from fedkin.runner import run_settings
+from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
+
+PARTS = ("method", "model", "recipe", "run")
+OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
+"""Called after each round with the trial's number, how many there are, its values, the seed and the round's line."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is tried.
+
+    Attributes:
+        base: all settings that stay.
+        space: ``"recipe.lr"`` and the like -> the values it may have, or a range.
+        trials: how many settings are drawn from the space by Optuna; 0: all combinations of its values.
+        seeds: every setting is run with each of them, on the same data, and judged by the mean.
+    """
+
+    base: Settings
+    space: Space
+    trials: int = 0
+    seeds: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if not self.space:
+            raise ConfigError('a sweep needs settings to try, such as --grid recipe.lr=0.01,0.1 or [sweep] "recipe.lr"')
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"a sweep needs one or several seeds that differ, got {list(self.seeds)}")
+        if self.trials < 0:
+            raise ConfigError(f"trials must be 0 (a grid) or more, got {self.trials}")
+        if not self.base.data.validation > 0:
+            raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
+        for values in corners(self.space) if self.trials else grid_of(self.space):
+            self.settings(values, self.seeds[0])
+
+    @property
+    def size(self) -> int:
+        """How many settings are tried."""
+        return self.trials or len(grid_of(self.space))
+
+    def settings(self, values: Values, seed: int) -> Settings:
+        """The settings of one run.
+
+        Raises:
+            ConfigError: a name is unknown or a value does not fit.
+        """
+        table = self.base.table()
+        if {"recipe.epochs", "recipe.steps"} <= values.keys():
+            raise ConfigError("a sweep varies recipe.epochs or recipe.steps, not both: steps would win over epochs")
+        if "recipe.epochs" in values:  # as on the command line: they beat steps from a file
+            table["recipe"].pop("steps", None)
+        for name, value in values.items():
+            place, key = self._place(table, name)
+            place[key] = value
+        table["run"]["seed"] = seed
+        return settings_from(table, "sweep")
+
+    def _place(self, table: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+        part, *inner, key = name.replace("-", "_").split(".") if "." in name else (name, "")
+        if part not in PARTS or not key or name == "run.seed":
+            raise ConfigError(
+                f"a sweep varies {', '.join(p + '.SETTING' for p in PARTS)} but not the data and the seed, got {name!r}"
+            )
+        place = table[part]
+        if part == "method" and not inner and not hasattr(self.base.method, key) and "inner" in place:
+            inner = ["inner"]  # a wrapped method's fields go by their own names, as on the command line
+        for step in inner:
+            if not isinstance(place.get(step), dict):
+                raise ConfigError(f"{name}: there is no {step}{nearest(step, place)}")
+            place = place[step]
+        return place, key
+
+    def table(self) -> dict[str, Any]:
+        """As nested tables, from which `sweep_from` reads it."""
+        entries: dict[str, Any] = {"seeds": list(self.seeds)} | ({"trials": self.trials} if self.trials else {})
+        for name, v in self.space.items():
+            if isinstance(v, tuple):
+                entries[name] = list(v)
+            else:
+                entries[name] = str(v)
+        return {**self.base.table(), "sweep": entries}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting: its validation accuracy over seeds (mean over clients, last ten evaluated rounds), a fraction, or
+    why it failed; and its test accuracy, which has no say in the choice."""
+
+    number: int
+    values: Values
+    validation: Spread | None
+    failed: str = ""
+    test: Spread | None = None
+
+
+def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTrial | None = None) -> list[Trial]:
+    """Tries every setting; all are judged by validation data alone.
+
+    A setting whose run fails (a method's fault, such as numbers that are not finite) is noted and passed over.
+
+    Raises:
+        RunFolderError: ``out`` exists already, or holds another sweep.
+        ConfigError: a setting is out of range, or nobody has validation data.
+    """
+    federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}
+    _begin(sweep, out, resume)
+    planned = [] if sweep.trials else grid_of(sweep.space)
+    known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]
+    done: list[Trial] = []
+    count = sweep.trials or len(planned)
+    for number in range(count):
+        if sweep.trials and number < len(known):
+            values = known[number]
+        elif sweep.trials:
+            before = [(t.values, None if t.validation is None else t.validation.mean) for t in done]
+            values = proposal(sweep.space, before, sweep.seeds[0])
+        else:
+            values = planned[number]
+        if number >= len(known):  # before it is run: after a kill the same setting goes on
+            known.append(values)
+            lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(known))
+            write_atomic(out / "trials.jsonl", "".join(lines).encode())
+        told = None if on_trial is None else _telling(on_trial, number, count, values)
+        done.append(_trial(sweep, out, number, values, federations, told))
+    _finish(sweep, out, done)
+    return done
+
+
+def _telling(on_trial: OnTrial, number: int, count: int, values: Values) -> Callable[[int, dict[str, Any]], None]:
+    return lambda seed, line: on_trial(number, count, values, seed, line)
+
+
+def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
+    text = tomli_w.dumps(sweep.table()).encode()
+    if not resume and taken(out):
+        raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {out}")
+    if resume and (out / "sweep.toml").read_bytes() != text:
+        raise RunFolderError(f"{out} holds another sweep; resume it as it was begun: fedkin resume {out}")
+    if not resume:
+        try:
+            write_atomic(out / "sweep.toml", text)
+        except OSError as e:
+            raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
+
+
+def _trial(
+    sweep: Sweep,
+    out: Path,
+    number: int,
+    values: Values,
+    federations: dict[int, Federation],
+    told: Callable[[int, dict[str, Any]], None] | None,
+) -> Trial:
+    """Runs one setting with every seed, or goes on with it."""
+    scores: list[float | None] = []
+    tests: list[float | None] = []
+    for seed in sweep.seeds:
+        if seed not in federations:
+            federations[seed] = sweep.base.data.federation(seed)
+        place = out / f"{number:03d}-seed{seed}"
+        begun = (place / "config.toml").is_file()
+        report = None if told is None else (lambda _, line, seed=seed: told(seed, line))
+        try:
+            settings = sweep.settings(values, seed)
+            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=report)
+        except MethodError as e:
+            return Trial(number, values, None, f"seed {seed}: {e}")
+        if result.final.get("validation") is None:
+            raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
+        scores.append(result.final["validation"])
+        tests.append(result.final["accuracy"])
+    return Trial(number, values, spread(scores), test=spread(tests))
+
+
+def chosen(trials: list[Trial]) -> Trial | None:
+    """The trial with the highest validation accuracy, the earliest of equals; the test part has no say."""
+    judged = [(t.validation.mean, t) for t in trials if t.validation is not None]
+    return max(judged, key=lambda pair: pair[0])[1] if judged else None
+
+
+def sweep_table(trials: list[Trial]) -> Grid:
+    """All settings by validation accuracy, the chosen one bold; test figures of it alone, below."""
+    best = chosen(trials)
+    names = list(trials[0].values) if trials else []
+    order = sorted(trials, key=lambda t: (-t.validation.mean if t.validation else 1, t.number))
+    rows = tuple(
+        (*(_text(t.values[n]) for n in names), percent(t.validation) if t.validation else "failed") for t in order
+    )
+    note = "validation: accuracy, mean over clients, last 10 evaluated rounds"
+    note += "; ± is the standard deviation over seeds" if any(t.validation and t.validation.std for t in trials) else ""
+    if best is not None:
+        note += f"; bold: chosen by it, test accuracy {percent(best.test)} %"
+    bold = frozenset((i, len(names)) for i, t in enumerate(order) if t is best)
+    return Grid("Sweep", (*names, "validation %"), rows, bold, note, words=len(names))
+
+
+def _text(value: Value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _finish(sweep: Sweep, out: Path, trials: list[Trial]) -> None:
+    best = chosen(trials)
+    write_atomic(out / "sweep.csv", _csv(trials, best).encode())
+    write_atomic(out / "sweep.md", to_markdown(sweep_table(trials)).encode())
+    if best is not None:
+        write_atomic(out / "chosen.toml", sweep.settings(best.values, sweep.seeds[0]).toml().encode())
+
+
+def _csv(trials: list[Trial], best: Trial | None) -> str:
+    """One line per setting; test figures in that of the chosen one alone, lest somebody choose by them."""
+    text = io.StringIO()
+    names = list(trials[0].values) if trials else []
+    writer = csv.writer(text, lineterminator="\n")
+    measures = ("validation_mean", "validation_std", "test_mean", "test_std")
+    writer.writerow(["trial", *names, *measures, "chosen", "failed"])
+    for t in trials:
+        shown = (t.validation, t.test if t is best else None)
+        numbers = [v for s in shown for v in ((None, None) if s is None else (s.mean, s.std))]
+        writer.writerow([t.number, *(t.values[n] for n in names), *numbers, str(t is best).lower(), t.failed])
+    return text.getvalue()
+
+
+def sweep_from(table: Mapping[str, Any], where: str) -> Sweep:
+    """A sweep from the tables of a TOML file: a run's config with a table ``[sweep]``.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong kind.
+    """
+    entries = table.get("sweep", {})
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f"{where}: [sweep] must be a table, got {entries!r}")
+    space, seeds, trials = sweep_table_of(entries, where)
+    base = settings_from({n: v for n, v in table.items() if n != "sweep"}, where)
+    return Sweep(base, space, trials, seeds or (base.run.seed,))
+
+
+def sweep_table_of(entries: Mapping[str, Any], where: str) -> tuple[Space, tuple[int, ...], int]:
+    """The space, seeds and number of trials in a ``[sweep]`` table."""
+    seeds, trials = entries.get("seeds", []), entries.get("trials", 0)
+    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
+        raise ConfigError(f"{where}: [sweep] seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
+    if type(trials) is not int:
+        raise ConfigError(f"{where}: [sweep] trials must be a whole number, got {trials!r}")
+    tried = {n: v for n, v in entries.items() if n not in ("seeds", "trials")}
+    return space_from(tried, f"{where}: [sweep]"), tuple(seeds), trials

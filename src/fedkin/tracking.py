@@ -1,0 +1,231 @@
+"""Runs told to experiment trackers: TensorBoard, MLflow, Weights & Biases. None of them can stop or change a run.
+
+What is told: the settings, every round's figures, and at the end the final figures and the report. ``trackers.json`` in
+a run's folder holds under which names, so that a resumed run goes on with the same entry.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fedkin.core import ConfigError
+from fedkin.evaluate import METRICS
+from fedkin.report.folder import write_atomic
+
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
+FILE = "trackers.json"
+_log = logging.getLogger("fedkin.tracking")
+
+
+class Tracker(Protocol):
+    """One tracker's entry for one run."""
+
+    id: str
+    """By which the entry is found again."""
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """The figures of a round."""
+
+    def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        """The final figures, and the page if there is one; closes the entry."""
+
+
+class TensorBoard:
+    """Event files in ``RUN/tensorboard``, by the writer that comes with torch."""
+
+    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        self._writer: Any = writer(str(folder / "tensorboard"))
+        self.id = "tensorboard"
+        if known is None:
+            rows = "\n".join(f"| {k} | {v} |" for k, v in config.items())
+            self._writer.add_text("config", f"| setting | value |\n| :-- | :-- |\n{rows}")
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, number)
+        self._writer.flush()
+
+    def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(f"final/{name}", value, 0)
+        if report is not None:
+            self._writer.add_text("report", str(report))
+        self._writer.close()
+
+
+class MLflow:
+    """An entry of the experiment "fedkin": where MLFLOW_TRACKING_URI says, else in the folder ``mlruns`` beside RUN."""
+
+    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a plain folder, which newer versions ask to confirm
+        place = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent / "mlruns").absolute().as_uri()
+        self._client: Any = importlib.import_module("mlflow").MlflowClient(tracking_uri=place)
+        if known is None:
+            experiment = self._client.get_experiment_by_name("fedkin")
+            number = self._client.create_experiment("fedkin") if experiment is None else experiment.experiment_id
+            known = str(self._client.create_run(number, run_name=f"{title} {folder.name}").info.run_id)
+            for name, value in config.items():
+                self._client.log_param(known, name, value)
+        else:
+            self._client.update_run(known, status="RUNNING")
+        self.id = known
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._client.log_metric(self.id, name, value, step=number)
+
+    def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        for name, value in figures.items():
+            self._client.log_metric(self.id, f"final_{name}", value)
+        if report is not None:
+            self._client.log_artifact(self.id, str(report))
+        self._client.set_terminated(self.id)
+
+
+class WeightsAndBiases:
+    """A run of the project "fedkin" in ``RUN/wandb``: offline unless WANDB_MODE or WANDB_API_KEY is set."""
+
+    def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
+        wandb: Any = importlib.import_module("wandb")
+        mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedkin"),
+            name=f"{title} {folder.name}",
+            dir=str(folder),
+            config=dict(config),
+            id=known,
+            resume="allow",
+            mode=mode,
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        self._html = wandb.Html
+        self.id = str(self._run.id)
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        self._run.log(dict(figures), step=number)
+
+    def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        self._run.summary.update({f"final/{name}": value for name, value in figures.items()})
+        if report is not None:
+            self._run.log({"report": self._html(report.read_text(encoding="utf-8"), inject=False)})
+        self._run.finish()
+
+
+_KINDS: dict[str, Callable[[Path, str, Mapping[str, Any], str | None], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
+
+
+class Tracking:
+    """The trackers of one run; a tracker that fails is named once and left out from there on."""
+
+    def __init__(self, names: Sequence[str], folder: Path, title: str, table: Mapping[str, Any]) -> None:
+        self._names, self._folder, self._title, self._table = tuple(names), folder, title, table
+        self._open: dict[str, Tracker] | None = None
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """A round is done."""
+        figures = {n: float(v) for n in (*METRICS, "ari") if isinstance(v := line.get(n), (int, float))}
+        figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down") if n in line}
+        figures |= {n: float(len(line[n])) for n in ("answered", "refused") if n in line}
+        self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
+
+    def end(self) -> None:
+        """The run is done, its summary and report are written."""
+        if not self._names:
+            return
+        summary = json.loads((self._folder / "summary.json").read_text(encoding="utf-8"))
+        figures = {n: float(v) for n, v in summary["final"].items() if isinstance(v, (int, float))}
+        report = self._folder / "report.html"
+        self._tell(lambda tracker: tracker.end(figures, report if report.is_file() else None))
+        self._open = {}
+
+    def _tell(self, what: Callable[[Tracker], None]) -> None:
+        trackers = self._begun()
+        for name in list(trackers):
+            try:
+                what(trackers[name])
+            except Exception as e:
+                _failed(name, e)
+                del trackers[name]
+
+    def _begun(self) -> dict[str, Tracker]:
+        """Opened at the first round: there is a run folder then."""
+        if self._open is None:
+            known, self._open = read_ids(self._folder), {}
+            for name in self._names:
+                try:
+                    self._open[name] = _KINDS[name](self._folder, self._title, _flat(self._table), known.get(name))
+                except Exception as e:
+                    _failed(name, e)
+            if self._names:
+                ids = {name: self._open[name].id if name in self._open else known.get(name) for name in self._names}
+                write_atomic(self._folder / FILE, (json.dumps(ids, indent=2) + "\n").encode())
+        return self._open
+
+
+class TrackedRuns:
+    """The trackers of several runs, one after another; ``folder`` is that of them all."""
+
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        self._names, self._folder = tuple(names), folder
+        self._now: Tracking | None = None
+        self._place: Path | None = None
+
+    def round(self, place: Path, title: str, table: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+        """A round of the run in ``place`` is done."""
+        if not self._names:
+            return
+        if place != self._place:
+            self.end()
+            write_atomic(self._folder / FILE, (json.dumps(dict.fromkeys(self._names), indent=2) + "\n").encode())
+            self._now, self._place = Tracking(self._names, place, title, table), place
+        if self._now is not None:
+            self._now.round(line)
+
+    def end(self) -> None:
+        """The run that was told of last is done."""
+        if self._now is not None:
+            self._now.end()
+        self._now = None
+
+
+def require(names: Sequence[str]) -> None:
+    """Raises `ConfigError` if a tracker's package is not installed: before anything is trained."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f'--track {name} needs its package: pip install "fedkin[{name}]"')
+
+
+def read_ids(folder: Path) -> dict[str, str | None]:
+    """Tracker -> its entry's id, as a former life of the run left them; empty without one."""
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError:
+        return {}
+    return {n: i for n, i in found.items() if n in _KINDS} if isinstance(found, dict) else {}
+
+
+def _failed(name: str, error: Exception) -> None:
+    what = f"{type(error).__name__}: {error}"
+    _log.warning("%s does not take what it is told (%s); the run goes on without it", name, what)
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested tables as names with dots."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found

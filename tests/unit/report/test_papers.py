@@ -1,0 +1,144 @@
+"""Tables for papers: what is in them, and that LaTeX and a CSV reader take them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedkin.core.errors import ConfigError
+from fedkin.evaluate import difference
+from fedkin.report import papers
+from fedkin.report.folder import by_title
+from fedkin.report.papers import Origin, paper_table, to_csv, to_latex, write_tables
+from fedkin.report.rows import comparison_rows
+
+NASTY = r"[re]d_M & 50% #1 {x} ~a^b \o $5 <|>"
+ORIGIN = Origin("fedkin compare runs/c/compare.toml", (("Local", 0, "aa11"), ("Local", 1, "bb22"), (NASTY, 0, "cc33")))
+KNOWN = {
+    *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule", "textbf", "pm", "dots"),
+    *("textbackslash", "textasciitilde", "textasciicircum", "textbar"),
+}
+
+
+@pytest.fixture
+def rows(made):
+    """Local at 70 %, a method with a nasty name 10 points above, six clients, three seeds."""
+    gains = {i: 0.01 * (i % 3) for i in range(6)}
+    runs = [made("Local", s, clients=6, top=0.7) for s in range(3)]
+    runs += [made(NASTY, s, clients=6, top=0.8, gains=gains) for s in range(3)]
+    return comparison_rows(by_title(runs))
+
+
+def check_latex(text: str) -> list[list[str]]:
+    """A strict reader of what is made here: gives the cells of every row, commands and all.
+
+    It fails where LaTeX would: a bare special character, a command that no package has, a brace, a dollar or an
+    environment that is not closed, a row with too many cells, a bracket or an asterisk behind the end of a row.
+    """
+    body = re.sub(r"(?m)^%.*\n", "", text)
+    assert set(re.findall(r"\\([a-zA-Z]+)", body)) <= KNOWN
+    assert set(re.findall(r"\\([^a-zA-Z\s])", body)) <= set("&%$#_{}\\")
+    plain = re.sub(r"\\\\|\\[&%$#_{}]", "", body)
+    assert not re.search(r"[%#~^]", plain)
+    assert not re.search("[^\x00-\x7f]", plain)
+    assert plain.count("$") % 2 == 0
+    assert "_" not in re.sub(r"\\label\{[^}]*\}", "", plain)
+    depth = 0
+    for sign in plain:
+        depth += (sign == "{") - (sign == "}")
+        assert depth >= 0
+    assert depth == 0
+    stack: list[str] = []
+    for which, name in re.findall(r"\\(begin|end)\{(\w+)\}", body):
+        assert which == "begin" or stack.pop() == name
+        stack += [name] * (which == "begin")
+    assert not stack
+    found = re.search(r"\\begin\{tabular\}\{([lrc]+)\}(.*?)\\end\{tabular\}", body, re.S)
+    assert found
+    lines = [line for line in found[2].splitlines() if line.endswith(r"\\")]
+    table = [[c.strip() for c in re.split(r"(?<!\\)&", line.removesuffix(r"\\"))] for line in lines]
+    assert all(len(row) == len(found[1]) for row in table)
+    assert not any(row[0].startswith(("[", "*")) for row in table)
+    return table
+
+
+def test_a_table_for_papers(rows):
+    """Mean ± std, the paired difference with its interval, mean rank; the clear winner bold; the caption says how."""
+    grid = paper_table(rows, decimals=2)
+    d = difference([a.gains for a in rows[1].against])
+    assert grid.rows[0][1:] == ("70.00 ± 0.00", "70.00 ± 0.00", "60.00 ± 0.00", "–", "2", "9")
+    assert grid.rows[1][1] == "81.00 ± 0.00"
+    assert grid.rows[1][4:] == (f"+11.00 [{100 * d.low:+.2f}, {100 * d.high:+.2f}]", "1", "9")
+    assert grid.bold == {(1, 1)}
+    for fact in ("3 seeds", "points above Local", "95 % interval over seeds and clients", "bold: the highest"):
+        assert fact in grid.note
+
+
+def test_one_seed_says_what_its_interval_is_over(made):
+    """Over clients only; and none at all for four of them."""
+    few = paper_table(comparison_rows(by_title([made("Local", top=0.7), made("M")])))
+    many = paper_table(comparison_rows(by_title([made("Local", top=0.7, clients=8), made("M", clients=8)])))
+    assert few.rows[1][4] == "+10.0"
+    assert "too few figures" in few.note
+    assert many.rows[1][4].startswith("+10.0 [")
+    assert "interval over clients of this one seed" in many.note
+
+
+@pytest.mark.parametrize("decimals", [-1, 7])
+def test_decimals_have_bounds(rows, decimals):
+    """More digits than there can be."""
+    with pytest.raises(ConfigError, match="0 to 6"):
+        paper_table(rows, decimals=decimals)
+
+
+def test_latex_is_sound_and_says_where_it_is_from(rows):
+    """Names full of special characters are text; the best is bold; command and digests stand in comments."""
+    text = to_latex(paper_table(rows), ORIGIN)
+    table = check_latex(text)
+    assert table[2][0] == (
+        r"{[}re]d\_M \& 50\% \#1 \{x\} \textasciitilde{}a\textasciicircum{}b \textbackslash{}o \$5 $<$\textbar{}$>$"
+    )
+    assert table[2][1] == r"\textbf{81.0 $\pm$ 0.0}"
+    assert "% made by: fedkin compare runs/c/compare.toml\n% Local, seed 0: config aa11\n" in text
+    assert "booktabs" in text
+
+
+def test_a_minus_is_one_and_a_hyphen_stays():
+    """Losses get a mathematical minus; DA-PFL and V-2 keep their hyphens."""
+    assert papers.latex("-3.1 [-4.0, -2.2] DA-PFL V-2") == "$-$3.1 [$-$4.0, $-$2.2] DA-PFL V-2"
+
+
+def test_a_line_break_in_a_name_stays_in_its_comment(rows):
+    """What follows it must not become LaTeX."""
+    origin = Origin("fedkin compare a\n\\input{x}")
+    check_latex(to_latex(paper_table(rows), origin))
+
+
+def test_csv_holds_full_precision_under_one_header(rows):
+    """Every figure as a fraction that reads back to the same number; empty where there is nothing."""
+    local, other = csv.DictReader(io.StringIO(to_csv(rows, ORIGIN)))
+    d = rows[1].difference
+    assert other["method"] == NASTY
+    assert [float(other[k]) for k in ("difference", "difference_low", "difference_high")] == [d.mean, d.low, d.high]
+    assert float(other["accuracy_mean"]) == rows[1].accuracy.mean
+    assert (other["verdict"], other["best"], other["rank"], other["configs"]) == ("better", "true", "1.0", "cc33")
+    assert (local["difference"], local["verdict"], local["configs"]) == ("", "", "aa11 bb22")
+    assert None not in other.values()
+
+
+def test_the_three_files(rows, tmp_path):
+    """Markdown with the verdicts and the origin in a comment that ends where it should."""
+    origin = replace(ORIGIN, command="fedkin compare a-->b --x")
+    write_tables(tmp_path, rows, origin, decimals=0, text="- M: better")
+    text = (tmp_path / "table.md").read_text()
+    assert {p.name for p in tmp_path.iterdir()} == {"table.md", "table.tex", "table.csv"}
+    assert "| **81 ± 0** |" in text
+    assert "\n- M: better\n" in text
+    assert text.count("-->") == 1
+    assert text.endswith("-->\n")
+    assert "cc33" in text
+    check_latex((tmp_path / "table.tex").read_text())

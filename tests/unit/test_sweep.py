@@ -1,0 +1,206 @@
+"""Sweeps: what is tried, that validation alone chooses, that a kill changes nothing."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedkin import sweep as module
+from fedkin.config import read_toml, settings_from
+from fedkin.core import ClientError, ConfigError, RunFolderError
+from fedkin.spaces import Range, grid_of, proposal, space_from
+from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
+from folders import small
+
+
+class Stop(Exception):
+    """Ends a sweep in the middle."""
+
+
+GRID = {"recipe.lr": (0.01, 0.1), "method.mu": (0.1, 1)}
+
+
+def sweep(space: dict[str, Any] = GRID, **more: Any) -> Sweep:
+    """A sweep of FedProx that takes a fraction of a second."""
+    return Sweep(small("fedprox"), space, **more)
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float] | Exception]) -> None:
+    """Runs give what ``finals`` says for their learning rate."""
+
+    def run(settings: Any, **_: Any) -> SimpleNamespace:
+        final = finals[settings.recipe.lr]
+        if isinstance(final, Exception):
+            raise final
+        return SimpleNamespace(final=final)
+
+    monkeypatch.setattr(module, "run_settings", run)
+
+
+# ---- what is tried --------------------------------------------------------------------------------------------------
+def test_a_grid_is_every_combination() -> None:
+    """The last setting changes fastest."""
+    assert grid_of({"a": (1, 2), "b": ("x", True)}) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": True},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": True},
+    ]
+
+
+def test_ranges_are_read() -> None:
+    """Even, logarithmic and whole; written down they read back to the same."""
+    found = space_from({"a": "0..0.9", "b": "log:1e-3..1e-1", "c": "int:1..5", "d": [1, 2]}, "w")
+    assert found == {"a": Range(0, 0.9), "b": Range(0.001, 0.1, log=True), "c": Range(1, 5, whole=True), "d": (1, 2)}
+    written = {n: str(v) for n, v in found.items() if isinstance(v, Range)}
+    assert space_from(written, "w") == {n: found[n] for n in written}
+
+
+@pytest.mark.parametrize(
+    "bad", ["0.9..0", "lin:0..1", "log:0..1", "int:0.5..2", "a..b", "1..nan", [], 3, [[1]], [1, 1]]
+)
+def test_what_is_no_space_is_refused(bad: Any) -> None:
+    """By its name and what came."""
+    with pytest.raises(ConfigError, match="w: x"):
+        space_from({"x": bad}, "w")
+
+
+@pytest.mark.parametrize(
+    ("space", "more", "said"),
+    [
+        ({}, {}, "settings to try"),
+        ({"recipe.lrr": (1,)}, {}, "did you mean 'lr'"),
+        ({"recipe.lr": ("much",)}, {}, "must be a number, got 'much'"),
+        ({"recipe.lr": (0.1, "much")}, {}, "must be a number, got 'much'"),
+        ({"data.alpha": (1,)}, {}, "not the data and the seed"),
+        ({"run.seed": (1, 2)}, {}, "not the data and the seed"),
+        ({"lr": (1,)}, {}, "recipe.SETTING"),
+        ({"method.inner.x": (1,)}, {}, "there is no inner"),
+        ({"recipe.lr": Range(0.1, 1)}, {}, "--trials"),
+        ({"recipe.epochs": (1,), "recipe.steps": (1,)}, {}, "not both"),
+        (GRID, {"seeds": (0, 0)}, "seeds that differ"),
+        (GRID, {"seeds": ()}, "seeds that differ"),
+        (GRID, {"trials": -1}, "trials must be 0"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_before_anything_runs(space: Any, more: Any, said: str) -> None:
+    """Every value is looked at when the sweep is made."""
+    with pytest.raises(ConfigError, match=said):
+        sweep(space, **more)
+
+
+def test_validation_data_are_needed() -> None:
+    """There would be nothing to choose by but test data."""
+    with pytest.raises(ConfigError, match="--validation must be above 0"):
+        Sweep(small("fedprox", data={"validation": 0.0}), GRID)
+
+
+def test_epochs_beat_steps_of_the_base() -> None:
+    """As on the command line: otherwise steps would make all of them equal."""
+    settings = sweep({"recipe.epochs": (1, 2)}).settings({"recipe.epochs": 2}, 0)
+    assert (settings.recipe.epochs, settings.recipe.steps) == (2, None)
+
+
+def test_fields_of_a_wrapped_method_go_by_their_own_names() -> None:
+    """As on the command line."""
+    made = Sweep(small("ifca-cam"), {"method.clusters": (2, 3)})
+    assert made.settings({"method.clusters": 3}, 0).method.inner.clusters == 3
+
+
+# ---- the choice -----------------------------------------------------------------------------------------------------
+def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """0.1 has the best test accuracy, 0.2 the best validation accuracy: 0.2 it is, and only its test figure is told."""
+    finals = {0.1: (0.70, 0.99), 0.2: (0.72, 0.61), 0.3: (0.71, 0.65)}
+    planted(monkeypatch, {lr: {"validation": v, "accuracy": a} for lr, (v, a) in finals.items()})
+    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
+    best = chosen(trials)
+    lines = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
+
+    assert best is not None
+    assert best.values == {"recipe.lr": 0.2}
+    assert [line["test_mean"] for line in lines] == ["", "0.61", ""]
+    assert [line["chosen"] for line in lines] == ["false", "true", "false"]
+    assert settings_from(read_toml(tmp_path / "s" / "chosen.toml")).recipe.lr == 0.2
+    shown = sweep_table(trials)
+    assert [row[0] for row in shown.rows] == ["0.2", "0.3", "0.1"]
+    assert shown.bold == {(0, 1)}
+    assert "test accuracy 61.0 %" in shown.note
+    for name in ("sweep.md", "sweep.csv"):
+        text = (tmp_path / "s" / name).read_text()
+        assert "0.99" not in text
+        assert "99.0" not in text
+
+
+def test_of_equals_the_first_is_chosen_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A setting whose run fails is passed over, with its reason in the table."""
+    same = {"validation": 0.5, "accuracy": 0.5}
+    planted(monkeypatch, {0.1: ClientError("update", 3, 7, "not finite"), 0.2: same, 0.3: same})
+    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
+    assert chosen(trials) is trials[1]
+    assert "client 3 failed in round 7: not finite" in (tmp_path / "s" / "sweep.csv").read_text()
+
+
+def test_seeds_are_averaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Real runs: the figure is the mean over both seeds' validation accuracy."""
+    made = sweep({"recipe.lr": (0.1, 0.5)}, seeds=(1, 2))
+    trials = run_sweep(made, tmp_path / "s")
+    single = [run_sweep(sweep({"recipe.lr": (0.1, 0.5)}, seeds=(s,)), tmp_path / f"s{s}") for s in (1, 2)]
+    for trial, a, b in zip(trials, *single, strict=True):
+        assert trial.validation is not None
+        assert trial.validation.values == (*a.validation.values, *b.validation.values)  # type: ignore[union-attr]
+
+
+# ---- going on -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("trials", [0, 4])
+def test_a_sweep_that_was_stopped_goes_on_to_the_same_end(trials: int, tmp_path: Path) -> None:
+    """Stopped in the third setting's second round: the same files as without; nothing that was done is run again."""
+    if trials:
+        pytest.importorskip("optuna", reason="the extra optuna is not installed")
+    made = sweep({**GRID, "recipe.momentum": Range(0, 0.9)} if trials else GRID, trials=trials)
+    run_sweep(made, tmp_path / "whole")
+    again: list[int] = []
+
+    def stop(number: int, count: int, values: Any, seed: int, line: Any) -> None:
+        if (number, line["round"]) == (2, 2):
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_sweep(made, tmp_path / "s", on_trial=stop)
+    assert not (tmp_path / "s" / "sweep.csv").exists()
+    back = sweep_from(read_toml(tmp_path / "s" / "sweep.toml"), "s")
+    run_sweep(back, tmp_path / "s", resume=True, on_trial=lambda number, *_: again.append(number))
+
+    for name in ("trials.jsonl", "sweep.csv", "chosen.toml", "sweep.md", "sweep.toml"):
+        assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert again == [2, 2, 3, 3, 3, 3]
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    """Neither a new sweep into it, nor another one resumed."""
+    run_sweep(sweep({"recipe.lr": (0.1,)}), tmp_path / "s")
+    with pytest.raises(RunFolderError, match="exists already"):
+        run_sweep(sweep(), tmp_path / "s")
+    with pytest.raises(RunFolderError, match="another sweep"):
+        run_sweep(sweep(), tmp_path / "s", resume=True)
+
+
+def test_proposals_depend_on_what_was_tried_and_lie_in_the_space() -> None:
+    """The same history gives the same proposal; after enough trials it leans to where the score is high."""
+    pytest.importorskip("optuna", reason="the extra optuna is not installed")
+    space = {"a": Range(0, 1), "b": Range(1, 3, whole=True), "c": ("x", "y")}
+    before: list[Any] = []
+    for _ in range(40):
+        values = proposal(space, before, 7)
+        assert proposal(space, before, 7) == values
+        assert 0 <= values["a"] <= 1
+        assert values["b"] in (1, 2, 3)
+        assert values["c"] in ("x", "y")
+        before.append((values, None if len(before) == 3 else -abs(values["a"] - 0.8)))
+    late = [abs(v["a"] - 0.8) for v, _ in before[20:]]
+    assert sum(late) / len(late) < 0.15  # 0.34 if drawn at random
