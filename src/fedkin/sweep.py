@@ -1,7 +1,8 @@
 """Many settings of one method; the one that is best on validation data is chosen, and only then is it tested.
 
-A sweep's folder holds ``sweep.toml`` (all that it takes), a run folder for every setting and seed, ``trials.jsonl``
-(what was tried, in order), and at the end ``sweep.csv``, ``sweep.md`` and ``chosen.toml``, which ``fedkin run`` takes.
+A sweep's folder holds ``sweep.toml`` (all that it takes), copies of files with one's own method or network, a run folder
+for every setting and seed, ``trials.jsonl`` (what was tried, in order), and at the end ``sweep.csv``, ``sweep.md`` and
+``chosen.toml``, which ``fedkin run`` takes.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Sweep:
             ConfigError: a name is unknown or a value does not fit.
         """
         table = self.base.table()
+        # one's own code where it lies now; tables name the copies beside them
+        table["method"]["name"], table["model"]["model"] = self.base.name, self.base.model.model
         if {"recipe.epochs", "recipe.steps"} <= values.keys():
             raise ConfigError("a sweep varies recipe.epochs or recipe.steps, not both: steps would win over epochs")
         if "recipe.epochs" in values:  # as on the command line: they beat steps from a file
@@ -165,6 +168,8 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
         raise RunFolderError(f"{out} holds another sweep; resume it as it was begun: fedkin resume {out}")
     if not resume:
         try:
+            for file, content in sweep.base.sources().items():  # before the table that names them
+                write_atomic(out / file, content)
             write_atomic(out / "sweep.toml", text)
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
