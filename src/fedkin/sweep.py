@@ -1,8 +1,8 @@
 """Many settings of one method; the one that is best on validation data is chosen, and only then is it tested.
 
-A sweep's folder holds ``sweep.toml`` (all that it takes), copies of files with one's own method or network, a run folder
-for every setting and seed, ``trials.jsonl`` (what was tried, in order), and at the end ``sweep.csv``, ``sweep.md`` and
-``chosen.toml``, which ``fedkin run`` takes.
+A sweep's folder holds ``sweep.toml`` (all that it takes), copies of files with one's own method or network, a run
+folder for every setting and seed, ``trials.jsonl`` (what was tried, in order), and at the end ``sweep.csv``,
+``sweep.md`` and ``chosen.toml``, which ``fedkin run`` takes.
 """
 
 from __future__ import annotations

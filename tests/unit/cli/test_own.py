@@ -138,8 +138,9 @@ def test_the_default_folder_has_a_short_name(fedkin: Command, mine: str, small: 
     assert [p.name.partition("-")[0] for p in Path("runs").iterdir()] == ["Cautious"]
 
 
-def test_help_shows_the_fields(fedkin: Command, mine: str) -> None:
+def test_help_shows_the_fields(fedkin: Command, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their texts, as for a method of the catalogue."""
+    monkeypatch.setenv("COLUMNS", "110")  # so narrow that no two boxes stand side by side
     done = fedkin(f"run {mine} --help")
     assert done.code == 0
     assert "--step FLOAT" in done.out

@@ -194,7 +194,7 @@ def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
     """Gains over FedAvg stand beside those over Local."""
     runs = [made("Local", top=0.6), made("FedAvg", top=0.7), made("M", top=0.75)]
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    assert "<li>M: 5.0 points above FedAvg on average" in text
+    assert "<li>M: too few figures to tell it from FedAvg (+5.0 points on average; 4 of 4" in text
     assert data(text)["parts"][2]["columns"]["gain over FedAvg"] == [5.0] * 4
 
 
