@@ -20,7 +20,7 @@ demo: $(STAMP)  ## seven methods on real data, under a minute
 	$(BIN)/fedkin demo
 
 test: $(STAMP)  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes
 	$(BIN)/python -m pytest -m hosts

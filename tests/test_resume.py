@@ -72,14 +72,14 @@ def test_killed_in_the_first_round(
 
 
 def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with nothing but its config is one to go on in."""
+    """A folder with nothing but its config, and how inputs are made, is one to go on in."""
     settings = settings_of("da-pfl")
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 
-    assert [p.name for p in (tmp_path / "a").iterdir()] == ["config.toml"]
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "preparation.json"}
     assert_goes_on(tmp_path / "a", whole(settings))
 
 
