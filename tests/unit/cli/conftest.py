@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from commandline import Command, Done
-from fedkin.cli import main
+from fedkin.cli import main, screen  # the screen is made before any test sets its width
 
 
 @pytest.fixture
 def fedkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs ``fedkin ARGS`` in an empty folder; words of one text are arguments of their own."""
+    assert screen.out is not None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     handler = signal.getsignal(signal.SIGTERM)

@@ -47,6 +47,17 @@ class Opened:
         self.tab.locator(f"#chart-{name}").scroll_into_view_if_needed()
         self.tab.wait_for_function(f'document.querySelector("#chart-{name}").chart.view !== null')
 
+    def settle(self, what: str) -> None:
+        """Scrolls to it and waits until nothing moves any more: charts are drawn as they come into view."""
+        place, before = self.tab.locator(what).first, None
+        while True:
+            place.scroll_into_view_if_needed()
+            self.tab.wait_for_timeout(300)
+            now = place.bounding_box()
+            if now == before:
+                return
+            before = now
+
     def column(self, number: int) -> list[str]:
         return [cells.nth(number).inner_text() for cells in
                 (row.locator("td") for row in self.tab.locator("tr.client").all())]  # fmt: skip
@@ -114,6 +125,7 @@ def test_a_client_is_opened_by_click_and_by_key(browser, report) -> None:
     """Its accuracy, its labels and whom it learned from; a second time closes it."""
     opened = Opened(browser, report)
     button = opened.tab.get_by_role("button", name="Client 0: show more")
+    opened.settle("tr.client")
     opened.tab.locator("tr.client").first.click()
     assert button.get_attribute("aria-expanded") == "true"
     detail = opened.tab.locator("tr.detail")
