@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-@lru_cache
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -41,7 +41,7 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-@lru_cache
+@cache
 def calls(path: Path) -> frozenset[str]:
     """What a file calls or names with dots, as written: ``torch.autograd.grad``."""
     return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
