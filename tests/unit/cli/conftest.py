@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from commandline import Command, Done
-from fedkin.cli import main, screen  # the screen is made before any test sets its width
+from fedkin.cli import main, screen
 
 
 @pytest.fixture
 def fedkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs ``fedkin ARGS`` in an empty folder; words of one text are arguments of their own."""
-    assert screen.out is not None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    for console in (screen.out, screen.err):  # they may have been made under another width, which they keep
+        monkeypatch.setattr(console, "width", 200)
     handler = signal.getsignal(signal.SIGTERM)
 
     def run(text: str, *more: str | Path) -> Done:
