@@ -31,7 +31,7 @@ from fedkin.folder import taken
 from fedkin.methods import get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run, write_atomic
-from fedkin.runner import run
+from fedkin.runner import run_settings
 
 ALWAYS = ("local", "fedavg")
 OnRound = Callable[[str, int, Report, dict[str, Any]], None]
@@ -65,9 +65,13 @@ class Plan:
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
         object.__setattr__(self, "methods", tuple(placed(name) for name in self.methods))
         object.__setattr__(self, "own", {self._meant(name): values for name, values in self.own.items()})
+        object.__setattr__(self, "against", self._meant(self.against))
         titles = [get_title(name) for name in self.names]
         if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
             raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
+        labels = [label(name).lower() for name in self.names]  # some file systems know no capitals
+        if twice := [name for name in self.names if labels.count(label(name).lower()) > 1]:
+            raise ConfigError(f"runs of {' and '.join(twice)} would lie in one folder; rename one class")
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
@@ -90,6 +94,10 @@ class Plan:
     def names(self) -> tuple[str, ...]:
         """All that is run, in order, each once."""
         return tuple(dict.fromkeys([*(n for n in ALWAYS if n not in self.methods), *self.methods]))
+
+    def runs(self) -> list[tuple[str, int]]:
+        """Name and seed of every run, in the order in which they are made."""
+        return [(name, seed) for seed in self.seeds for name in self.names]
 
     def settings(self, name: str, seed: int) -> Settings:
         """The settings of one run."""
@@ -206,34 +214,19 @@ def compare(
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
     runs = []
-    for seed in plan.seeds:
-        federation = federations.get(seed) or plan.data.federation(seed)
-        for name in plan.names:
-            settings = plan.settings(name, seed)
-            place = None if folder is None else folder / f"{label(name)}-seed{seed}"
-            begun = resume and place is not None and (place / "config.toml").is_file()
-            how = {f.name: getattr(settings.run, f.name) for f in dataclasses.fields(settings.run)}
-            try:
-                result = run(
-                    settings.method,
-                    federation,
-                    settings.model.model,
-                    settings.recipe,
-                    head=settings.model.head,
-                    init_weights=settings.model.init_weights,
-                    title=get_title(name),
-                    table=settings.table(),
-                    sources=settings.sources(),
-                    out=place,
-                    resume=begun,
-                    on_round=None if on_round is None else partial(on_round, name, seed),
-                    **how,
-                )
-            except FedkinError:
-                if folder is not None and not resume:
-                    _withdraw(folder, {"compare.toml", *beside})
-                raise
-            runs.append(as_run(result))
+    for name, seed in plan.runs():
+        if seed not in federations:
+            federations = {seed: plan.data.federation(seed)}  # one at a time: they may be large
+        place = None if folder is None else folder / run_name(name, seed)
+        begun = resume and place is not None and (place / "config.toml").is_file()
+        told = None if on_round is None else partial(on_round, name, seed)
+        try:
+            result = run_settings(plan.settings(name, seed), federations[seed], out=place, resume=begun, on_round=told)
+        except FedkinError:
+            if folder is not None and not resume:
+                _withdraw(folder, {"compare.toml", *beside})
+            raise
+        runs.append(as_run(result))
     return runs
 
 
@@ -243,6 +236,11 @@ def _withdraw(folder: Path, files: set[str]) -> None:
         for file in files:
             (folder / file).unlink()
         folder.rmdir()
+
+
+def run_name(name: str, seed: int) -> str:
+    """What the folder of one run is called, within that of its comparison."""
+    return f"{label(name)}-seed{seed}"
 
 
 def as_run(result: Result) -> Run:

@@ -189,7 +189,7 @@ def _trial(
     for seed in sweep.seeds:
         if seed not in federations:
             federations[seed] = sweep.base.data.federation(seed)
-        place = out / f"{number:03d}-seed{seed}"
+        place = out / trial_name(number, seed)
         begun = (place / "config.toml").is_file()
         report = None if told is None else (lambda _, line, seed=seed: told(seed, line))
         try:
@@ -202,6 +202,11 @@ def _trial(
         scores.append(result.final["validation"])
         tests.append(result.final["accuracy"])
     return Trial(number, values, spread(scores), test=spread(tests))
+
+
+def trial_name(number: int, seed: int) -> str:
+    """What the folder of one run is called, within that of its sweep."""
+    return f"{number:03d}-seed{seed}"
 
 
 def chosen(trials: list[Trial]) -> Trial | None:

@@ -142,11 +142,12 @@ class Tracking:
         self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
 
     def end(self) -> None:
-        """The run is done, its summary and report are written."""
+        """The run is done, its summary and report are written; or it failed, and there is no summary."""
         if not self._names:
             return
-        summary = json.loads((self._folder / "summary.json").read_text(encoding="utf-8"))
-        figures = {n: float(v) for n, v in summary["final"].items() if isinstance(v, (int, float))}
+        summary = self._folder / "summary.json"
+        final = json.loads(summary.read_text(encoding="utf-8"))["final"] if summary.is_file() else {}
+        figures = {n: float(v) for n, v in final.items() if isinstance(v, (int, float))}
         report = self._folder / "report.html"
         self._tell(lambda tracker: tracker.end(figures, report if report.is_file() else None))
         self._open = {}

@@ -15,6 +15,7 @@ from fedkin.core import ClientError, ConfigError, RunFolderError
 from fedkin.spaces import Range, grid_of, proposal, space_from
 from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
 from folders import small
+from owncode import CAUTIOUS
 
 
 class Stop(Exception):
@@ -206,45 +207,17 @@ def test_proposals_depend_on_what_was_tried_and_lie_in_the_space() -> None:
     assert sum(late) / len(late) < 0.15  # 0.34 if drawn at random
 
 
-OWN = '''\
-from dataclasses import dataclass
-
-import fedkin
-
-
-@dataclass(frozen=True)
-class Part(fedkin.Method):
-    """FedAvg that goes only part of the way."""
-
-    step: float = 0.5
-    """How far."""
-
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
-'''
-
-
 def test_a_method_of_ones_own_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From wherever its file lies; the folder keeps a copy, so that the chosen settings run when it has moved."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "part.py").write_text(OWN)
+    (tmp_path / "mine" / "part.py").write_text(CAUTIOUS)
     monkeypatch.chdir(tmp_path)
-    done = run_sweep(Sweep(small("./mine/part.py:Part"), {"method.step": (0.1, 1.0)}), tmp_path / "s")
+    done = run_sweep(Sweep(small("./mine/part.py:Cautious"), {"method.step": (0.1, 1.0)}), tmp_path / "s")
     best = chosen(done)
     assert best is not None
     (tmp_path / "s").rename(tmp_path / "moved")
     (tmp_path / "mine" / "part.py").unlink()
     settings = settings_from(read_toml(tmp_path / "moved" / "chosen.toml"))
     assert settings.method.step == best.values["method.step"]  # type: ignore[attr-defined]
-    assert settings.sources() == {"part.py": OWN.encode()}
+    assert settings.sources() == {"part.py": CAUTIOUS.encode()}
     assert run_sweep(sweep_from(read_toml(tmp_path / "moved" / "sweep.toml"), "s"), tmp_path / "moved", resume=True)

@@ -13,6 +13,8 @@ import pytest
 
 from fedkin import tracking
 from fedkin.cli import main
+from fedkin.config import read_toml
+from fedkin.methods import get_method
 from fedkin.runner import run_settings
 from fedkin.tracking import Tracking, read_ids
 from folders import lines_in, records, small
@@ -131,6 +133,36 @@ def test_the_flag_tracks_a_comparison_run_by_run(fedkin: Any, tmp_path: Path) ->
     for name in ("local", "fedavg", "fedprox"):
         assert list((tmp_path / "a" / f"{name}-seed0" / "tensorboard").glob("events.*"))
     assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
+
+
+def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> None:
+    """Resume knows what was asked for."""
+    needs("tensorboard")
+    grid = "--validation 0.2 --preset code --grid recipe.lr=0.1,0.2"
+    assert fedkin(f"sweep da-pfl {FLAGS} {grid} --track tensorboard --out a") == 0
+    for name in ("000-seed0", "001-seed0"):
+        assert list((tmp_path / "a" / name / "tensorboard").glob("events.*"))
+        assert set(read_ids(tmp_path / "a" / name)) == {"tensorboard"}
+    assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
+    preset = get_method("da-pfl").presets["code"]
+    assert read_toml(tmp_path / "a" / "sweep.toml")["method"].items() >= {
+        (k, v) for k, v in preset.items() if k != "recipe"
+    }
+
+
+def test_a_run_that_fails_is_closed_without_final_figures(tmp_path: Path) -> None:
+    """A setting of a sweep, say: it has no summary; the next run is told of as usual."""
+    needs("tensorboard")
+    runs = tracking.TrackedRuns(("tensorboard",), tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        runs.round(tmp_path / name, name, {}, {"round": 1, "accuracy": 0.5})
+    runs.end()
+    read: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    for name in ("a", "b"):
+        found = read(str(tmp_path / name / "tensorboard"))
+        found.Reload()
+        assert found.Tags()["scalars"] == ["accuracy"]
 
 
 def test_a_tracker_that_fails_is_named_once_and_changes_nothing(

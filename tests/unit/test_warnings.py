@@ -18,14 +18,6 @@ def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
     return [{"round": r, "accuracy": a, "evaluated": True, **more} for r, a in enumerate(accuracies, start=1)]
 
 
-def test_the_interval_is_wilsons() -> None:
-    """8 of 10 right: 0.490 to 0.943, half of it is 0.227; the interval shrinks with the root of n; of none, all."""
-    assert careful.half_width(0.8, 10) == pytest.approx(0.2266, abs=1e-3)
-    assert careful.half_width(0.8, 1000) == pytest.approx(0.0248, abs=1e-3)
-    assert 0 < careful.half_width(1.0, 10) < 0.2
-    assert careful.half_width(0.5, 0) == 1.0
-
-
 def test_a_method_that_equals_its_reference() -> None:
     same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")

@@ -12,8 +12,8 @@ from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _HELP_FLAGS = ("-h", "--help")
-# commands that explain themselves
-_OWN_HELP = ("compare", "export", "inspect", "join", "keys", "link", "node", "predict", "report", "status", "submit")
+# those whose flags depend on a method, or which have none; all others explain themselves
+_NO_HELP = ("check", "demo", "list", "run", "sweep")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(args: list[str]) -> int:
     first, second = [*args, "", ""][:2]
     # `fedkin run --help` is asked here; `fedkin run METHOD --help` is that method's to answer
-    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first not in _OWN_HELP):
+    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first in _NO_HELP):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flags import Show, ShowCompare, compare_flags, run_flags
+from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
+from fedkin.cli.outcome import new_folder, write_outcome
 from fedkin.cli.sweep import resume_sweep
-from fedkin.comparison import Plan, as_run, compare, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, digest, read_toml, settings_from
+from fedkin.comparison import Plan, as_run, compare, plan_from, run_name
+from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
 from fedkin.data import KNOWN, PARTITIONS, SOURCES
-from fedkin.evaluate import to_target, verdict
+from fedkin.evaluate import to_target
 from fedkin.folder import taken
 from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run, by_title
-from fedkin.report.page import write_comparison, write_page
-from fedkin.report.papers import Origin, write_tables
+from fedkin.report.folder import Run
+from fedkin.report.page import write_page
 from fedkin.runner import resume, run_settings
 from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
 
@@ -37,7 +36,7 @@ OnLine = Callable[[dict[str, Any]], None]
 def run_command(args: list[str]) -> int:
     """``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
-    folder = show.out or _new_folder(label(settings.name))
+    folder = show.out or new_folder(label(settings.name))
     title, new = get_title(settings.name), not taken(folder)
     if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
         screen.note("clients: those that the data bring (partition natural); --partition chooses another")
@@ -52,12 +51,8 @@ def run_command(args: list[str]) -> int:
 
 
 def resume_command(args: list[str]) -> int:
-    """``fedkin resume FOLDER``: a run or a comparison."""
-    places = [a for a in args if not a.startswith("-")]
-    unknown = [a for a in args if a.startswith("-") and a not in ("--quiet", "--json")]
-    if len(places) != 1 or unknown:
-        raise ConfigError(f"fedkin resume takes one folder, and --quiet or --json; got {args}")
-    folder, show = Path(places[0]), ShowCompare(quiet="--quiet" in args, json="--json" in args)
+    """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
+    folder, show = resume_flags(args)
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:
@@ -81,7 +76,7 @@ def resume_command(args: list[str]) -> int:
 def compare_command(args: list[str]) -> int:
     """``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
-    folder = show.out or _new_folder("compare")
+    folder = show.out or new_folder("compare")
     try:
         return _compare(plan, folder, show)
     except KeyboardInterrupt:
@@ -107,7 +102,7 @@ def demo_command(args: list[str]) -> int:
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
             "half of them in each of 100 rounds.\nWhich clients should learn from whom, and does it pay?"
         )
-    folder = _new_folder("demo")
+    folder = new_folder("demo")
     try:
         return _compare(plan, folder, show)
     except KeyboardInterrupt:
@@ -162,31 +157,23 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
     names: tuple[str, ...] = show.track or tuple(read_ids(folder))
     require(names)
     tracked = TrackedRuns(names, folder)
-    total = len(plan.names) * len(plan.seeds) * plan.run.rounds
-    with screen.bar(total, "comparison", quiet=quiet) as bar:
+    order = plan.runs()
+    with screen.bar(len(order) * plan.run.rounds, "comparison", quiet=quiet) as bar:
 
         def on_round(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
             title = get_title(name)
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
-            done = (plan.seeds.index(seed) * len(plan.names) + plan.names.index(name)) * plan.run.rounds
-            bar.at(line, f"{which:<20}", done)
-            tracked.round(folder / f"{name}-seed{seed}", title, plan.settings(name, seed).table(), line)
+            bar.at(line, f"{which:<20}", order.index((name, seed)) * plan.run.rounds)
+            tracked.round(folder / run_name(name, seed), title, plan.settings(name, seed).table(), line)
 
         runs = compare(plan, folder, resume=again, on_round=on_round)
         tracked.end()
-    reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
-    rows = tables.comparison_rows(by_title(runs), reference)
-    grid = tables.comparison_table(rows, reference)
-    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
-    sentences = "".join(f"- {text}\n" for text in verdicts.values())
-    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
-    write_tables(folder, rows, origin, reference, show.decimals, sentences)
-    page = write_comparison(folder, runs, command=command, reference=reference)
+    found = write_outcome(plan, folder, runs, show.decimals)
     if show.json:
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
-        screen.table(grid)
-        screen.say("\n" + "\n".join(verdicts.values()))
+        screen.table(found.table)
+        screen.say("\n" + "\n".join(found.verdicts))
         for run in runs:
             if "privacy" in run.summary:
                 screen.say(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
@@ -194,7 +181,7 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
                 screen.say(f"{which}: {_reached(run, show.reach)}")
-        screen.say(f"\nPictures and tables: {page}; table.md, table.tex and table.csv lie beside it")
+        screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv lie beside it")
     return 0
 
 
@@ -252,15 +239,6 @@ def _stopped(folder: Path, new: bool = False) -> int:
     else:
         screen.note("stopped before the first round was done")
     return 130
-
-
-def _new_folder(name: str) -> Path:
-    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, n = stem, 1
-    while folder.exists():
-        n += 1
-        folder = stem.with_name(f"{stem.name}-{n}")
-    return folder
 
 
 def _line(thing: Any) -> str:

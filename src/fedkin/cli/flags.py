@@ -17,18 +17,16 @@ from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
 from fedkin.methods import get_method
-from fedkin.report.papers import MOST_DECIMALS
+from fedkin.report.papers import require_decimals
 from fedkin.spaces import space_from
 from fedkin.sweep import Sweep, sweep_table_of
 from fedkin.tracking import TrackerName
 
 
 @dataclass(frozen=True)
-class Show:
-    """What is written and shown."""
+class Shown:
+    """What is shown."""
 
-    out: Path | None = None
-    """Run folder. Default: runs/METHOD-TIME."""
     quiet: bool = False
     """No progress bar and no table."""
     json: bool = False
@@ -41,6 +39,14 @@ class Show:
     def __post_init__(self) -> None:
         if self.reach is not None and not 0 < self.reach <= 1:
             raise ConfigError(f"reach must be an accuracy in (0, 1], such as 0.9, got {self.reach}")
+
+
+@dataclass(frozen=True)
+class Show(Shown):
+    """What is written and shown."""
+
+    out: Path | None = None
+    """Run folder. Default: runs/METHOD-TIME."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,17 @@ class ShowCompare(Show):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.decimals <= MOST_DECIMALS:
-            raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, got {self.decimals}")
+        require_decimals(self.decimals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeFlags(Shown):
+    """Goes on with an interrupted run, comparison or sweep, to the same result as if it had not been interrupted."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder that holds it."""
+    decimals: int = 1
+    """Of a comparison: digits behind the point in table.md and table.tex."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,20 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
 
 
-def sweep_flags(args: list[str]) -> tuple[Sweep, Show]:
+def resume_flags(args: list[str]) -> tuple[Path, ShowCompare]:
+    """The folder of ``fedkin resume FOLDER [flags]``, and what is shown in the end.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    if not args:
+        raise ConfigError("fedkin resume needs a folder, such as runs/fedavg-20260131-120000")
+    got = tyro.cli(ResumeFlags, args=args, prog="fedkin resume", description=ResumeFlags.__doc__)
+    shown = {f.name: getattr(got, f.name) for f in dataclasses.fields(Shown)}
+    return got.folder, ShowCompare(**shown, decimals=got.decimals)
+
+
+def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     """The sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
 
     Raises:
@@ -155,13 +183,13 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, Show]:
     what = _first(args, "fedkin sweep needs a method or a config file: fedkin sweep fedprox --grid method.mu=0.01,0.1")
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
-    base = settings_from(table, what)
+    base = _with_preset(settings_from(table, what), args)
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
     space, seeds, trials = sweep_table_of(entries, what)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
-    got = parse({**parts, "sweep": own, "show": Show()}, args[1:], f"fedkin sweep {what}", summary(base.method))
+    got = parse({**parts, "sweep": own, "show": ShowRun()}, args[1:], f"fedkin sweep {what}", summary(base.method))
     settings = Settings(
         base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run, base.hosts
     )

@@ -9,17 +9,19 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
-from fedkin.comparison import plan_from
+from fedkin.cli.outcome import write_outcome
+from fedkin.comparison import plan_from, run_name
 from fedkin.config import read_toml
 from fedkin.core import RunFolderError
+from fedkin.methods import get_title
 from fedkin.report import export, island
 from fedkin.report.folder import read_run
-from fedkin.report.page import one_run, several_runs, write_comparison, write_page
+from fedkin.report.page import one_run, several_runs, write_page
 
 
 @dataclass(frozen=True)
 class ReportFlags:
-    """Writes report.html and overview.png of a finished run or comparison again, from the files in its folder."""
+    """Writes the page, picture and tables of a finished run or comparison again, from the files in its folder."""
 
     folder: Positional[Path]
     """A run folder, or the folder of a comparison."""
@@ -28,6 +30,8 @@ class ReportFlags:
     local: Path | None = None
     """Of a run: the folder of its reference (Local, on the same data and seed), to say what was gained. A run of a
     comparison finds its own."""
+    decimals: int = 1
+    """Of a comparison: digits behind the point in table.md and table.tex."""
     quiet: bool = False
     """Says nothing."""
 
@@ -58,15 +62,15 @@ def _comparison(flags: ReportFlags) -> tuple[island.Report, Path, str]:
         )
     file = flags.folder / "compare.toml"
     plan = plan_from(read_toml(file), str(file))
-    places = [flags.folder / f"{name}-seed{seed}" for seed in plan.seeds for name in plan.names]
+    places = [flags.folder / run_name(name, seed) for name, seed in plan.runs()]
     done = [place for place in places if (place / "summary.json").is_file()]
     if not done:
         raise RunFolderError(f"{flags.folder} holds no finished run; go on with: fedkin resume {flags.folder}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
     runs = [read_run(place) for place in done]
-    page = write_comparison(flags.folder, runs, command=f"fedkin compare {flags.folder / 'compare.toml'}")
-    return several_runs(runs), page, "Local"
+    page, reference = write_outcome(plan, flags.folder, runs, flags.decimals).page, get_title(plan.against)
+    return several_runs(runs, reference), page, reference
 
 
 def _beside(folder: Path) -> Path | None:

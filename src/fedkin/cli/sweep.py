@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flags import Show, sweep_flags
+from fedkin.cli.flags import Shown, sweep_flags
+from fedkin.cli.outcome import new_folder
 from fedkin.config import read_toml
 from fedkin.spaces import Values
-from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
+from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
+from fedkin.tracking import TrackedRuns, read_ids, require
 
 
 def sweep_command(args: list[str]) -> int:
     """``fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]``."""
     sweep, show = sweep_flags(args)
-    folder = show.out or _new_folder()
-    return play(sweep, folder, show)
+    folder = show.out or new_folder("sweep")
+    return play(sweep, folder, show, show.track)
 
 
-def resume_sweep(folder: Path, show: Show) -> int:
+def resume_sweep(folder: Path, show: Shown) -> int:
     """Goes on with a sweep from its folder."""
     path = folder / "sweep.toml"
-    return play(sweep_from(read_toml(path), str(path)), folder, show, again=True)
+    return play(sweep_from(read_toml(path), str(path)), folder, show, tuple(read_ids(folder)), again=True)
 
 
-def play(sweep: Sweep, folder: Path, show: Show, *, again: bool = False) -> int:
-    """Runs a sweep and shows what came out."""
+def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, again: bool = False) -> int:
+    """Runs a sweep, tells trackers of every trial, and shows what came out."""
+    require(track)
+    tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
     rounds = sweep.base.run.rounds
     try:
@@ -40,8 +44,10 @@ def play(sweep: Sweep, folder: Path, show: Show, *, again: bool = False) -> int:
                 before = (number * len(sweep.seeds) + sweep.seeds.index(seed)) * rounds
                 shown = {**line, "accuracy": None}  # test accuracy is none of a sweep's business
                 bar.at(shown, f"{number + 1} of {count}: {setting}", before)
+                tracked.round(folder / trial_name(number, seed), setting, sweep.settings(values, seed).table(), line)
 
             trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial)
+            tracked.end()
     except KeyboardInterrupt:
         there = (folder / "sweep.toml").exists()
         screen.note(f"stopped; go on with: fedkin resume {folder}" if there else "stopped before the first round")
@@ -62,12 +68,3 @@ def play(sweep: Sweep, folder: Path, show: Show, *, again: bool = False) -> int:
                 f"\nThe chosen settings: fedkin run {folder / 'chosen.toml'}; all of them: {folder / 'sweep.csv'}"
             )
     return 0 if best is not None else 1
-
-
-def _new_folder() -> Path:
-    stem = Path("runs") / f"sweep-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, n = stem, 1
-    while folder.exists():
-        n += 1
-        folder = stem.with_name(f"{stem.name}-{n}")
-    return folder

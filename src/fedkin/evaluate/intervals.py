@@ -46,11 +46,17 @@ def interval(correct: int, n: int, level: float = 0.95) -> tuple[float, float]:
     if n == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + level / 2)
-    share = correct / n
+    share, half = correct / n, half_width(correct / n, n, level)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low = 0.0 if correct == 0 else max(0.0, middle - half)  # exact at the ends, where rounding would be seen
     return low, 1.0 if correct == n else min(1.0, middle + half)
+
+
+def half_width(accuracy: float, n: int, level: float = 0.95) -> float:
+    """Half of Wilson's score interval (see `interval`) of an accuracy, a fraction, that was measured on ``n`` > 0
+    samples; it need not be a count over ``n``, as with a mean over rounds."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    return z / (1 + z * z / n) * math.sqrt(accuracy * (1 - accuracy) / n + z * z / (4 * n * n))
 
 
 def check_level(level: float) -> None:

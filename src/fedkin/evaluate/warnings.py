@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
 from fedkin.evaluate.verdict import Against
 
@@ -19,7 +20,6 @@ STILL_RISING = 0.01
 """Accuracy that grew by more than this (a fraction) over the last fifth of the evaluated rounds is still rising."""
 OFTEN = 0.2
 """A client that was refused in more than this share of its rounds was refused often."""
-_Z = 1.959964  # of a normal distribution, for an interval of 95 %
 _NAMED = 8
 _NOT_FINITE = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
 
@@ -30,17 +30,6 @@ class Warning:
 
     kind: str
     text: str
-
-
-def half_width(accuracy: float, n_test: int) -> float:
-    """Half of the 95 % interval of an accuracy measured on ``n_test`` samples, a fraction.
-
-    Wilson's score interval (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927), which stays sensible near 0 and 1.
-    """
-    if n_test <= 0:
-        return 1.0
-    spread = accuracy * (1 - accuracy) / n_test + _Z**2 / (4 * n_test**2)
-    return _Z / (1 + _Z**2 / n_test) * math.sqrt(spread)
 
 
 def collapsed(title: str, against: Against, reference: str) -> list[Warning]:

@@ -56,7 +56,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
     run = settings.run
     federation = settings.data.federation(run.seed)
     net = Net(
-        factory(settings.model.model, federation.shape, federation.classes),
+        factory(settings.model.model, federation.shape, federation.classes, settings.model.init_weights),
         federation.shape,
         federation.classes,
         head=settings.model.head,

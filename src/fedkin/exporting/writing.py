@@ -205,7 +205,7 @@ def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], *, standalone
 
 def _preparation(p: Played, client: int | None, half: Path) -> bool:
     """Writes how raw inputs were prepared, where the federation knows it."""
-    found = getattr(p.federation, "preparation", None)
+    found = p.federation.preparation
     if found is None:
         return False
     own = found if client is None else found.of(client)

@@ -50,6 +50,12 @@ class Origin:
         return [f"made by: {self.command}", *(f"{t}, seed {s}: config {digest}" for t, s, digest in self.runs)]
 
 
+def require_decimals(decimals: int) -> None:
+    """Raises `ConfigError` if tables cannot have so many digits behind the point."""
+    if not 0 <= decimals <= MOST_DECIMALS:
+        raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, digits behind the point, got {decimals}")
+
+
 def write_tables(
     folder: Path, rows: Sequence[Row], origin: Origin, reference: str = "Local", decimals: int = 1, text: str = ""
 ) -> None:
@@ -80,8 +86,7 @@ def paper_table(rows: Sequence[Row], reference: str = "Local", decimals: int = 1
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    if not 0 <= decimals <= MOST_DECIMALS:
-        raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, digits behind the point, got {decimals}")
+    require_decimals(decimals)
     level = next((row.difference.level for row in rows if row.difference), 0.95)
     columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", f"difference to {reference}", "rank", "MB")
     cells = tuple(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import final_by_client
-from fedkin.evaluate.warnings import half_width
 from fedkin.report import relations
 from fedkin.report.charts import Spec
 from fedkin.report.figures import Figure, _thinned

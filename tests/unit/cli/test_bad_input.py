@@ -54,9 +54,8 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "unknown method": (nothing, "run da-plf", ["'da-plf'", "did you mean 'da-pfl'"]),
     "unlike any method": (nothing, "run xyz", ["'xyz'", "fesem-cam"]),
     "unknown list": (nothing, "list method", ["'method'", "methods, papers, partitions, models, data"]),
-    "resume nothing": (nothing, "resume", ["one folder"]),
-    "resume two": (nothing, "resume a b", ["one folder", "'a', 'b'"]),
-    "resume flag": (nothing, "resume a --rounds", ["--rounds"]),
+    "resume nothing": (nothing, "resume", ["needs a folder"]),
+    "resume with too many digits": (nothing, "resume a --decimals 7", ["0 to 6", "got 7"]),
     "resume no folder": (nothing, "resume nowhere", ["nowhere is not a run folder"]),
     "unknown setting to compare": (nothing, "compare fedavg --set fedavg.lam=1", ["unknown setting lam"]),
     # files

@@ -12,26 +12,7 @@ from fedkin.cli import check
 from fedkin.core import ConfigError
 from fedkin.methods import get_method
 from fedkin.testing import RULES, RuleBroken, check_each
-
-METHOD = '''from dataclasses import dataclass
-import fedkin
-
-@dataclass(frozen=True)
-class Cautious(fedkin.Method):
-    """FedAvg that goes only part of the way."""
-    step: float = 0.5
-    """How far."""
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
-'''
-
+from owncode import CAUTIOUS
 
 ENGINES = check._engines
 
@@ -56,7 +37,7 @@ def test_each_rule_has_its_words() -> None:
 def test_all_rules_hold(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each rule, and exit code 0; with worker processes."""
     monkeypatch.setattr(check, "_engines", ENGINES)
-    done = fedkin(f"check {write(METHOD)} --step 0.25")
+    done = fedkin(f"check {write(CAUTIOUS)} --step 0.25")
     assert done.code == 0, done.out
     assert [done.out.count(f"\n {rule} ") for rule in RULES] == [1] * len(RULES)
     assert "BROKEN" not in done.out
@@ -65,7 +46,7 @@ def test_all_rules_hold(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_broken_rule(fedkin: Command) -> None:
     """The others are looked at all the same; the reason, what to do, exit code 1."""
-    text = METHOD.replace("return fedkin.Bundle(model=s.model + ", "s.model.add_(")
+    text = CAUTIOUS.replace("return fedkin.Bundle(model=s.model + ", "s.model.add_(")
     name = write(text + "        return s\n")
     done = fedkin(f"check {name} --json")
     assert done.code == 1
@@ -82,12 +63,12 @@ def test_a_broken_rule(fedkin: Command) -> None:
 
 def test_a_method_that_does_not_run(fedkin: Command) -> None:
     """The reason names the line of the file; what would fail for this reason alone is not looked at."""
-    name = write(METHOD.replace("r.mean(up.model)", "r.men(up.model)"))
+    name = write(CAUTIOUS.replace("r.mean(up.model)", "r.men(up.model)"))
     done = fedkin(f"check {name} --json")
     assert done.code == 1
     results = [line["result"] for line in json.loads(done.out)]
     assert results == ["holds", "broken", *["not checked"] * 11]
-    assert "'Round' object has no attribute 'men' (mine.py, line 17)" in done.out
+    assert "'Round' object has no attribute 'men' (mine.py, line 26)" in done.out
     assert "11 were not checked, since runs comes before them." in fedkin(f"check {name}").out
 
 
@@ -110,7 +91,7 @@ def test_bad_input(args: str, message: str, fedkin: Command) -> None:
 
 def test_quiet(fedkin: Command) -> None:
     """The exit code alone."""
-    done = fedkin(f"check {write(METHOD)} --quiet --rules declared runs")
+    done = fedkin(f"check {write(CAUTIOUS)} --quiet --rules declared runs")
     assert (done.code, done.out, done.err) == (0, "", "")
 
 

@@ -34,7 +34,7 @@ def test_version(fedkin: Command) -> None:
     assert (done.code, done.out, done.err) == (0, f"{package.__version__}\n", "")
 
 
-@pytest.mark.parametrize("args", ["", "--help", "-h", "help", "run --help", "run -h", "resume --help", "list --help"])
+@pytest.mark.parametrize("args", ["", "--help", "-h", "help", "run --help", "run -h", "list --help"])
 def test_help_shows_every_command(args: str, fedkin: Command) -> None:
     """Without a command, and where help is asked before anything is named, all commands and exit codes are shown."""
     done = fedkin(args)
@@ -222,6 +222,15 @@ def test_resume_of_a_finished_run_shows_it_again(fedkin: Command, small: str) ->
     assert {name: text for name, text in content(Path("a")).items() if name not in PAGES} == before
 
 
+@pytest.mark.parametrize(("more", "word"), [("b", "b"), ("--rounds 3", "--rounds")])
+def test_resume_takes_one_folder_and_what_is_shown(more: str, word: str, fedkin: Command) -> None:
+    """Settings are those of the folder."""
+    done = fedkin(f"resume a {more}")
+
+    assert (done.code, done.out) == (2, "")
+    assert re.search(rf"Unrecognized.* {word}\b", done.err, re.DOTALL)
+
+
 def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after a round: exit code 130 and how to go on; going on gives the run as if nothing had been."""
     fedkin(f"run fedper {small} --rounds 5 --out whole --quiet")
@@ -327,11 +336,12 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
 def test_compare_against_another_method(fedkin: Command, small: str) -> None:
     """--against sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
     done = fedkin(f"compare da-pfl {small} --against fedavg --decimals 3 --out a")
-    grid, again = Path("a/table.md").read_text(), fedkin("resume a")
+    grid, again = Path("a/table.md").read_text(), fedkin("resume a --decimals 2")
 
     assert (done.code, done.err, again.code) == (0, "", 0)
     assert "difference to FedAvg" in grid
     assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
+    assert re.search(r"\| DA-PFL \| \d+\.\d{2} \|", Path("a/table.md").read_text())
     for out in (done.out, again.out):
         assert re.findall(r"^(Local|FedAvg|DA-PFL): .* FedAvg", out, re.MULTILINE) == ["Local", "DA-PFL"]
     assert read_toml("a/compare.toml")["against"] == "fedavg"

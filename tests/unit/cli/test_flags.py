@@ -103,7 +103,7 @@ def test_every_common_setting_is_a_flag() -> None:
     assert settings.run == RunSettings(
         6, 0.5, 8, None, "uniform", 0.0, "2@3", gradient="autograd", engine="loop", workers=3
     )
-    assert show == ShowRun(Path("some/where"), True, True, True)
+    assert show == ShowRun(out=Path("some/where"), quiet=True, json=True, per_client=True)
 
 
 def test_a_field_that_may_be_a_word() -> None:
@@ -211,7 +211,7 @@ def test_compare_takes_methods_seeds_and_settings() -> None:
     assert plan.seeds == (3, 4)
     assert plan.run == RunSettings(rounds=7)
     assert plan.own == {"da-pfl": {"lam": 0.5, "include_self": True}, "ifca": {"clusters": 4}}
-    assert show == ShowCompare(Path("x"))
+    assert show == ShowCompare(out=Path("x"))
 
 
 def test_set_reaches_the_method_inside() -> None:

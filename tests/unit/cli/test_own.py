@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -16,37 +17,9 @@ from fedkin.core import ConfigError
 from fedkin.hosts.own import settings_of
 from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method, get_title
+from owncode import CAUTIOUS
 
-METHOD = '''"""Mine."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-import fedkin
-from helper import half
-
-
-@dataclass(frozen=True)
-class Cautious(fedkin.Method):
-    """FedAvg that goes only part of the way."""
-
-    step: float = half()
-    """How far to go towards the mean of the clients' models."""
-
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
-'''
+METHOD = CAUTIOUS.replace("import fedkin\n", "import fedkin\nfrom helper import half\n").replace("= 0.5", "= half()")
 NETWORK = """
 from torch import nn
 
@@ -170,6 +143,41 @@ def test_compare(fedkin: Command, mine: str, small: str) -> None:
     assert "[method.Cautious]" in fedkin("resume c").err
 
 
+def test_compare_against_ones_own(fedkin: Command, mine: str, small: str) -> None:
+    """By its whole name or its class; its folder, table and pages say so, and so they do when they are made again,
+    by the copy of its code, with every figure of `fedkin report`."""
+    for name in (mine, "Cautious"):
+        done = fedkin(f"compare {mine} {small} --out c --against {name} --track tensorboard")
+        assert done.code == 0, done.err
+        assert re.findall(r"^(Local|FedAvg|Cautious): .* Cautious", done.out, re.MULTILINE) == ["Local", "FedAvg"]
+        assert list(Path("c/Cautious-seed0/tensorboard").glob("events.*"))
+        shutil.move("c", "d")
+        shutil.rmtree("e", ignore_errors=True)
+        shutil.move("d", "e")
+    shutil.rmtree("own")
+    before = Path("e/table.md").read_text()
+    Path("e/table.md").unlink()
+    done = fedkin("report e --figures f --decimals 3")
+    assert done.code == 0, done.err
+    assert "difference to Cautious" in Path("e/table.md").read_text()
+    assert re.search(r"\| \d+\.\d{3} \|", Path("e/table.md").read_text())
+    assert not re.search(r"\| \d+\.\d{3} \|", before)
+    with Path("f/comparison.csv").open(newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert rows["Cautious"]["gain"] in ("", "–")
+    assert rows["Local"]["gain"] not in ("", "–")
+    assert fedkin("resume e").code == 0
+
+
+def test_runs_that_would_share_a_folder(fedkin: Command, mine: str, small: str) -> None:
+    """A class that is called as a method of the catalogue."""
+    Path("own/other.py").write_text(METHOD.replace("class Cautious", "class FEDPROX"))
+    done = fedkin(f"compare ./own/other.py:FEDPROX fedprox {small} --out c")
+    assert done.code == 2
+    assert "would lie in one folder; rename one class" in done.err
+    assert not Path("c").exists()
+
+
 def test_one_title_is_one_method(fedkin: Command, mine: str) -> None:
     """Two rows of one name could not be told apart."""
     Path("own/twin.py").write_text(METHOD)
@@ -209,12 +217,12 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
         (("= half()", ""), "./own/mine.py:Cautious", "field step needs a default, such as step: float = 0.5"),
         (("step: float", "name: float"), "./own/mine.py:Cautious", "a field cannot be called 'name'"),
         (("step: float", "lr: float"), "./own/mine.py:Cautious", "--lr is a flag of fedkin run already (Recipe)"),
-        (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 7: ModuleNotFoundError"),
+        (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 5: ModuleNotFoundError"),
         (("def init(", "def init(("), "./own/mine.py:Cautious", "SyntaxError"),
         (
             ("\n    step", "\n    x: float = 1 / 0\n    step"),
             "./own/mine.py:Cautious",
-            "failed in line 15: ZeroDivision",
+            "failed in line 13: ZeroDivision",
         ),
     ],
 )

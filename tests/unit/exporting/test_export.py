@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import fedkin
 from fedkin.config import settings_from
-from fedkin.core import ConfigError, RunFolderError
+from fedkin.core import ConfigError, ModelError, RunFolderError
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.methods import METHODS
+from fedkin.models import get_model
 from fedkin.runner import run_settings
 
 TINY = {
@@ -38,6 +40,18 @@ def settings(name: str, **changes: dict[str, object]):
 def reported(folder: Path, client: int) -> dict[str, object]:
     lines = [json.loads(text) for text in (folder / "clients.jsonl").read_text().splitlines()]
     return [line for line in lines if line["client"] == client][-1]
+
+
+def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
+    """Its folder alone is enough, if the file of values lies where it lay."""
+    values = {name: torch.full_like(p, 0.01) for name, p in get_model("mlp", (1, 8, 8), 10).state_dict().items()}
+    save_file(values, tmp_path / "start.safetensors")
+    run_settings(settings("local", model={"init_weights": str(tmp_path / "start.safetensors")}), out=tmp_path / "run")
+    card = load_export(export(tmp_path / "run", 2, tmp_path / "own")).card
+    assert card["test"]["correct"] == reported(tmp_path / "run", 2)["correct"]
+    (tmp_path / "start.safetensors").unlink()
+    with pytest.raises(ModelError, match="there is no weights file"):
+        export(tmp_path / "run", 2, tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", METHODS)

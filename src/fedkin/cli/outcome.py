@@ -1,0 +1,47 @@
+"""What commands share in the end: where a new folder lies, and what is written of a comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.comparison import Plan
+from fedkin.config import digest
+from fedkin.evaluate import verdict
+from fedkin.methods import get_title
+from fedkin.report import tables
+from fedkin.report.folder import Run, by_title
+from fedkin.report.page import write_comparison
+from fedkin.report.papers import Origin, write_tables
+
+
+def new_folder(name: str) -> Path:
+    """A place for a run that nobody named: ``runs/NAME-TIME``."""
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, n = stem, 1
+    while folder.exists():
+        n += 1
+        folder = stem.with_name(f"{stem.name}-{n}")
+    return folder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison's table, one sentence for every method but the reference, and the page that was written."""
+
+    table: tables.Grid
+    verdicts: tuple[str, ...]
+    page: Path
+
+
+def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
+    """Writes the tables and the page of a comparison into its folder."""
+    reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
+    rows = tables.comparison_rows(by_title(runs), reference)
+    verdicts = tuple(verdict(row.title, row.against, reference) for row in rows if row.against)
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
+    write_tables(folder, rows, origin, reference, decimals, "".join(f"- {text}\n" for text in verdicts))
+    page = write_comparison(folder, runs, command=command, reference=reference)
+    return Outcome(tables.comparison_table(rows, reference), verdicts, page)
