@@ -179,15 +179,25 @@ def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
     assert all(f"\n| {name} | 0" in made or f"\n| {name} | 1" in made for name in METHODS)
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page of ``docs``."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def printed(page: str, folder: Path) -> str:
+    """What all python of a page, as one script in this folder, prints."""
+    (folder / "page.py").write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    done = subprocess.run([sys.executable, "page.py"], capture_output=True, text=True, cwd=folder, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     """All python of the page in one script: three methods that keep the contract, learn, and differ."""
-    text = (ROOT / "docs" / "write-a-method.md").read_text(encoding="utf-8")
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    said = printed("write-a-method.md", tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    accuracy = {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+    accuracy = {name: float(value) for name, value in (line.split() for line in said.splitlines())}
     assert list(accuracy) == ["Average", "OwnHead", "Neighbours"]
     assert all(0.3 < v <= 1 for v in accuracy.values())
     assert len(set(accuracy.values())) == 3
@@ -196,12 +206,8 @@ def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
 def test_inspect_runs_as_it_stands(tmp_path: Path) -> None:
     """The python of the page prints what stands below it, and its table names every finding there is."""
     text = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=120)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout in text
+    assert printed("inspect.md", tmp_path) in text
     package = ROOT / "src" / "fedkin" / "data" / "inspection"
     source = "\n".join(p.read_text(encoding="utf-8") for p in package.glob("*.py"))
     codes = set(re.findall(r'(?:Finding|_error|refused)\(\s*"([a-z-]+)"', source))
@@ -249,41 +255,27 @@ def _look_alikes(folder: Path) -> None:
 def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script and all of its commands, on look-alikes: the right clients every time."""
     _look_alikes(tmp_path)
-    text = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "('a', 'b')"]
+    said = printed("own-data.md", tmp_path)
+
+    assert said.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "('a', 'b')"]
     monkeypatch.chdir(tmp_path)
     found = {}
-    for line in (line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()):
-        args = shlex.split(line)
-        settings, _ = run_flags([*args[2:], "--rounds", "1", "--engine", "loop"])
+    for args in commands_in("own-data.md"):
+        settings, _ = run_flags([*args[1:], "--rounds", "1", "--engine", "loop"])
         result = run_settings(settings)
         assert 0 <= result.final["accuracy"] <= 1
-        found[args[4]] = result.summary["clients"]["count"]
+        found[args[3]] = result.summary["clients"]["count"]
     assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
 
 
 def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
     """All python of the page in one script; the figures that it prints are counts and shares."""
-    text = (ROOT / "docs" / "take-home.md").read_text(encoding="utf-8")
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    said = printed("take-home.md", tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+    first, second = said.splitlines()
     assert 0 < int(first.split()[0]) <= int(first.split()[1])
     assert re.findall(r"(\d+): ", second) == ["0", "1", "5", "0", "1", "5", "10"]
     assert (tmp_path / "digits-of-client-3" / "load.py").is_file()
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page of ``docs``."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
 def commands_in(page: str) -> list[list[str]]:
@@ -315,10 +307,10 @@ def test_sweeps_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("default")  # what a foreign package warns of is not ours
 def test_trackers_are_told_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first command runs as it stands; the second is understood."""
+    """The commands with TensorBoard run as they stand; the other is understood."""
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("tensorboard", reason='the page tells TensorBoard: pip install "fedkin[tensorboard]"')
-    first, second = commands_in("trackers.md")
-    assert main([*first, "--quiet"]) == 0
-    assert list(tmp_path.glob("runs/*/tensorboard/events.*"))
+    first, second, third = commands_in("trackers.md")
+    assert main([*first, "--quiet"]) == main([*third, "--quiet"]) == 0
+    assert [len(list(tmp_path.glob(f"runs/{where}/tensorboard"))) for where in ("fedavg-*", "sweep-*/*")] == [1, 2]
     assert compare_flags(second[1:])[1].track == ("mlflow", "wandb")
