@@ -152,7 +152,8 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
         return f"\\textbf{{{latex(text)}}}" if bold else latex(text)
 
     lines = [f"% {' '.join(line.split())}" for line in (origin.lines() if origin else ())]
-    lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]", r"\centering"]
+    lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]"]
+    lines += [r"\centering\footnotesize\setlength{\tabcolsep}{4pt}"]  # seven columns fit a page of LaTeX's article
     lines += [f"\\caption{{{latex(grid.note)}.}}", f"\\label{{{label}}}"]
     lines += [f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.columns) - grid.words)}}}", r"\toprule"]
     lines += [" & ".join(map(latex, grid.columns)) + r" \\", r"\midrule"]

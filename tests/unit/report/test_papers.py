@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -19,8 +21,21 @@ from fedkin.report.rows import comparison_rows
 NASTY = r"[re]d_M & 50% #1 {x} ~a^b \o $5 <|>"
 ORIGIN = Origin("fedkin compare runs/c/compare.toml", (("Local", 0, "aa11"), ("Local", 1, "bb22"), (NASTY, 0, "cc33")))
 KNOWN = {
-    *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule", "textbf", "pm", "dots"),
-    *("textbackslash", "textasciitilde", "textasciicircum", "textbar"),
+    *(
+        "begin",
+        "end",
+        "centering",
+        "caption",
+        "label",
+        "toprule",
+        "midrule",
+        "bottomrule",
+        "textbf",
+        "pm",
+        "dots",
+        "footnotesize",
+    ),
+    *("textbackslash", "textasciitilde", "textasciicircum", "textbar", "setlength", "tabcolsep"),
 }
 
 
@@ -93,6 +108,20 @@ def test_decimals_have_bounds(rows, decimals):
     """More digits than there can be."""
     with pytest.raises(ConfigError, match="0 to 6"):
         paper_table(rows, decimals=decimals)
+
+
+def test_latex_makes_a_page_that_is_wide_enough(rows, tmp_path):
+    """LaTeX itself takes it, with names of every sign; nothing runs over the margin."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs LaTeX: apt-get install texlive-latex-recommended")
+    text = to_latex(paper_table(rows), ORIGIN)
+    page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + text + "\\end{document}\n"
+    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout
+    assert (tmp_path / "page.pdf").stat().st_size > 0
 
 
 def test_latex_is_sound_and_says_where_it_is_from(rows):
