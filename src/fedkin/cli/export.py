@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedkin.cli import screen
+from fedkin.cli.flags import read
 from fedkin.core import ConfigError
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.inputs import Predicted, write_csv
@@ -21,10 +21,12 @@ from fedkin.report.tables import Grid
 _SHOWN = 20  # rows on the screen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportFlags:
     """Writes what a client predicts with to a folder that needs no fedkin: weights, a card, a small loader."""
 
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """A run folder."""
     client: str | None = None
     """Whose model: a client's number or name."""
     all: bool = False
@@ -41,10 +43,14 @@ class ExportFlags:
     """The card as JSON on standard output, nothing else there; with --all a list of cards."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictFlags:
     """Labels and probabilities for the rows of a file: csv, parquet, npz, npy, an image or a folder of images."""
 
+    export: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="EXPORT")]
+    """A folder that fedkin export wrote."""
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """What it is to predict."""
     out: Path | None = None
     """Write all rows to this csv file."""
     json: bool = False
@@ -55,20 +61,20 @@ class PredictFlags:
 
 def export_command(args: list[str]) -> int:
     """``fedkin export RUN --client 7``."""
-    places, flags = take_flags(args, 1, ExportFlags, "fedkin export RUN", "fedkin export takes a run folder")
-    run, chosen = Path(places[0]), [flags.client is not None, flags.all, flags.common]
-    if sum(chosen) != 1:
+    flags = read(ExportFlags, args, "fedkin export", "a run folder, and whose model: fedkin export RUN --client 7")
+    run = flags.run
+    if sum([flags.client is not None, flags.all, flags.common]) != 1:
         raise ConfigError("say whose model: one of --client 7, --all, --global")
     more: dict[str, Any] = {"formats": flags.format, "force": flags.force}
+    found: list[Path] = []
     if flags.all:
-        found = []
         for place in export_all(run, flags.out, **more):
             found.append(place)
             if not flags.json:
                 screen.say(_line(place))
     elif flags.common:
         found = [export_global(run, flags.out, **more)]
-    else:
+    elif flags.client is not None:
         found = [export(run, flags.client, flags.out, **more)]
     cards = [_card(place) for place in found]
     if flags.json:
@@ -84,13 +90,11 @@ def export_command(args: list[str]) -> int:
 
 def predict_command(args: list[str]) -> int:
     """``fedkin predict EXPORT FILE``."""
-    places, flags = take_flags(
-        args, 2, PredictFlags, "fedkin predict EXPORT FILE", "fedkin predict takes an exported folder and a file"
-    )
+    flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
-    model = load_export(places[0])
-    found = model.predict_file(places[1])
+    model = load_export(flags.export)
+    found = model.predict_file(flags.file)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     if flags.json:
@@ -130,13 +134,3 @@ def _line(place: Path) -> str:
 def _card(place: Path) -> dict[str, Any]:
     card: dict[str, Any] = json.loads((place / "card.json").read_text(encoding="utf-8"))
     return card
-
-
-def take_flags(args: list[str], wanted: int, form: type[Any], prog: str, missing: str) -> tuple[list[str], Any]:
-    """The arguments before the flags, and the flags."""
-    places: list[str] = []
-    while args and not args[0].startswith("-") and len(places) < wanted:
-        places.append(args.pop(0))
-    if len(places) < wanted and not {"-h", "--help"} & set(args):
-        raise ConfigError(f"{missing}: {prog}")
-    return places, tyro.cli(form, args=args, prog=prog, console_outputs=sys.stderr is not None)

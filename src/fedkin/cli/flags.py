@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -21,6 +21,8 @@ from fedkin.report.papers import require_decimals
 from fedkin.spaces import space_from
 from fedkin.sweep import Sweep, sweep_table_of
 from fedkin.tracking import TrackerName
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class ShowCompare(Show):
 class ResumeFlags(Shown):
     """Goes on with an interrupted run, comparison or sweep, to the same result as if it had not been interrupted."""
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """The folder that holds it."""
     decimals: int = 1
     """Of a comparison: digits behind the point in table.md and table.tex."""
@@ -167,9 +169,7 @@ def resume_flags(args: list[str]) -> tuple[Path, ShowCompare]:
     Raises:
         ConfigError: a value is out of range.
     """
-    if not args:
-        raise ConfigError("fedkin resume needs a folder, such as runs/fedavg-20260131-120000")
-    got = tyro.cli(ResumeFlags, args=args, prog="fedkin resume", description=ResumeFlags.__doc__)
+    got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
     shown = {f.name: getattr(got, f.name) for f in dataclasses.fields(Shown)}
     return got.folder, ShowCompare(**shown, decimals=got.decimals)
 
@@ -250,6 +250,17 @@ def _recipe(recipe: Recipe, args: list[str]) -> Recipe:
     if asked and stepped:
         raise ConfigError("give --epochs or --steps, not both")
     return dataclasses.replace(recipe, steps=None) if asked else recipe
+
+
+def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
+    """The flags and files of a command that needs some.
+
+    Raises:
+        ConfigError: there is nothing at all.
+    """
+    if not args:
+        raise ConfigError(f"{prog} needs {needs}; {prog} --help shows all")
+    return tyro.cli(form, args=args, prog=prog, console_outputs=sys.stderr is not None)
 
 
 def parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:

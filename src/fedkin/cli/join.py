@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from fedkin.cli import screen
-from fedkin.cli.export import take_flags
-from fedkin.core import ConfigError, RunFolderError
+from fedkin.cli.flags import read
+from fedkin.core import RunFolderError
 from fedkin.exporting.drill import Drill, join
 from fedkin.folder import taken
 from fedkin.report import charts
@@ -16,14 +19,16 @@ from fedkin.report.folder import write_atomic
 from fedkin.report.tables import DASH, Grid
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JoinFlags:
     """A client comes after the last round: how the method places it, and how good its model is.
 
     In the rounds of its own nobody else answers; the run is not changed.
     """
 
-    data: Path | None = None
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """A run folder."""
+    data: Path
     """The newcomer's data, of the same kind as the run's: csv, npz, a folder of images or idx files."""
     after: tuple[int, ...] = (0, 1, 5)
     """Evaluate after so many rounds of its own."""
@@ -35,12 +40,10 @@ class JoinFlags:
 
 def join_command(args: list[str]) -> int:
     """``fedkin join RUN --data NEWCLIENT``."""
-    places, flags = take_flags(args, 1, JoinFlags, "fedkin join RUN", "fedkin join takes a run folder")
-    if flags.data is None:
-        raise ConfigError("fedkin join needs the newcomer's data: --data PATH")
+    flags = read(JoinFlags, args, "fedkin join", "a run folder and the newcomer's data: fedkin join RUN --data PATH")
     if flags.out is not None and taken(flags.out):
         raise RunFolderError(f"{flags.out} exists already; name another folder with --out")
-    drill = join(places[0], flags.data, flags.after)
+    drill = join(flags.run, flags.data, flags.after)
     told = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
     if flags.out is not None:
         write_atomic(flags.out / "join.json", (told + "\n").encode())

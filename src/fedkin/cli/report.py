@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
+from fedkin.cli.flags import read
 from fedkin.cli.outcome import write_outcome
 from fedkin.comparison import plan_from, run_name
 from fedkin.config import read_toml
@@ -23,7 +25,7 @@ from fedkin.report.page import one_run, several_runs, write_page
 class ReportFlags:
     """Writes the page, picture and tables of a finished run or comparison again, from the files in its folder."""
 
-    folder: Positional[Path]
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """A run folder, or the folder of a comparison."""
     figures: Path | None = None
     """Also writes every figure as SVG and every table as CSV into this folder."""
@@ -38,7 +40,7 @@ class ReportFlags:
 
 def report_command(args: list[str]) -> int:
     """``fedkin report FOLDER [flags]``."""
-    flags = tyro.cli(ReportFlags, args=args, prog="fedkin report", description=ReportFlags.__doc__)
+    flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
     if (folder / "compare.toml").is_file():
         report, page, reference = _comparison(flags)

@@ -27,6 +27,12 @@ def data_of(run: Path) -> Federation:
     return settings_from(read_toml(run / "config.toml")).data.federation(0)
 
 
+def test_flags_may_come_first(run: Path, fedkin: Command) -> None:
+    """As people write them."""
+    assert fedkin("export --client 0 run --out home").code == 0
+    assert (Path("home") / "card.json").is_file()
+
+
 def test_export_then_predict(run: Path, fedkin: Command) -> None:
     """The label and the probabilities of each row, on the screen, as csv and as JSON, are the model's."""
     done = fedkin("export run --client 3")
@@ -62,13 +68,14 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("export", "takes a run folder"),
+        ("export", "needs a run folder, and whose model"),
         ("export run", "one of --client 7, --all, --global"),
         ("export run --client 0 --all", "one of --client 7, --all, --global"),
         ("export run --client 9", "no client '9'; the run has clients 0 to 3"),
         ("export nothing --client 0", "not a run folder"),
         ("export run --global", "no global model"),
-        ("predict run", "takes an exported folder and a file"),
+        ("predict", "needs an exported folder and a file"),
+        ("predict run", "FILE"),
         ("predict run x.npz", "not an exported model"),
         ("predict home nothing.npz", "no file nothing.npz"),
         ("predict home rows.csv", "does not take rows of a table; give it an .npz or .npy file with inputs [n, 1, 8"),
