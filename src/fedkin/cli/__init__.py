@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from fedkin.core.errors import EngineError, FedkinError, MethodError
 from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -56,10 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _command(args)
         sys.stdout.flush()  # while a reader that has gone can still be told from other faults
         return code
-    except (MethodError, EngineError) as e:
-        return _say(e, FAILED)
-    except FedkinError as e:
-        return _say(e, BAD_INPUT)
     except BrokenPipeError:  # the reader of our output has gone, as in `fedkin list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -68,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+    except Exception as e:
+        from fedkin.core.errors import EngineError, FedkinError, MethodError
+
+        if not isinstance(e, FedkinError):
+            raise
+        return _say(e, FAILED if isinstance(e, (MethodError, EngineError)) else BAD_INPUT)
 
 
 def _command(args: list[str]) -> int:
@@ -83,8 +84,13 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    # here, so that help does not wait for torch
-    from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report, sweep
+    # here, so that help does not wait for torch; nothing is begun yet, and packages do not take an exception well that
+    # comes while they load, so that Ctrl-C ends the process at once
+    before = signal.signal(signal.SIGINT, _leave)
+    try:
+        from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report, sweep
+    finally:
+        signal.signal(signal.SIGINT, before)
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,
@@ -112,9 +118,14 @@ def _commands(name: str) -> Callable[[list[str]], int]:
     return known[name]
 
 
-def _say(error: FedkinError | OSError, code: int) -> int:
+def _say(error: Exception, code: int) -> int:
     print(f"fedkin: {error}", file=sys.stderr)  # noqa: T201
     return code
+
+
+def _leave(signum: int, frame: object) -> None:
+    print("stopped", file=sys.stderr, flush=True)  # noqa: T201
+    os._exit(INTERRUPTED)
 
 
 def _interrupt(signum: int, frame: object) -> None:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 
-from fedkin.core import Bundle, Client, Data, Method, Net, Recipe
-from fedkin.engines.drive import drive
+from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
+from fedkin.engines.drive import drive, named
 
+T = TypeVar("T")
 _COUNTS, _CLUSTERS = 10**12, 10**6  # nobody has more
+
+
+def bundled(method: Method, step: str, value: Bundle) -> Bundle:
+    """What a step of the server gave, if it is a bundle.
+
+    Raises:
+        MethodError: it is not; the message names the step.
+    """
+    return _instance(method, step, value, Bundle, "a Bundle")
+
+
+def handed_out(method: Method, step: str, value: Download) -> Download:
+    """The same for a step that says what clients are given."""
+    return _instance(method, step, value, Download, "what to_all or to_each gives")
+
+
+def _instance(method: Method, step: str, value: T, kind: type[T], wanted: str) -> T:
+    if not isinstance(value, kind):
+        raise MethodError(f"{type(method).__name__}.{step} must return {wanted}, got {named(value)}")
+    return value
 
 
 def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey: bool = False) -> Bundle:

@@ -55,11 +55,18 @@ def check_tensors(value: object, what: str) -> Bundle:
         MethodError: it is not; the message starts with ``what``.
     """
     if not isinstance(value, Bundle):
-        raise MethodError(f"{what} a Bundle, got {type(value).__name__}")
+        raise MethodError(f"{what} a Bundle, got {named(value)}")
     for name, t in value.items():
         if not isinstance(t, Tensor):
-            raise MethodError(f"{what} a Bundle of tensors, {name!r} is {type(t).__name__}")
+            raise MethodError(f"{what} a Bundle of tensors, {name!r} is {named(t)}")
     return value
+
+
+def named(wrong: object) -> str:
+    """The type of a value that is not what it should be, and the word that was probably forgotten."""
+    forgotten = " (is `return` missing?)" if wrong is None else ""
+    forgotten = " (is `yield` missing before it?)" if isinstance(wrong, Train) else forgotten
+    return f"{type(wrong).__name__}{forgotten}"
 
 
 def _advance(

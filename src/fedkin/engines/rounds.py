@@ -23,7 +23,7 @@ from fedkin.core import (
     stack,
     to_all,
 )
-from fedkin.engines.check import false_score, probe, refusal, scored
+from fedkin.engines.check import bundled, false_score, handed_out, probe, refusal, scored
 from fedkin.engines.plan import Plan
 from fedkin.engines.secure import Pool, pooled, summed
 from fedkin.engines.tasks import Step
@@ -123,7 +123,7 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
         ConfigError: the plan asks for what the method's server cannot do.
     """
     plan.require(method)
-    return Server(method.init(_round(net, plan, Server(Bundle()), 0, "init", [])))
+    return Server(bundled(method, "init", method.init(_round(net, plan, Server(Bundle()), 0, "init", []))))
 
 
 def rounds(
@@ -147,7 +147,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
     if plan.secure and cohort:
         r, pools, out = pooled(method, server.state, r)
-    download = method.distribute(server.state, r) if len(r.ids) else to_all()
+    download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
     enough = None if plan.over_selection == 1 else plan.cohort(len(server.sizes))
@@ -157,7 +157,8 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     abandoned = len(good) < plan.min_answers
     if not abandoned:
         ids = torch.tensor(list(good))
-        server.state = method.aggregate(server.state, r.among(ids).but(step="aggregate"), stack(good))
+        merged_state = method.aggregate(server.state, r.among(ids).but(step="aggregate"), stack(good))
+        server.state = bundled(method, "aggregate", merged_state)
         server.acks = server.acks.clone()
         server.acks[ids] = t
     server.round = t
@@ -231,7 +232,8 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
         {n: torch.cat([server.described[n], rows]) if n in server.described else rows for n, rows in described.items()}
     )
     server.acks = torch.cat([server.acks, torch.zeros(len(new), dtype=torch.int64)])
-    server.state = method.admit(server.state, _round(net, plan, server, t, "admit", list(new)))
+    admitted = method.admit(server.state, _round(net, plan, server, t, "admit", list(new)))
+    server.state = bundled(method, "admit", admitted)
     return sorted(new), said.nbytes
 
 
@@ -262,7 +264,8 @@ def _heard(method: Method, recipe: Recipe, transport: Transport, plan: Plan, ser
         refused = {i: f"survey: {reason}" for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
     if good:
-        server.state = method.hear(server.state, r.but(step="hear", ids=torch.tensor(list(good))), stack(good))
+        heard = method.hear(server.state, r.but(step="hear", ids=torch.tensor(list(good))), stack(good))
+        server.state = bundled(method, "hear", heard)
     bytes_down = sum(m.body.nbytes for m in messages.values())
     return _Heard(refused, missing, bytes_down, sum(b.nbytes for b in replies.values()), seconds)
 
@@ -303,7 +306,8 @@ def _evaluated(
     found, false = dict[int, Bundle](), dict[int, str]()
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
-        messages = _messages("evaluate", method.deliver(server.state, part), part, server)
+        download = handed_out(method, "deliver", method.deliver(server.state, part))
+        messages = _messages("evaluate", download, part, server)
         answers, _ = transport.exchange(messages)
         if answers:
             names = scored(method, r.net, recipe, messages[min(answers)].body)
@@ -343,7 +347,8 @@ def asked(
     for ids in everyone.ids.split(_TOGETHER) if len(everyone.ids) else ():
         if wanted is None or not set(ids.tolist()).isdisjoint(wanted):
             part = everyone.but(ids=ids)
-            messages = _messages(step, method.deliver(server.state, part), part, server)
+            download = handed_out(method, "deliver", method.deliver(server.state, part))
+            messages = _messages(step, download, part, server)
             yield transport.exchange({i: m for i, m in messages.items() if wanted is None or i in wanted})
 
 

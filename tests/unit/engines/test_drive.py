@@ -79,9 +79,13 @@ def _yields(value: Any) -> Work:
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda: _returns(None), "client code must return a Bundle, got NoneType"),
+        (lambda: _returns(None), "client code must return a Bundle, got NoneType .is `return` missing"),
         (lambda: _returns({"model": one(1.0)}), "client code must return a Bundle, got dict"),
         (lambda: _returns(Bundle(model=1.0)), "client code must return a Bundle of tensors, 'model' is float"),  # type: ignore[arg-type]
+        (
+            lambda: _returns(Bundle(model=Train(one(1.0)))),  # type: ignore[arg-type]
+            "'model' is Train .is `yield` missing before it",
+        ),
         (lambda: None, "client code must return a Bundle, got NoneType"),
         (lambda: one(1.0), "client code must return a Bundle, got Tensor"),
         (lambda: _yields(one(1.0)), "client code may yield Train or a tuple of Train, it yielded Tensor"),

@@ -225,8 +225,17 @@ def test_uploads_come_to_aggregate_in_ascending_order() -> None:
         ),
         ({"distribute": lambda self, s, r: to_each(model=s.model[None])}, "'model' has 1 rows for 4 clients"),
         ({"deliver": lambda self, s, r: to_each(model=s.model.repeat(7, 1))}, "'model' has 7 rows for 6 clients"),
+        ({"init": lambda self, r: None}, r"Variant\.init must return a Bundle, got NoneType \(is `return` missing"),
+        ({"admit": lambda self, s, r: {}}, r"Variant\.admit must return a Bundle, got dict$"),
+        ({"distribute": lambda self, s, r: None}, "distribute must return what to_all or to_each gives, got NoneType"),
+        ({"distribute": lambda self, s, r: s}, "distribute must return what to_all or to_each gives, got Bundle"),
+        ({"deliver": lambda self, s, r: None}, "deliver must return what to_all or to_each gives, got NoneType"),
+        ({"aggregate": lambda self, s, r, up: None}, "aggregate must return a Bundle, got NoneType .is `return` miss"),
     ],
-    ids=["not there", "twice", "negative", "too few rows", "too many rows"],
+    ids=[
+        *("not there", "twice", "negative", "too few rows", "too many rows"),
+        *("no state", "no bundle", "nothing for anybody", "state for all", "nothing to predict with", "no new state"),
+    ],
 )
 def test_the_server_side_of_a_method_is_checked(steps: dict[str, Any], message: str) -> None:
     """Sampled clients must be there and distinct; there is one row for each receiver."""
