@@ -27,7 +27,7 @@ from torch import Tensor
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
-from fedkin.report.folder import Lines, write_atomic
+from fedkin.report.folder import Lines, require_folder, write_atomic
 from fedkin.states import Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
@@ -99,6 +99,7 @@ class RunFolder:
             RunFolderError: it is none.
         """
         path = Path(path)
+        require_folder(path)
         if not (path / "config.toml").is_file():
             raise RunFolderError(f"{path} is not a run folder: it has no config.toml")
         return cls(path)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
-from fedkin.cli.flags import parse, require_own_flags, summary
+from fedkin.cli.flags import RUN_PARTS, parse, require_own_flags, summary
 from fedkin.core import ConfigError
 from fedkin.core.importing import is_import_path
 from fedkin.core.sources import placed
@@ -87,7 +87,8 @@ def check_command(args: list[str]) -> int:
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
     name = args[0]
     method = get_method(name)
-    require_own_flags(name, method, {"check": CheckFlags()})
+    require_own_flags(name, method, {"check": CheckFlags()}, "check")
+    require_own_flags(name, method, RUN_PARTS)  # else fedkin run would refuse what was found right here
     got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
     flags: CheckFlags = got.check
     rules = list(flags.rules or RULES)

@@ -25,7 +25,7 @@ from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run
+from fedkin.report.folder import Run, require_folder
 from fedkin.report.page import write_page
 from fedkin.runner import resume, run_settings
 from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
@@ -53,6 +53,7 @@ def run_command(args: list[str]) -> int:
 def resume_command(args: list[str]) -> int:
     """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
     folder, show = resume_flags(args)
+    require_folder(folder)
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:

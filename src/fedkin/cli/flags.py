@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from fedkin.comparison import Plan, plan_from
-from fedkin.config import DataSettings, Settings, fill, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
@@ -112,6 +112,16 @@ class SweepSettings:
     """Every setting is run with each of them and judged by the mean."""
 
 
+RUN_PARTS: Mapping[str, Any] = {
+    "data": DataSettings(),
+    "model": ModelSettings(),
+    "recipe": Recipe(),
+    "run": RunSettings(),
+    "show": ShowRun(),
+}
+"""Whose fields are flags of ``fedkin run`` beside those of a method."""
+
+
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     """The settings of ``fedkin run METHOD|FILE.toml [flags]``.
 
@@ -122,7 +132,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
-    require_own_flags(base.name, base.method, {**parts, "show": ShowRun()})
+    require_own_flags(base.name, base.method, RUN_PARTS)
     got = parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", summary(base.method))
     recipe = _recipe(got.recipe, args)
     settings = Settings(base.name, got.method, _found(got.data), got.model, recipe, got.run, base.hosts)
@@ -188,6 +198,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
         raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
     space, seeds, trials = sweep_table_of(entries, what)
     parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    require_own_flags(base.name, base.method, {**RUN_PARTS, "sweep": SweepSettings()}, "sweep")
     own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
     got = parse({**parts, "sweep": own, "show": ShowRun()}, args[1:], f"fedkin sweep {what}", summary(base.method))
     settings = Settings(
@@ -202,14 +213,14 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     return Sweep(settings, {**space, **space_from(asked, "sweep")}, got.sweep.trials, got.sweep.seeds), got.show
 
 
-def require_own_flags(name: str, method: Method, parts: Mapping[str, Any]) -> None:
+def require_own_flags(name: str, method: Method, parts: Mapping[str, Any], command: str = "run") -> None:
     """Raises `ConfigError` if a field of one's own method is a flag of the command already."""
     fields = {f.name for f in dataclasses.fields(method)}  # type: ignore[arg-type]  # every method is a dataclass
-    for part in (part for part in parts.values() if part is not method):
+    for part in parts.values():
         if taken := sorted(fields & {f.name for f in dataclasses.fields(part)}):
             raise ConfigError(
-                f"{name}: --{taken[0].replace('_', '-')} is a flag of fedkin run already ({type(part).__name__}); "
-                f"give the field {taken[0]} another name"
+                f"{name}: --{taken[0].replace('_', '-')} is a flag of fedkin {command} already "
+                f"({type(part).__name__}); give the field {taken[0]} another name"
             )
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import RunFolderError
+from fedkin.core.errors import RunFolderError, nearest
 from fedkin.evaluate import final, final_by_client
 
 Record = dict[str, Any]
@@ -107,6 +107,14 @@ class Run:
         return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
+def require_folder(folder: Path) -> None:
+    """Raises `RunFolderError` if there is no such folder; the message names the one that was probably meant."""
+    if not folder.is_dir():
+        beside = folder.parent
+        there = sorted(p.name for p in beside.iterdir() if p.is_dir()) if beside.is_dir() else []
+        raise RunFolderError(f"there is no folder {folder}{nearest(folder.name, there[:20]) if there else ''}")
+
+
 def read_run(folder: Path | str) -> Run:
     """Read a run folder; ``summary.json`` must be there, the ``.jsonl`` files may be missing.
 
@@ -115,10 +123,14 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     path = folder / "summary.json"
+    require_folder(folder)
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RunFolderError(f"{folder} is not a finished run: it has no summary.json; resume the run first") from error
+        raise RunFolderError(
+            f"{folder} is not a finished run: it has no summary.json; if it was begun, go on with: "
+            f"fedkin resume {folder}"
+        ) from error
     except json.JSONDecodeError as error:
         raise RunFolderError(f"{path} is not JSON ({error}); resume the run to write it again") from error
     if not isinstance(summary, dict):

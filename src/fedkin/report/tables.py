@@ -107,7 +107,8 @@ def final_table(run: Run) -> Grid:
     written = run.summary.get("best")
     chosen = written if isinstance(written, dict) and written else best(run.rounds)
     count = final.get("rounds_averaged")
-    columns = ["", "last rounds" if count is None else f"last {count:g} rounds"]
+    last = "last rounds" if count is None else "last round" if count == 1 else f"last {count:g} rounds"
+    columns = ["", last]
     columns += [f"round {chosen.get('round', '?')}"] if chosen else []
     cells = []
     for key, name in NAMES.items():
@@ -116,7 +117,7 @@ def final_table(run: Run) -> Grid:
             show = _index if key == "ari" else _percent
             cells.append((name, *(show(v) for v in values)))
     spent = run.bytes
-    note = f"last {count:g} rounds: mean over the last evaluated rounds" if count is not None else ""
+    note = f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
     note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
     note += "" if spent is None else f"; {short(spent / 1e6)} MB sent up and down in training"
     return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)

@@ -89,6 +89,16 @@ def test_bad_input(args: str, message: str, fedkin: Command) -> None:
     assert message in done.err
 
 
+def test_a_field_that_is_a_flag_already(fedkin: Command) -> None:
+    """What ``fedkin run`` would refuse is found by the check as well."""
+    name = write(CAUTIOUS.replace("step", "lr"))
+    for command in (f"check {name}", f"run {name}", f"sweep {name} --grid method.lr=0.1,0.2"):
+        done = fedkin(command)
+        assert (done.code, done.out) == (2, "")
+        assert "--lr is a flag of fedkin" in done.err
+        assert "give the field lr another name" in done.err
+
+
 def test_quiet(fedkin: Command) -> None:
     """The exit code alone."""
     done = fedkin(f"check {write(CAUTIOUS)} --quiet --rules declared runs")

@@ -110,6 +110,33 @@ def test_stopped_in_a_round(
     assert lines_in(Path("a")) == whole
 
 
+def test_ctrl_c_while_packages_load(tmp_path: Path) -> None:
+    """No traceback of theirs is seen, and nothing is written."""
+    process = start(*RUN, "--out", "a", cwd=tmp_path)
+    loaded = Path(f"/proc/{process.pid}/maps")
+    if not loaded.exists():
+        process.kill()
+        pytest.skip("only Linux says what a process has loaded")
+    wait_for(lambda: "libtorch" in loaded.read_text(), lambda: process.poll() is None)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+
+    assert (process.returncode, out) == (130, "")
+    assert err.startswith("stopped")
+    assert "Traceback" not in err
+    assert not (tmp_path / "a").exists()
+
+
+def test_help_waits_for_nothing() -> None:
+    """Torch takes seconds to load on a small machine; help and the version do without it."""
+    code = "import sys; from fedkin.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    env = {**os.environ, "PYTHONPATH": str(Path(fedkin.cli.__file__).parents[2])}
+    for args in (["--help"], [], ["--version"], ["run", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *args], env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), args
+        assert done.stdout
+
+
 def test_ctrl_c_as_people_press_it(tmp_path: Path) -> None:
     """The same with a real ``python -m fedkin``: all its processes get SIGINT, no traceback is seen anywhere."""
     process = start(*RUN, "--rounds", "5000", "--out", "a", cwd=tmp_path)

@@ -24,7 +24,7 @@ def test_only_the_summary_must_be_there(folder):
 
 def test_a_folder_without_summary_is_refused(tmp_path):
     """The message says what is missing and what to do."""
-    with pytest.raises(RunFolderError, match=r"no summary\.json; resume"):
+    with pytest.raises(RunFolderError, match=r"no summary\.json; if it was begun"):
         read_run(tmp_path)
 
 
