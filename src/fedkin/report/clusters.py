@@ -110,7 +110,7 @@ def cluster_figures(
         caption = f"Row: a client, coloured by its cluster; a change of colour is a move, empty is unknown.{thin}"
         made.append(Figure("clusters", f"{title}: {clusters_fact(rounds, labels, groups)}", caption, spec))
     sizes = [{"round": rounds[c], "cluster": n, "clients": int((labels[:, c] == n).sum())}
-             for c in columns for n in found.names]  # fmt: skip
+             for c in columns if (labels[:, c] >= 0).any() for n in found.names]  # fmt: skip
     spec = {
         "width": 600, "height": 180, "data": {"values": sizes},
         "mark": {"type": "line", "interpolate": "step", "tooltip": True},

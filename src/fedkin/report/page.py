@@ -76,8 +76,9 @@ def write_comparison(
     rows = tables.comparison_rows(report.runs, reference, tolerance)
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentence, more = _comparison_headline(rows, verdicts, reference)
-    against_second = [verdict(t, seeds, SECOND) for t, seeds in report.compared.get(SECOND, {}).items()
-                      if t != reference]  # fmt: skip
+    second = report.compared.get(SECOND, {})
+    best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
+    against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
     body = markup.verdicts({f"Against {reference}": more, f"Against {SECOND}": against_second})
     body += markup.table(tables.comparison_table(rows, reference), "comparison") + _harmed(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)

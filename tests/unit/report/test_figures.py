@@ -246,6 +246,7 @@ def test_clusters_of_any_size(count, kinds):
     labels[:, 0] = -1
     found = clusters.Clusters([1, 2, 3, 4, 5], labels)
     drawn = clusters.cluster_figures("M", found, range(count), naming.called(count, ()))
+    assert {row["round"] for row in values(drawn[-1])} == {2, 3, 4, 5}  # nothing is known of the first
     assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
     assert "nobody ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)

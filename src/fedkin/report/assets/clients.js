@@ -94,7 +94,7 @@ const accuracyOf = (id) => {
     data: { values: points },
     encoding: {
       x: { field: "round", type: "quantitative", axis: { tickMinStep: 1, grid: false, tickCount: 4 }, scale: { zero: false, nice: false } },
-      color: { field: "series", type: "nominal", title: null, scale: { domain: titles, range: titles.map((t) => data.methods[t]) }, legend: { orient: "bottom" } },
+      color: { field: "series", type: "nominal", title: null, scale: { domain: titles, range: titles.map((t) => data.methods[t]) }, legend: { orient: "bottom", symbolOpacity: 1 } },
     },
     layer: [...(part.low ? [band] : []), { mark: { type: "line", tooltip: true, point: points.length < 3 }, encoding: { y: y("accuracy") } }],
   });
