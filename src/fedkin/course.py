@@ -192,7 +192,7 @@ def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None)
 def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
     evaluated = [line for line in kept["rounds"] if line["evaluated"]]
     last, chosen = final(evaluated), best(evaluated)
-    groups, names = p.people.groups, p.people.client_names
+    groups, names, classes = p.people.groups, p.people.client_names, p.people.labels
     summary = {
         "method": p.table["method"]["name"],
         "title": p.title,
@@ -206,6 +206,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
             "count": len(p.people),
             "groups": None if groups is None else groups.tolist(),
             **({} if names is None else {"names": list(names)}),
+            **({} if classes is None else {"classes": list(classes)}),
         },
         "fedkin": __version__,
         "config": p.table,

@@ -25,6 +25,10 @@ class People(Protocol):
     def client_names(self) -> tuple[str, ...] | None:
         """What the clients are called, where they have names."""
 
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """What the classes are called, where they have names."""
+
 
 @dataclass(frozen=True)
 class Lines:

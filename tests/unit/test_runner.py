@@ -160,7 +160,7 @@ def test_the_best_round_is_chosen_on_validation() -> None:
 
 
 def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
-    """summary.json names method, seed, figures, bytes, true groups and the config it came from."""
+    """summary.json names method, seed, figures, bytes, true groups, classes and the config it came from."""
     settings = small("ifca", {"clusters": 2}, data={"partition": "cluster-classes", "groups": 2})
     result = run_settings(settings, out=tmp_path / "a")
     summary = read_json(tmp_path / "a" / "summary.json")
@@ -170,7 +170,7 @@ def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
     assert summary["final"] == result.final
     assert summary["best"] == result.best
     assert summary["config"] == settings.table()
-    assert summary["clients"] == {"count": 6, "groups": [0, 0, 0, 1, 1, 1]}
+    assert summary["clients"] == {"count": 6, "groups": [0, 0, 0, 1, 1, 1], "classes": list("0123456789")}
     assert summary["bytes_up"] == sum(line["bytes_up"] for line in result.rounds)
     assert summary["bytes_down"] == sum(line["bytes_down"] for line in result.rounds)
     assert summary["fedkin"] == fedkin.__version__

@@ -61,6 +61,11 @@ class Members:
         """Their names, in the order of their numbers."""
         return tuple(m.client for m in self.listed)
 
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Names of the classes, as the card has them."""
+        return None if self.card is None else self.card.labels
+
     @classmethod
     def load(cls, folder: Path) -> Members:
         """Those of a run folder, or none yet.

@@ -4,13 +4,20 @@
 ``rows``      a comparison in numbers
 ``papers``    its tables for papers: Markdown, LaTeX, CSV
 ``tables``    comparison, final figures, clients; as rich table, Markdown, text and HTML
-``charts``    what all charts have in common, and how one becomes SVG or PNG
-``figures``   accuracy over rounds, per client against Local, per method
+``charts``    what all charts have in common, colours of the page, and how a chart becomes SVG or PNG
+``figures``   a chart with its words; colours of methods, axes, thinning
+``accuracy``  accuracy over rounds and at the end
+``spreads``   accuracy and gain of all clients
 ``costs``     kinds of classes, bytes, seconds
-``relations`` who learned from whom
+``weights``   who learned from whom, as weights
+``clusters``  the same, as clusters
+``naming``    what clients and classes are called on axes, and their order there
 ``people``    single clients: rows of the table, what opening one shows, labels
+``parts``     the clients and relations of every run, and their mean over seeds, packed for the page's script
 ``island``    all of these for a run or a comparison, and the warnings
-``page``      the HTML page, with ``assets/page.js`` and ``assets/page.css``
+``markup``    the HTML of a page
+``page``      the page of a run or a comparison, with the scripts and the style in ``assets``
+``export``    every figure as SVG, every table as CSV
 
 Nothing is imported here: a run without a report should not wait for the library that draws.
 """

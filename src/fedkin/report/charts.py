@@ -20,6 +20,18 @@ from fedkin.report.folder import write_atomic
 Spec = dict[str, Any]
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette without its yellow, which vanishes on white, and its black."""
+MAP = {
+    "light": ("#e4edf4", "#a4cbe8", "#4f9dd0", "#176a9f", "#002c47"),
+    "dark": ("#28313a", "#1d567d", "#2f8ac2", "#86c3ec", "#e2f3ff"),
+}
+"""From little to much in a map, one hue: little is close to the paper, and yet not the paper, which is unknown."""
+INK = {
+    "light": {"ink": "#1d1d1f", "paper": "#ffffff", "soft": "#5f6368", "line": "#dadce0", "shade": "#f1f3f4",
+              "link": "#0b57d0", "warn": "#8a4b00", "warn-paper": "#fff4e5"},
+    "dark": {"ink": "#e8eaed", "paper": "#17181a", "soft": "#a5a9ae", "line": "#3c4043", "shade": "#232529",
+             "link": "#8ab4f8", "warn": "#ffcc80", "warn-paper": "#33280f"},
+}  # fmt: skip
+"""Colours of the page and of its charts; texts have a contrast of 4.5 : 1 or more to what they stand on."""
 VERSION = "6.4"
 """Of Vega-Lite: a newer one may draw otherwise, so it changes with a look at the pictures."""
 _ALL = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
@@ -28,11 +40,12 @@ _NOWHERE: list[str] = []  # data lie inside a chart: nothing is ever loaded from
 
 def config(*, dark: bool = False) -> Spec:
     """What all charts look like; give it to Vega-Lite beside the chart."""
-    ink, soft, line = ("#e8eaed", "#a5a9ae", "#3c4043") if dark else ("#222222", "#5f6368", "#e3e3e3")
+    colours = INK["dark" if dark else "light"]
+    ink, soft, line = colours["ink"], colours["soft"], colours["line"]
     return {
-        "background": "#17181a" if dark else "#ffffff",
+        "background": colours["paper"],
         "font": "system-ui, sans-serif",
-        "range": {"category": list(PALETTE)},
+        "range": {"category": list(PALETTE), "heatmap": list(MAP["dark" if dark else "light"])},
         "view": {"stroke": None},
         "title": {"anchor": "start", "color": ink, "fontSize": 14, "offset": 12},
         "axis": {

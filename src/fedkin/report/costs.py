@@ -5,34 +5,52 @@ from __future__ import annotations
 from typing import Any
 
 from fedkin.evaluate import spread
-from fedkin.report.charts import PALETTE, Spec
-from fedkin.report.figures import WIDTH, Figure, Groups, _colour, _hidden, _percent, _thinned, _y, colours
+from fedkin.report.charts import Spec
+from fedkin.report.figures import (
+    WIDTH,
+    Figure,
+    Groups,
+    coloured,
+    colours,
+    dashed,
+    hidden,
+    percent,
+    thinned,
+    x_axis,
+    y_axis,
+    y_methods,
+)
 from fedkin.report.folder import Run
 
-KINDS = {"few": "few", "medium": "medium", "many": "many", "unseen": "unseen"}
+NOTHING = 0.001
+"""A method that sends less than this share of what the busiest sends has no line over bytes."""
+KINDS = ("few", "medium", "many", "unseen")
 PARTS = {"exchange_s": "clients and messages", "server_s": "server", "evaluation_s": "evaluation"}
+SHADES = {"clients and messages": "#516a82", "server": "#c2567a", "evaluation": "#a3b4c4"}
+"""Colours of the parts of time: not those of methods."""
 
 
 def classes(groups: Groups, reference: str = "Local") -> Figure | None:
     """Accuracy on classes of which a client has few, medium or many training samples; None if no run says it."""
     rows: list[dict[str, Any]] = []
     for title, runs in groups.items():
-        for key, name in KINDS.items():
-            found = spread([run.final.get(key) for run in runs])
+        for kind in KINDS:
+            found = spread([run.final.get(kind) for run in runs])
             if found is not None:
-                rows.append({"series": title, "kind": name, "value": _percent(found.mean)})
+                rows.append({"series": title, "kind": kind, "value": percent(found.mean)})
     if not rows:
         return None
     shades = colours(list(groups), reference)
+    params, keep = hidden()
     spec: Spec = {
-        "width": WIDTH, "height": 260, "data": {"values": rows},
+        "width": WIDTH, "height": 260, "params": params, "data": {"values": rows}, "transform": keep,
         "mark": {"type": "bar", "tooltip": True},
         "encoding": {
-            "x": {"field": "kind", "type": "nominal", "sort": list(KINDS), "title": "the client's training samples of "
+            "x": {"field": "kind", "type": "nominal", "sort": KINDS, "title": "the client's training samples of "
                   "the class", "axis": {"labelAngle": 0}},
             "xOffset": {"field": "series", "sort": list(groups)},
-            "y": {**_y("test accuracy (%)"), "scale": {"domain": [0, 100]}},
-            "color": _colour(list(groups), shades),
+            "y": {**y_axis("test accuracy (%)"), "scale": {"domain": [0, 100]}},
+            "color": coloured(shades),
         },
     }  # fmt: skip
     few = {row["series"]: row["value"] for row in rows if row["kind"] == "few"}
@@ -42,40 +60,55 @@ def classes(groups: Groups, reference: str = "Local") -> Figure | None:
         fact = f"{best}: {few[best]:.1f} % on classes of which a client has few samples"
         fact += ", the highest" if len(few) > 1 else ""
     caption = "Few is 1 to 29 training samples of the class at that client, many more than 80, unseen none."
-    return Figure("classes", fact, caption, spec)
+    return Figure("classes", fact, caption, spec, shades if len(groups) > 1 else None)
 
 
 def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
-    """Accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted."""
-    rows: list[dict[str, Any]] = []
-    for title, runs in groups.items():
-        spent, points = 0, []
-        for line in runs[0].rounds:
-            spent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
-            if line.get("evaluated", True) and line.get("accuracy") is not None:
-                points.append({"series": title, "mb": round(spent / 1e6, 3), "value": _percent(line["accuracy"]),
-                               "round": line["round"]})  # fmt: skip
-        rows += _thinned(points, 100)
-    if not any(row["mb"] > 0 for row in rows):
+    """Accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted.
+
+    A method that sends next to nothing (training alone) is a level line at its final accuracy.
+    """
+    lines = {title: _by_bytes(title, runs[0]) for title, runs in groups.items()}
+    most = max((line[-1]["mb"] for line in lines.values() if line), default=0.0)
+    if not most:
         return None
+    silent = [t for t, line in lines.items() if line and line[-1]["mb"] < NOTHING * most]
+    for title in silent:
+        level = groups[title][0].final.get("accuracy") or lines[title][-1]["value"] / 100
+        lines[title] = [{"series": title, "mb": mb, "value": percent(level)} for mb in (0.0, most)]
     shades = colours(list(groups), reference)
-    params, keep = _hidden()
+    params, keep = hidden()
     spec: Spec = {
-        "width": WIDTH, "height": 260, "params": params, "data": {"values": rows}, "transform": keep,
-        "mark": {"type": "line", "tooltip": True, "point": len(rows) < 3},
+        "width": WIDTH, "height": 260, "params": params,
+        "data": {"values": [row for line in lines.values() for row in line]}, "transform": keep,
+        "mark": {"type": "line", "tooltip": True, "point": all(len(line) < 3 for line in lines.values())},
         "encoding": {
-            "x": {"field": "mb", "type": "quantitative", "title": "megabytes sent up and down so far"},
-            "y": _y("test accuracy, mean over clients (%)"), "color": _colour(list(groups), shades),
+            "x": x_axis("mb", "megabytes sent up and down so far"),
+            "y": y_axis("test accuracy, mean over clients (%)"), "color": coloured(shades),
+            "strokeDash": dashed(list(groups), reference),
         },
     }  # fmt: skip
     total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
-    most = max(total, key=lambda t: total[t])
-    fact = f"{most} sends {'the most: ' if len(total) > 1 else ''}{total[most] / 1e6:,.0f} MB"
+    busiest = max(total, key=lambda t: total[t])
+    fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{total[busiest] / 1e6:,.0f} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
+    caption += f" {', '.join(silent)} sends next to nothing: level, at its final accuracy." if silent else ""
+    caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
     return Figure("bytes", fact, caption, spec, shades if len(groups) > 1 else None)
 
 
-def seconds(groups: Groups) -> Figure | None:
+def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
+    """Points of a line: accuracy in per cent at so many megabytes."""
+    sent, points = 0, []
+    for line in run.rounds:
+        sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
+        if line.get("evaluated", True) and line.get("accuracy") is not None:
+            points.append({"series": title, "mb": round(sent / 1e6, 3), "value": percent(line["accuracy"]),
+                           "round": line["round"]})  # fmt: skip
+    return thinned(points, 100)
+
+
+def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
     """Seconds of each method by part, the mean over its seeds; None if no run folder has a timing."""
     found = {title: [taken for run in runs if (taken := spent(run))] for title, runs in groups.items()}
     rows: list[dict[str, Any]] = [
@@ -83,20 +116,23 @@ def seconds(groups: Groups) -> Figure | None:
             for title, runs in found.items() if runs for key, name in PARTS.items()]  # fmt: skip
     if not rows:
         return None
+    params, keep = hidden()
     spec: Spec = {
-        "width": WIDTH, "height": {"step": 26}, "data": {"values": rows}, "mark": {"type": "bar", "tooltip": True},
+        "width": WIDTH, "height": {"step": 26}, "params": params, "data": {"values": rows}, "transform": keep,
+        "mark": {"type": "bar", "tooltip": True},
         "encoding": {
-            "y": {"field": "series", "type": "nominal", "sort": list(groups), "title": None},
-            "x": {"field": "seconds", "type": "quantitative", "title": "seconds on the machine that ran it"},
-            "color": {"field": "part", "type": "nominal", "title": None,
-                      "scale": {"domain": list(PARTS.values()), "range": list(PALETTE[:3])}},
+            "y": y_methods(list(groups)),
+            "x": x_axis("seconds", "seconds on the machine that ran it"),
+            "color": {"field": "part", "type": "nominal", "title": None, "legend": {"orient": "top"},
+                      "scale": {"domain": list(SHADES), "range": list(SHADES.values())}},
         },
     }  # fmt: skip
     total = {t: sum(row["seconds"] for row in rows if row["series"] == t) for t in groups}
     slowest = max(total, key=lambda t: total[t])
     fact = f"{slowest} takes {'the longest: ' if len(total) > 1 else ''}{total[slowest]:,.1f} s"
     caption = "Wall-clock time of all rounds; it belongs to the machine, unlike all other figures of this page."
-    return Figure("time", fact, caption, spec)
+    series = {t: shade for t, shade in colours(list(groups), reference).items() if found[t]}
+    return Figure("time", fact, caption, spec, series if len(series) > 1 else None)
 
 
 def spent(run: Run) -> dict[str, float]:

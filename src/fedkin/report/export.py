@@ -11,6 +11,7 @@ from typing import Any
 
 from fedkin.report import charts, island, tables
 from fedkin.report.folder import write_atomic
+from fedkin.report.parts import Part
 
 
 def write_files(folder: Path | str, report: island.Report, reference: str = "Local") -> list[Path]:
@@ -27,7 +28,7 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
     folder = Path(folder)
     paths = []
     drawn = [(one.name, one) for list_ in report.figures.values() for one in list_]
-    names = _names([part.run.title for part in report.parts])
+    names = _names([_called(report, part) for part in report.parts])
     several = len(report.parts) > 1
     for name, part in zip(names, report.parts, strict=True):
         drawn += [(f"{one.name}-{name}" if several else one.name, one) for one in part.figures]
@@ -44,6 +45,14 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         rows = zip(*columns.values(), strict=True)
         paths.append(_csv(folder / (f"clients-{name}.csv" if several else "clients.csv"), list(columns), rows))
     return paths
+
+
+def _called(report: island.Report, part: Part) -> str:
+    """What the files of a part are named after: the method, and which seed it is where there are several."""
+    title = part.run.title
+    if len(report.runs[title]) == 1:
+        return title
+    return f"{title} mean" if part.joint else f"{title} seed{part.run.seed}"
 
 
 def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:

@@ -102,9 +102,17 @@ class Run:
     @property
     def names(self) -> tuple[str, ...]:
         """What the clients are called, by number, if ``summary.json`` has it under ``clients.names``."""
+        return self._texts("names")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called, by number, if ``summary.json`` has it under ``clients.classes``."""
+        return self._texts("classes")
+
+    def _texts(self, key: str) -> tuple[str, ...]:
         clients = self.summary.get("clients")
-        names = clients.get("names") if isinstance(clients, dict) else None
-        return tuple(map(str, names)) if isinstance(names, list) else ()
+        texts = clients.get(key) if isinstance(clients, dict) else None
+        return tuple(map(str, texts)) if isinstance(texts, list) else ()
 
 
 def require_folder(folder: Path) -> None:

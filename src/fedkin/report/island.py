@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import Against, against
 from fedkin.evaluate import warnings as careful
-from fedkin.report import costs, figures, people, relations
-from fedkin.report.figures import Figure
+from fedkin.report import accuracy, costs, spreads
+from fedkin.report.figures import Figure, colours
 from fedkin.report.folder import Run
-
-CELLS = 1_500_000
-"""Bytes that the weights over rounds of all runs of a page may take before they are encoded."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One run's own part of a page: its clients and who learned from whom.
-
-    Attributes:
-        run: the run; of several seeds the first.
-        figures: maps and sizes of clusters, labels.
-        frames: weights over rounds, if the run has any.
-        table: the columns of the table of clients and what opening one shows.
-        people: its clients.
-    """
-
-    run: Run
-    figures: list[Figure]
-    frames: relations.Frames | None
-    table: dict[str, Any]
-    people: people.People
-
-    def island(self) -> dict[str, Any]:
-        """For the page's script."""
-        f = self.frames
-        frames = None if f is None else {
-            "labels": f.labels, "rounds": f.rounds, "low": f.low, "high": f.high, "side": len(f.labels),
-            "cells": base64.b64encode(f.cells.tobytes()).decode("ascii"),
-            "mean": base64.b64encode(f.mean.tobytes()).decode("ascii"),
-        }  # fmt: skip
-        drawn = [entry(x) for x in self.figures]
-        for one in drawn:
-            if one["id"] == "weights":  # the script makes these from the frames
-                one["spec"] = {**one["spec"], "data": {"name": "cells"}}
-        return {"title": self.run.title, "seed": self.run.seed, "figures": drawn, "frames": frames, **self.table}
+from fedkin.report.parts import Part, parts_of
 
 
 @dataclass(frozen=True)
@@ -56,11 +20,11 @@ class Report:
     """What a page says.
 
     Attributes:
+        runs: all runs by method.
         figures: of all runs together, by the section they stand in.
-        parts: of each method's first seed.
+        parts: what single clients did, run by run.
         compared: reference -> method -> one comparison per seed.
         warnings: what a careful colleague would say.
-        runs: all runs by method.
     """
 
     runs: Mapping[str, Sequence[Run]]
@@ -69,20 +33,16 @@ class Report:
     compared: dict[str, dict[str, list[Against]]]
     warnings: list[careful.Warning] = field(default_factory=list)
 
-    def names(self, title: str) -> tuple[str, ...]:
-        """What the clients of a method's runs are called."""
-        return self.runs[title][0].names
+    @property
+    def several(self) -> bool:
+        """Are there several seeds of a method?"""
+        return max(len(runs) for runs in self.runs.values()) > 1
 
 
-def entry(figure: Figure) -> dict[str, Any]:
-    """A figure for the page's script."""
-    return {
-        "id": figure.name,
-        "fact": figure.fact,
-        "caption": figure.caption,
-        "spec": figure.spec,
-        "series": figure.series,
-    }
+def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool:
+    """Is a client of one run the client of that number in every other? Only names tell: seeds deal the others anew."""
+    names = {run.names for runs in groups.values() for run in runs}
+    return len(names) == 1 and bool(next(iter(names)))
 
 
 def made(
@@ -101,60 +61,39 @@ def made(
         tolerance: gains up to this size, a fraction, count as unchanged.
         local: of one run: the reference's run, which is not among the groups.
     """
-    compared = {name: _compared(name, seeds, groups, tolerance) for name, seeds in bases.items()}
-    room = CELLS // max(1, sum(_has_weights(runs[0]) for runs in groups.values()))
-    parts = [_part(runs[0], {name: one[title][0].gains for name, one in compared.items() if title in one}, room)
-             for title, runs in groups.items()]  # fmt: skip
+    by_seed = {name: _compared(name, seeds, groups, tolerance) for name, seeds in bases.items()}
+    compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
+    same = same_clients(groups)
+    parts = parts_of(groups, by_seed, same)
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
+    names = next(iter(groups.values()))[0].names if same else ()
+    shades = colours(list(groups), reference) if len(groups) > 1 else None
+    first = compared.get(reference)
     found: dict[str, list[Figure | None]] = {
-        "accuracy": [figures.final_accuracies(groups, reference) if several else None,
-                     figures.over_rounds(groups, reference, final)],
-        "clients": [figures.distribution(groups, reference),
-                    figures.gains(first, reference) if (first := compared.get(reference)) else None],
+        "accuracy": [accuracy.final_accuracies(groups, reference) if several else None,
+                     accuracy.over_rounds(groups, reference, final)],
+        "clients": [spreads.distribution(groups, reference),
+                    spreads.gains(first, reference, shades, names) if first else None],
         "classes": [costs.classes(groups, reference)],
-        "cost": [costs.over_bytes(groups, reference), costs.seconds(groups)],
+        "cost": [costs.over_bytes(groups, reference), costs.seconds(groups, reference)],
     }  # fmt: skip
-    shown = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    return Report(groups, shown, parts, compared, _warnings(groups, parts, compared))
+    figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
+    return Report(groups, figures, parts, compared, _warnings(groups, parts, compared))
 
 
 def _compared(
     name: str, seeds: Mapping[int, Mapping[int, float]], groups: Mapping[str, Sequence[Run]], tolerance: float
-) -> dict[str, list[Against]]:
-    """Every method that shares a seed and a client with the reference, seed by seed."""
-    found: dict[str, list[Against]] = {}
+) -> dict[str, dict[int, Against]]:
+    """Every method that shares a seed and a client with the reference, by method and seed."""
+    found: dict[str, dict[int, Against]] = {}
     for title, runs in groups.items():
         for run in runs:
             if title != name and run.seed in seeds:
-                try:
-                    found.setdefault(title, []).append(against(seeds[run.seed], run.by_client, tolerance))
-                except DataError:  # no client in common: nothing to compare
-                    if not found[title]:
-                        del found[title]
+                with contextlib.suppress(DataError):  # no client in common: nothing to compare
+                    one = against(seeds[run.seed], run.by_client, tolerance)
+                    found.setdefault(title, {})[run.seed] = one
     return found
-
-
-def _has_weights(run: Run) -> bool:
-    return any(line.get("kind") == "weights" for line in run.relations)
-
-
-def _part(run: Run, gains: Mapping[str, Mapping[int, float]], room: int) -> Part:
-    p = people.people_of(run)
-    order = relations.ordered(p.count, run.groups, p.last_cluster)
-    side = max(1, min(p.count, relations.SIDE))
-    all_rounds = [int(line["round"]) for line in run.rounds]
-    frames = relations.frames(run.relations, order, all_rounds, max(2, room // side**2)) if order else None
-    drawn, rows = [], {}
-    if frames is not None:
-        rows = relations.mean_rows(run.relations)
-        fact = relations.weights_fact(rows, run.groups)
-        drawn.append(relations.weights_figure(run.title, frames, f"{run.title}: {fact}"))
-    rounds, labels = p.clusters
-    if labels.size:
-        drawn += relations.cluster_figures(run.title, rounds, labels, order, run.groups)
-    histogram = people.labels_figure(p, order) if order else None
-    return Part(run, [*drawn, *([histogram] if histogram else [])], frames, people.table(run, p, gains, rows), p)
 
 
 def _warnings(
@@ -162,20 +101,41 @@ def _warnings(
 ) -> list[careful.Warning]:
     """All warnings; those of one method name it where there are several."""
     found: list[careful.Warning] = []
-    for part in parts:
-        run, p = part.run, part.people
-        own: list[careful.Warning] = []
+    for title, runs in groups.items():
         for reference, methods in compared.items():
-            if run.title not in methods:
-                continue
-            first = methods[run.title][0]
-            found += careful.collapsed(run.title, first, reference)
-            own += careful.small_tests(p.final, p.n_test, first.gains) if reference == next(iter(compared)) else []
-        own += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
-        own += careful.clusters(p.last_cluster or [])
-        prefix = f"{run.title}: " if len(groups) > 1 else ""
-        found += [careful.Warning(w.kind, prefix + w.text) for w in own]
+            if title in methods and all(a.identical for a in methods[title]):
+                found += careful.collapsed(title, methods[title][0], reference)
+        by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
+        prefix = f"{title}: " if len(groups) > 1 else ""
+        found += [careful.Warning(w.kind, prefix + w.text) for w in _of_seeds(by_seed, [run.seed for run in runs])]
     return [*_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
+
+
+def _own(part: Part, reference: str) -> list[careful.Warning]:
+    """The warnings of one run; those of its gains are of gains over the reference."""
+    run, p = part.run, part.people
+    gains = part.gains.get(reference)
+    found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
+    found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
+    return found + careful.clusters(p.last_cluster or [])
+
+
+def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:
+    """Each kind of warning once, in the words of the first seed that has it; and which seeds those are, if not all."""
+    kinds: dict[str, dict[int, str]] = {}
+    for seed, warned in by_seed.items():
+        for w in warned:
+            kinds.setdefault(w.kind, {})[seed] = w.text
+    found = []
+    for kind, texts in kinds.items():
+        first, text = next(iter(texts.items()))
+        alike = len(set(texts.values())) == 1
+        if not alike or len(texts) < len(seeds):
+            said = f"seed{'s' if alike and len(texts) > 1 else ''} {', '.join(map(str, texts)) if alike else first}"
+            others = "" if alike else f"; much the same in {', '.join(str(s) for s in texts if s != first)}"
+            text = f"{text.removesuffix('.')} ({said}{others})."
+        found.append(careful.Warning(kind, text))
+    return found
 
 
 def _joined(found: Sequence[careful.Warning]) -> list[careful.Warning]:

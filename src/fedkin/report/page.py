@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import verdict
-from fedkin.report import charts, island, tables
+from fedkin.report import charts, island, markup, people, tables
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
 
-SECTIONS = {
-    "accuracy": "Accuracy",
-    "clients": "How it is spread over clients",
-    "people": "Clients",
-    "relations": "Who learned from whom",
-    "labels": "What each client has",
-    "classes": "Rare and common classes",
-    "cost": "Bytes and time",
-    "settings": "Settings",
-}
 SECOND = "FedAvg"
 _NAMED = 12
-# the browser itself refuses whatever would leave the page
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
-    "form-action 'none'; base-uri 'none'"
-)
 
 
 def write_page(
@@ -55,8 +37,8 @@ def write_page(
     report, reference = one_run(run, local, tolerance)
     compared = report.compared.get(reference, {})
     sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
-    body = _harmed(report, reference) + _table(tables.final_table(run), "final")
-    return _write(Path(folder), report, sentence, [], body, command or _written_command(run), reference)
+    body = _harmed(report, reference) + markup.table(tables.final_table(run), "final")
+    return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
 def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[island.Report, str]:
@@ -94,13 +76,12 @@ def write_comparison(
     rows = tables.comparison_rows(report.runs, reference, tolerance)
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentence, more = _comparison_headline(rows, verdicts, reference)
-    against_second = [verdict(t, seeds, SECOND) for t, seeds in report.compared.get(SECOND, {}).items()
-                      if t != reference]  # fmt: skip
-    body = _table(tables.comparison_table(rows, reference), "comparison")
-    if against_second:
-        body += f"<h3>Against {SECOND}</h3>\n{_list(against_second)}"
-    body += _harmed(report, reference)
-    return _write(Path(folder), report, sentence, more, body, command, reference)
+    second = report.compared.get(SECOND, {})
+    best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
+    against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
+    body = markup.verdicts({f"Against {reference}": more, f"Against {SECOND}": against_second})
+    body += markup.table(tables.comparison_table(rows, reference), "comparison") + _harmed(report, reference)
+    return _write(Path(folder), report, sentence, body, command, reference)
 
 
 def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> island.Report:
@@ -158,18 +139,18 @@ def _mean(row: tables.Row) -> float:
 
 
 def _harmed(report: island.Report, reference: str) -> str:
-    """Who loses, by name, worst first; of several seeds of the first."""
-    lines = []
+    """Who loses, by name, worst first: on average over seeds where these have the same clients, else in the first."""
+    joint, lines = island.same_clients(report.runs), []
     for title, seeds in report.compared.get(reference, {}).items():
-        first = seeds[0]
-        losers = sorted((g, c) for c, g in first.gains.items() if g < -first.tolerance)
+        gains = people.mean_by_client([one.gains for one in seeds]) if joint else seeds[0].gains
+        losers = sorted((g, c) for c, g in gains.items() if g < -seeds[0].tolerance)
         if losers:
-            lines.append(f"{title}: {_losers(losers, report.names(title))}")
+            lines.append(f"{title}: {_losers(losers, report.runs[title][0].names)}")
     if not lines:
         return ""
-    seed = " (first seed)" if any(len(runs) > 1 for runs in report.runs.values()) else ""
+    seed = (" (mean over seeds)" if joint else " (first seed)") if report.several else ""
     who = f"Who is worse off than with {html.escape(reference)}{seed}"
-    return f"<details><summary>{who}</summary>\n{_list(lines)}</details>"
+    return f"<details><summary>{who}</summary>\n{markup.listed(lines)}</details>"
 
 
 def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
@@ -177,142 +158,13 @@ def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
     return ", ".join(said) + (f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else "")
 
 
-def _list(lines: Iterable[str]) -> str:
-    return "<ul>\n" + "".join(f"<li>{html.escape(line)}</li>\n" for line in lines) + "</ul>\n"
-
-
-def _table(grid: tables.Grid, name: str) -> str:
-    """A table with a button that saves it as CSV."""
-    drawn = tables.to_html(grid).replace("<table>", f'<table id="{name}">', 1)
-    return f'{drawn}<button class="act" type="button" data-csv="{name}">CSV</button>\n'
-
-
-def _config(runs: Mapping[str, Sequence[Run]]) -> str:
-    """The settings, folded away; of the seeds of one method those of the first."""
-    parts = []
-    for title, seeds in runs.items():
-        config = seeds[0].summary.get("config")
-        if isinstance(config, dict) and config:
-            lines = "\n".join(html.escape(line) for line in _flat(config))
-            others = f" (and {', '.join(str(run.seed) for run in seeds[1:])})" if len(seeds) > 1 else ""
-            label = html.escape(f"Settings of {title}, seed {seeds[0].seed}{others}")
-            parts.append(f"<details><summary>{label}</summary><pre>{lines}</pre></details>")
-    return "\n".join(parts)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Nested settings as lines ``a.b = value``."""
-    lines = []
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            lines += _flat(value, f"{prefix}{key}.")
-        else:
-            lines.append(f"{prefix}{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
-    return lines
-
-
 def _written_command(run: Run) -> str | None:
     command = run.summary.get("command")
     return command if isinstance(command, str) and command else None
 
 
-def _command(command: str | None) -> str:
-    return f"<h3>Run it again</h3>\n<pre>{html.escape(command)}</pre>" if command else ""
-
-
-def _warnings(report: island.Report) -> str:
-    if not report.warnings:
-        return ""
-    lines = _list(w.text for w in report.warnings)
-    return f'<section class="warnings" aria-label="Warnings"><h2>Before you believe it</h2>\n{lines}</section>'
-
-
-def _section(name: str, inner: str) -> str:
-    return f'<section id="{name}"><h2>{SECTIONS[name]}</h2>\n{inner}<div id="figures-{name}"></div></section>'
-
-
-def _method(report: island.Report) -> str:
-    """A choice of the method, where there are several."""
-    if len(report.parts) < 2:
-        return ""
-    return '<p class="controls"><label>Method: <select class="method"></select></label></p>\n'
-
-
-_PEOPLE = """<div class="controls">
-<label>Filter: <input type="search" id="filter" placeholder="name, number, group 1"></label>
-<span id="count" class="note" aria-live="polite"></span>
-<button class="act" type="button" id="people-csv">CSV</button></div>
-<p class="note">Click a heading to sort, a client to open it.</p>
-<div class="tall" tabindex="0" role="region" aria-label="Table of clients"><table id="people">
-<thead><tr id="people-head"></tr></thead><tbody id="people-rows"></tbody></table></div>
-"""
-
-
-def _sections(report: island.Report, command: str | None) -> list[str]:
-    several = any(len(runs) > 1 for runs in report.runs.values())
-    note = '<p class="note">Of several seeds, the first is shown.</p>\n' if several else ""
-    inner = {"people": _method(report) + note + _PEOPLE, "relations": _method(report) + note,
-             "settings": _config(report.runs) + _command(command)}  # fmt: skip
-    empty = {name for name in ("classes", "cost") if not report.figures[name]}
-    return [_section(name, inner.get(name, "")) for name in SECTIONS if name not in empty]
-
-
-def _data(report: island.Report, reference: str) -> str:
-    """The data of the page, as JSON that may stand in a script element."""
-    parts = [part.island() for part in report.parts]
-    related = [n for n, part in enumerate(parts) if part["frames"] or len(part["figures"]) > 1]
-    data = {
-        "figures": {name: [island.entry(one) for one in drawn] for name, drawn in report.figures.items() if drawn},
-        "parts": parts,
-        "first": related[0] if related else len(parts) - 1,
-        "reference": reference,
-        "seeds": max(len(runs) for runs in report.runs.values()),
-        "config": {"light": charts.config(), "dark": charts.config(dark=True)},
-    }
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _asset(name: str) -> str:
-    return files("fedkin.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _write(
-    folder: Path,
-    report: island.Report,
-    sentence: str,
-    more: Sequence[str],
-    body: str,
-    command: str | None,
-    reference: str,
-) -> Path:
-    title = html.escape(sentence)
-    links = "".join(f'<a href="#{name}">{text}</a>' for name, text in SECTIONS.items()
-                    if name not in ("classes", "cost") or report.figures[name])  # fmt: skip
-    text = "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{title}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>",
-            f'<header><h1>{title}</h1><button class="act" type="button" id="theme">Dark</button></header>',
-            f'<nav aria-label="Parts of the page">{links}</nav>\n<main>',
-            _list(more) if more else "",
-            body,
-            _warnings(report),
-            "<noscript><p>The charts and the table of clients need JavaScript, which is switched off.</p></noscript>",
-            *_sections(report, command),
-            "</main>\n<footer>fedkin</footer>",
-            f'<script type="application/json" id="data">{_data(report, reference)}</script>',
-            f'<script type="module">{_inline(charts.script())}</script>',
-            f'<script type="module">{_inline(_asset("page.js"))}</script>\n</body>\n</html>\n',
-        ]
-    )
+def _write(folder: Path, report: island.Report, sentence: str, body: str, command: str | None, reference: str) -> Path:
+    text = markup.document(report, sentence, body, command, reference)
     write_atomic(folder / "report.html", text.encode("utf-8"))
     write_atomic(folder / "overview.png", charts.png(report.figures["accuracy"][0].titled))
     return folder / "report.html"
-
-
-def _inline(script: str) -> str:
-    """A script that ends where its element ends."""
-    return script.replace("</script", "<\\/script")

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import final_by_client
-from fedkin.report import relations
 from fedkin.report.charts import Spec
-from fedkin.report.figures import Figure, _thinned
+from fedkin.report.clusters import Clusters, cluster_table, last_known
+from fedkin.report.figures import Figure, thinned
 from fedkin.report.folder import Run
+from fedkin.report.naming import called, places
+from fedkin.report.weights import Rows
 
 MOST_ROWS = 1000
 """Of more clients a page's table shows the worst and the best so many halves."""
 MOST_POINTS = 60_000
 """Accuracies over rounds of all clients of a run in one page, at most."""
+FEWEST_POINTS = 12
+"""Of a client's accuracies over rounds so many are kept, however large the page."""
 PARTNERS = 10
 
 
@@ -34,7 +39,7 @@ class People:
         labels: training samples by class, by client; empty in folders of older versions.
         rounds: evaluated rounds ``[T]``; accuracy: float32 ``[K, T]``, NaN where a client was not evaluated.
         took: rounds whose upload was used, by client; refused: rounds in which it was refused.
-        clusters: rounds and labels ``[K, T]`` of the lines of clusters.
+        clusters: membership over rounds.
     """
 
     count: int
@@ -45,13 +50,13 @@ class People:
     accuracy: np.ndarray
     took: Counter[int]
     refused: Counter[int]
-    clusters: tuple[list[int], np.ndarray]
+    clusters: Clusters
 
     @property
     def last_cluster(self) -> list[int] | None:
         """Each client's last known cluster ``[K]``, -1 unknown; None if the run has no clusters."""
-        labels = self.clusters[1]
-        return relations.last_known(labels).tolist() if labels.size else None
+        labels = self.clusters.labels
+        return last_known(labels).tolist() if labels.size else None
 
 
 def people_of(run: Run) -> People:
@@ -70,10 +75,10 @@ def people_of(run: Run) -> People:
     rounds = sorted({*evaluated, *points})
     took = Counter(int(i) for line in run.rounds for i in line.get("answered") or ())
     refused = Counter(int(i) for line in run.rounds for i in line.get("refused") or ())
-    clusters = relations.cluster_table(run.relations)
+    clusters = cluster_table(run.relations)
     told = run.summary.get("clients")
     count = int(told.get("count") or 0) if isinstance(told, dict) else 0
-    count = max([count, len(clusters[1]), *(i + 1 for i in (*n_test, *took, *refused))])
+    count = max([count, len(clusters.labels), *(i + 1 for i in (*n_test, *took, *refused))])
     accuracy = np.full((count, len(rounds)), np.nan, dtype=np.float32)
     for column, r in enumerate(rounds):
         for i, value in points.get(r, {}).items():
@@ -93,7 +98,7 @@ def shown(p: People, gains: Mapping[int, float]) -> list[int]:
 
 
 def table(
-    run: Run, p: People, gains: Mapping[str, Mapping[int, float]], rows: relations.Rows | None = None
+    run: Run, p: People, gains: Mapping[str, Mapping[int, float]], rows: Rows, most: int = MOST_POINTS
 ) -> dict[str, Any]:
     """The columns of the table of clients and what opening one shows, as plain values for the page.
 
@@ -103,16 +108,12 @@ def table(
         run: the run.
         p: its clients.
         gains: reference -> gain by client, a fraction.
-        rows: whom each learned from, as from `relations.mean_rows`; read from the run if they are not given.
+        rows: whom each learned from, as from `fedkin.report.weights.mean_rows`.
+        most: accuracies over rounds of all clients together.
     """
-    rows = relations.mean_rows(run.relations) if rows is None else rows
     ids = shown(p, next(iter(gains.values()), {}))
-    names, groups, last = run.names, run.groups, p.last_cluster
-    columns: dict[str, list[Any]] = {"client": ids}
-    if names:
-        columns["name"] = [names[i] if i < len(names) else "" for i in ids]
-    if groups:
-        columns["group"] = [groups[i] if i < len(groups) and groups[i] >= 0 else None for i in ids]
+    last = p.last_cluster
+    columns = _who(run, ids)
     if last is not None:
         columns["cluster"] = [last[i] if i < len(last) and last[i] >= 0 else None for i in ids]
     if p.labels:
@@ -129,16 +130,104 @@ def table(
     columns["rounds taken part"] = [p.took.get(i, 0) for i in ids]
     if p.refused:
         columns["refused"] = [p.refused.get(i, 0) for i in ids]
-    kept = _thinned(range(len(p.rounds)), max(2, min(200, MOST_POINTS // max(len(ids), 1))))
-    series = [[None if np.isnan(v) else round(float(v) * 1000) for v in p.accuracy[i, kept]] for i in ids]
+    kept = _kept(len(p.rounds), len(ids), most)
     return {
         "columns": columns, "of": p.count, "rounds": [p.rounds[t] for t in kept], "allRounds": len(p.rounds),
-        "series": series, "labels": [p.labels.get(i) for i in ids] if p.labels else None,
-        "partners": _partners(rows, ids),
+        "series": _thousandths(p.accuracy[np.ix_(ids, kept)]), "partners": _partners(rows, ids),
+        "labels": [p.labels.get(i) for i in ids] if p.labels else None, "names": _names(run, p.count),
     }  # fmt: skip
 
 
-def _partners(rows: relations.Rows, ids: Sequence[int]) -> list[list[list[float]] | None] | None:
+def over_seeds(
+    run: Run,
+    seeds: Sequence[People],
+    gains: Mapping[str, Sequence[Mapping[int, float]]],
+    rows: Rows,
+    most: int = MOST_POINTS,
+) -> dict[str, Any]:
+    """The same for several seeds that have the same clients: means over seeds, with the lowest and the highest.
+
+    Args:
+        run: one of the runs: its names and groups are those of all.
+        seeds: the clients of each.
+        gains: reference -> for each seed, gain by client, a fraction.
+        rows: whom each learned from, the mean over all seeds.
+        most: accuracies over rounds of all clients together.
+    """
+    count = max(p.count for p in seeds)
+    mean_gains = {name: mean_by_client(each) for name, each in gains.items()}
+    widest = max(seeds, key=lambda p: p.count)
+    ids = shown(widest, next(iter(mean_gains.values()), {}))
+    columns = _who(run, ids)
+    labels = mean_labels(seeds)
+    if labels:
+        columns["training samples"] = [sum(labels[i]) if i in labels else None for i in ids]
+    columns["test samples"] = [_mean([p.n_test.get(i) for p in seeds], 1) for i in ids]
+    finals = [[p.final[i] for p in seeds if i in p.final] for i in ids]
+    columns["accuracy %"] = [_points(_mean(each)) for each in finals]
+    columns["lowest %"] = [_points(min(each, default=None)) for each in finals]
+    columns["highest %"] = [_points(max(each, default=None)) for each in finals]
+    for reference, by in mean_gains.items():
+        columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
+        above = [sum(each.get(i, 0.0) > 0 for each in gains[reference]) for i in ids]
+        columns[f"seeds above {reference}"] = [f"{n} of {len(gains[reference])}" for n in above]
+    columns["rounds taken part"] = [_mean([p.took.get(i, 0) for p in seeds], 1) for i in ids]
+    rounds = sorted(set.intersection(*(set(p.rounds) for p in seeds)))
+    kept = [rounds[t] for t in _kept(len(rounds), len(ids), most // 3)]
+    stack = np.full((len(seeds), count, len(kept)), np.nan)
+    for s, p in enumerate(seeds):
+        stack[s, : p.count] = p.accuracy[:, [p.rounds.index(r) for r in kept]]
+    stack = stack[:, ids]
+    known = np.isfinite(stack).any(axis=0)
+    filled = np.where(known, stack, 0.0)  # columns of NaN alone would warn
+    low, mean, high = (np.where(known, f(filled, axis=0), np.nan) for f in (np.nanmin, np.nanmean, np.nanmax))
+    return {
+        "columns": columns, "of": count, "rounds": kept, "allRounds": len(rounds), "series": _thousandths(mean),
+        "low": _thousandths(low), "high": _thousandths(high), "partners": _partners(rows, ids),
+        "labels": [labels.get(i) for i in ids] if labels else None, "names": _names(run, count),
+    }  # fmt: skip
+
+
+def mean_labels(seeds: Sequence[People]) -> dict[int, list[int]]:
+    """Training samples by class, by client: the mean over seeds, rounded."""
+    found: dict[int, list[list[int]]] = {}
+    for p in seeds:
+        for i, row in p.labels.items():
+            found.setdefault(i, []).append(row)
+    return {i: [round(sum(n) / len(n)) for n in zip_longest(*rows, fillvalue=0)] for i, rows in found.items()}
+
+
+def mean_by_client(seeds: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean over the seeds that have the client."""
+    return {i: float(np.mean([s[i] for s in seeds if i in s])) for i in sorted(set().union(*seeds))}
+
+
+def _who(run: Run, ids: Sequence[int]) -> dict[str, list[Any]]:
+    """The columns that say who a client is."""
+    names, groups = run.names, run.groups
+    columns: dict[str, list[Any]] = {}
+    if names:
+        columns["name"] = [names[i] if i < len(names) else "" for i in ids]
+    columns["client"] = list(ids)
+    if groups:
+        columns["group"] = [groups[i] if i < len(groups) and groups[i] >= 0 else None for i in ids]
+    return columns
+
+
+def _names(run: Run, count: int) -> list[str] | None:
+    """What the page calls clients that are not in its table; their numbers where they are very many."""
+    return called(count, run.names) if count <= MOST_ROWS else None
+
+
+def _kept(rounds: int, clients: int, most: int) -> list[int]:
+    return thinned(range(rounds), max(FEWEST_POINTS, min(200, most // max(clients, 1))))
+
+
+def _thousandths(accuracy: np.ndarray) -> list[list[int | None]]:
+    return [[None if np.isnan(v) else round(float(v) * 1000) for v in row] for row in accuracy]
+
+
+def _partners(rows: Rows, ids: Sequence[int]) -> list[list[list[float]] | None] | None:
     """For each client those it learned from most, with the mean weight: ``[[client, weight], ...]``."""
     if not rows:
         return None
@@ -153,33 +242,54 @@ def _points(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 2)
 
 
-def labels_figure(p: People, order: Sequence[int]) -> Figure | None:
-    """Training samples by class of every client, in the order of the map; None in folders that do not say them."""
+def _mean(values: Sequence[float | None], digits: int = 6) -> float | None:
+    known = [v for v in values if v is not None]
+    return round(sum(known) / len(known), digits) if known else None
+
+
+def histogram(p: People, order: Sequence[int], rows: int) -> np.ndarray:
+    """Training samples by row of the map and class, int64 ``[S, C]``."""
+    counts = np.zeros((rows, max(map(len, p.labels.values()), default=0)), dtype=np.int64)
+    place = places(order)
+    for i, row in p.labels.items():
+        counts[place[i], : len(row)] += row
+    return counts
+
+
+def labels_figure(p: People, order: Sequence[int], clients: Sequence[str], classes: Sequence[str]) -> Figure | None:
+    """Training samples by class of every client, in the order of the map; None in folders that do not say them.
+
+    Args:
+        p: the clients.
+        order: as they stand in the map, ``[K]``.
+        clients: the labels of its rows, ``[S]``.
+        classes: names of the classes, as far as they have any.
+    """
     if not p.labels:
         return None
-    side = min(len(order), relations.SIDE)
-    width = max(len(row) for row in p.labels.values())
-    names = relations._labels(order, side)
-    sums = np.zeros((side, width))
-    for place, i in enumerate(order):
-        row = p.labels.get(i, [])
-        sums[place * side // len(order), : len(row)] += row
-    values = [{"client": names[i], "class": c, "samples": int(sums[i, c])} for i, c in np.argwhere(sums > 0).tolist()]
+    counts = histogram(p, order, len(clients))
+    named = called(counts.shape[1], classes)
+    values = [{"client": clients[i], "class": named[c], "samples": int(counts[i, c])}
+              for i, c in np.argwhere(counts > 0).tolist()]  # fmt: skip
+    long = max(map(len, named), default=0) > 3
     spec: Spec = {
-        "width": 460, "height": max(120, min(520, 16 * side)), "data": {"values": values},
+        "width": 460, "height": max(90, min(520, 22 * len(clients))), "data": {"values": values},
         "mark": {"type": "rect", "tooltip": True},
         "encoding": {
-            "x": {"field": "class", "type": "ordinal", "scale": {"domain": list(range(width)), "paddingInner": 0},
-                  "axis": {"labelAngle": 0, "labelOverlap": True}},
+            "x": {"field": "class", "type": "nominal", "title": "class", "scale": {"domain": named, "paddingInner": 0},
+                  "axis": {"labelAngle": -45 if long and len(named) > 4 else 0, "labelOverlap": True,
+                           "labelLimit": 130, "ticks": False}},
             "y": {"field": "client", "type": "nominal", "title": "client",
-                  "scale": {"domain": names, "paddingInner": 0}, "axis": {"labels": side <= 40, "ticks": False}},
+                  "scale": {"domain": list(clients), "paddingInner": 0},
+                  "axis": {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130}},
             "color": {"field": "samples", "type": "quantitative", "title": "training samples",
-                      "scale": {"scheme": "viridis", "type": "sqrt"},
+                      "scale": {"range": "heatmap", "type": "sqrt", "domainMin": 0},
                       "legend": {"orient": "bottom", "gradientLength": 240}},
         },
     }  # fmt: skip
-    classes = [sum(n > 0 for n in row) for row in p.labels.values()]
-    low, high = min(classes), max(classes)
+    width = len(named)
+    each = [sum(n > 0 for n in row) for row in p.labels.values()]
+    low, high = min(each), max(each)
     share = f"{low}" if low == high else f"{low} to {high}"
     fact = f"A client has samples of {share} of {width} classes"
     return Figure("labels", fact, "Row: a client, in the same order as above; empty is no sample of the class.", spec)

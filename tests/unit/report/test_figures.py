@@ -5,7 +5,7 @@ import pytest
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import against
-from fedkin.report import charts, costs, figures, people, relations
+from fedkin.report import accuracy, charts, clusters, costs, figures, naming, people, spreads, weights
 from fedkin.report.folder import Run, by_title
 
 
@@ -24,7 +24,7 @@ def of(rows: list[dict], series: str) -> list[float]:
 
 def test_one_run_has_mean_worst_tenth_band_and_local(made):
     """The line is the mean in per cent, with ± one standard deviation; the dashed level is Local."""
-    figure = figures.over_rounds(by_title([made(gains={0: -0.2})]), local=0.5)
+    figure = accuracy.over_rounds(by_title([made(gains={0: -0.2})]), local=0.5)
     rows = values(figure)
     assert of(rows, "mean over clients") == [75.0] * 3
     assert of(rows, "worst 10 %") == [60.0] * 3
@@ -35,12 +35,12 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
 
 def test_the_band_never_leaves_per_cent(made):
     """Mean 99 % plus a standard deviation of 5 points is drawn as 100 %."""
-    assert max(row.get("high", 0) for row in values(figures.over_rounds(by_title([made(top=0.99)])))) == 100.0
+    assert max(row.get("high", 0) for row in values(accuracy.over_rounds(by_title([made(top=0.99)])))) == 100.0
 
 
 def test_a_run_that_was_never_evaluated_still_draws():
     """No data: an empty chart that says so."""
-    figure = figures.over_rounds({"X": [Run("X")]})
+    figure = accuracy.over_rounds({"X": [Run("X")]})
     assert values(figure) == []
     assert figure.fact == "X: no round was evaluated"
 
@@ -49,14 +49,14 @@ def test_missing_values_are_left_out(made):
     """None in a line is no point, not an error."""
     run = made()
     run.rounds[1].update(accuracy=None, std=None, worst_decile=None)
-    rows = values(figures.over_rounds(by_title([run])))
+    rows = values(accuracy.over_rounds(by_title([run])))
     assert [row["round"] for row in rows if row["series"] == "mean over clients"] == [1, 3]
 
 
 def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
     """Seeds at 60 and 80 %: the line is at 70, the band at ± 14.1 (sample std); the order is by final accuracy."""
     runs = [made("A", 0, top=0.6), made("A", 1, top=0.8), made("Local", 0, top=0.9)]
-    figure = figures.over_rounds(by_title(runs))
+    figure = accuracy.over_rounds(by_title(runs))
     rows = [row for row in values(figure) if row["measure"] == "mean over clients"]
     assert of(rows, "A") == [70.0] * 3
     assert rows[0]["high"] - rows[0]["low"] == pytest.approx(2 * 100 * np.std([0.6, 0.8], ddof=1), abs=0.02)
@@ -67,9 +67,9 @@ def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
 def test_many_methods_get_no_bands_and_distinct_styles(made):
     """22 methods: no bands to hide the lines, and no two look the same."""
     groups = by_title([made(f"M{i}", s) for i in range(22) for s in range(2)])
-    figure = figures.over_rounds(groups)
+    figure = accuracy.over_rounds(groups)
     assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["line"]
-    looks = zip(figures.colours(list(groups)).values(), map(tuple, figures.dashes(list(groups))), strict=True)
+    looks = zip(figures.colours(list(groups)).values(), map(tuple, figures.dashes(list(groups)).values()), strict=True)
     assert len(set(looks)) == 22
 
 
@@ -84,7 +84,7 @@ def test_the_reference_is_always_grey():
 
 def test_long_runs_are_thinned(made):
     """Of 1,000 rounds 200 are drawn, the first and the last among them."""
-    rows = values(figures.over_rounds(by_title([made(rounds=1000)])))
+    rows = values(accuracy.over_rounds(by_title([made(rounds=1000)])))
     drawn = [row["round"] for row in rows if row["series"] == "mean over clients"]
     assert (len(drawn), drawn[0], drawn[-1]) == (figures.MOST_POINTS, 1, 1000)
 
@@ -92,7 +92,7 @@ def test_long_runs_are_thinned(made):
 def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
     """A row per method, best first; the text has mean and spread; the fact counts who is above Local."""
     runs = [made("A", 0, top=0.6), made("A", 1, top=0.8), made("Local", 0, top=0.65), made("Z", 0, top=0.5)]
-    figure = figures.final_accuracies(by_title(runs))
+    figure = accuracy.final_accuracies(by_title(runs))
     rows = values(figure)
     assert [(row["series"], row["value"], row["text"]) for row in rows] == [
         ("A", 70.0, "70.0 ± 14.1"), ("Local", 65.0, "65.0"), ("Z", 50.0, "50.0"),
@@ -105,7 +105,7 @@ def test_gains_of_methods_stand_in_order_of_their_mean():
     """Each client is a dot at its gain, of the colour of its kind."""
     a = against({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.6, 1: 0.4, 2: 0.5})
     b = against({0: 0.5, 1: 0.5}, {0: 0.7, 1: 0.6})
-    figure = figures.gains({"A": [a], "B": [b]})
+    figure = spreads.gains({"A": [a], "B": [b]})
     rows = values(figure)
     assert [(r["series"], r["gain"], r["kind"]) for r in rows] == [
         ("B", 20.0, "helped"), ("B", 10.0, "helped"), ("A", 10.0, "helped"), ("A", -10.0, "harmed"),
@@ -117,14 +117,14 @@ def test_gains_of_methods_stand_in_order_of_their_mean():
 def test_gains_of_thousands_of_clients_are_counted():
     """10,000 clients are no 10,000 dots; every client is in one of them."""
     n = 10_000
-    rows = values(figures.gains({"A": [against(dict.fromkeys(range(n), 0.5), {i: i / n for i in range(n)})]}))
+    rows = values(spreads.gains({"A": [against(dict.fromkeys(range(n), 0.5), {i: i / n for i in range(n)})]}))
     assert len(rows) < 300
     assert sum(row["clients"] for row in rows) == n
 
 
 def test_the_distribution_is_the_clients_in_order(made):
     """Worst first, at the middle of each client's share."""
-    rows = values(figures.distribution(by_title([made(gains={2: -0.2})])))
+    rows = values(spreads.distribution(by_title([made(gains={2: -0.2})])))
     assert [(row["share"], row["value"]) for row in rows] == [(12.5, 60.0), (37.5, 80.0), (62.5, 80.0), (87.5, 80.0)]
 
 
@@ -154,29 +154,31 @@ LINES = [
 ]
 
 
+def maps(lines: list[dict], order: list[int], rounds: list[int], most: int) -> weights.Frames | None:
+    """Frames of clients that have no names."""
+    return weights.frames(lines, order, naming.along(order, naming.called(len(order), ())), rounds, most)
+
+
 def test_mean_weights_average_the_rounds_a_client_was_in():
     """Client 0 gives 1.0 then 0.5 to client 1: mean .75; client 2, in one round only, keeps its row; 1 has none."""
-    weights = relations.mean_weights(LINES)
-    assert weights[0].tolist() == [0.25, 0.75, 0.0]
-    assert np.isnan(weights[1]).all()
-    assert weights[2].tolist() == [1.0, 0.0, 0.0]
+    assert weights.mean_rows(LINES) == {0: {1: 0.75, 0: 0.25}, 2: {0: 1.0}}
 
 
 def test_frames_hold_each_round_in_the_order_of_the_map():
     """Order 2, 0, 1; 254 is the highest weight, 255 a client that said nothing in that round."""
-    found = relations.frames(LINES, [2, 0, 1], [1, 2], 10)
+    found = maps(LINES, [2, 0, 1], [1, 2], 10)
     assert found.rounds == [(1, 1), (2, 2)]
     assert found.cells[0].tolist() == [[0, 254, 0], [0, 0, 254], [255] * 3]
     assert found.cells[1].tolist() == [[255] * 3, [0, 127, 127], [255] * 3]
     assert found.mean.tolist() == [[0, 254, 0], [0, 64, 190], [255] * 3]
-    figure = relations.weights_figure("M", found, "fact")
+    figure = weights.weights_figure(found, "fact")
     assert {"client": "2", "from": "0", "weight": 1.0} in values(figure)
 
 
 def test_more_rounds_than_frames_are_averaged():
     """Ten rounds in two frames of five."""
     lines = [{"round": r, "kind": "weights", "rows": {"0": {"1": float(r > 5)}, "1": {"0": 1.0}}} for r in range(1, 11)]
-    found = relations.frames(lines, [0, 1], range(1, 11), 2)
+    found = maps(lines, [0, 1], range(1, 11), 2)
     assert found.rounds == [(1, 5), (6, 10)]
     assert found.cells[:, 0, 1].tolist() == [0, 254]
 
@@ -184,27 +186,27 @@ def test_more_rounds_than_frames_are_averaged():
 def test_many_clients_share_rows():
     """250 clients in 100 rows; each learns from itself alone, so all weight stays on the diagonal."""
     lines = [{"round": 1, "kind": "weights", "rows": {str(i): {str(i): 1.0} for i in range(250)}}]
-    found = relations.frames(lines, range(250), [1], 5)
+    found = maps(lines, list(range(250)), [1], 5)
     assert found.cells.shape == (1, 100, 100)
     assert (found.cells[0] == 254 * np.eye(100)).all()
-    assert "share a row" in relations.weights_figure("M", found, "f").caption
+    assert "share a row" in weights.weights_figure(found, "f").caption
 
 
 def test_a_large_own_weight_does_not_drown_the_others():
     """Own weight .9, others .1: the colours end at .1 and the legend says so."""
     lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.9, "1": 0.1}, "1": {"1": 0.9, "0": 0.1}}}]
-    found = relations.frames(lines, [0, 1], [1], 5)
+    found = maps(lines, [0, 1], [1], 5)
     assert (found.high, found.drowned) == (0.1, True)
-    title = relations.weights_figure("M", found, "f").spec["encoding"]["color"]["title"]
+    title = weights.weights_figure(found, "f").spec["encoding"]["color"]["title"]
     assert "own weight is off the scale" in title
 
 
 def test_nothing_said_is_no_map():
     """A run that recorded no weights or clusters has no picture."""
-    assert relations.frames([], [0, 1], [1], 5) is None
-    assert relations.weights_fact({}) == "nobody said whom it learned from"
+    assert maps([], [0, 1], [1], 5) is None
+    assert weights.weights_fact({}) == "nobody said whom it learned from"
     with pytest.raises(DataError, match=r"got \[0, 0\]"):
-        relations.cluster_figures("M", *relations.cluster_table([]), [])
+        clusters.cluster_figures("M", clusters.cluster_table([]), [], [])
 
 
 def test_the_fact_of_weights_with_and_without_groups():
@@ -212,14 +214,12 @@ def test_the_fact_of_weights_with_and_without_groups():
     rows = {"0": {"2": 1.0}, "1": {"0": 1.0}, "2": {"0": 1.0}}
     lines = [{"round": 1, "kind": "weights", "rows": rows}]
     assert (
-        relations.weights_fact(relations.mean_rows(lines), [1, 0, 1])
+        weights.weights_fact(weights.mean_rows(lines), [1, 0, 1])
         == "67 % of weight on others is in the own group (chance: 33 %)"
     )
     lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.5, "1": 0.25, "2": 0.25}}}]
-    assert (
-        relations.weights_fact(relations.mean_rows(lines)) == "a client learns from about 2.0 others; own weight 50 %"
-    )
-    assert relations.weights_fact({0: {0: 1.0}}) == ("no client learned from another")
+    assert weights.weights_fact(weights.mean_rows(lines)) == "a client learns from about 2.0 others; own weight 50 %"
+    assert weights.weights_fact({0: {0: 1.0}}) == ("no client learned from another")
 
 
 def test_clusters_have_members_sizes_and_the_last_move():
@@ -229,29 +229,32 @@ def test_clusters_have_members_sizes_and_the_last_move():
         {"round": 4, "kind": "clusters", "labels": [0, 0, 7]},
         {"round": 6, "kind": "clusters", "labels": [0, 7, 7]},
     ]
-    rounds, labels = relations.cluster_table(lines)
-    assert rounds == [2, 4, 6]
-    assert labels.tolist() == [[0, 0, 0], [0, 0, 7], [-1, 7, 7]]
-    members, sizes = relations.cluster_figures("M", rounds, labels, [0, 1, 2], [0, 1, 1])
+    found = clusters.cluster_table(lines)
+    assert found.rounds == [2, 4, 6]
+    assert found.labels.tolist() == [[0, 0, 0], [0, 0, 7], [-1, 7, 7]]
+    members, sizes = clusters.cluster_figures("M", found, [0, 1, 2], ["a", "b", "c"], [0, 1, 1])
     assert len(values(members)) == 8
+    assert {"round": 6, "client": "b", "cluster": 7} in values(members)
     assert [row["clients"] for row in values(sizes)] == [2, 0, 2, 1, 1, 2]
     assert members.fact == "M: 3 clients end in 2 clusters; the last move is in round 6; ARI 1.00"
 
 
-@pytest.mark.parametrize(("clients", "clusters"), [(1, 1), (2, 2), (150, 40), (300, 5)])
-def test_clusters_of_any_size(clients, clusters):
+@pytest.mark.parametrize(("count", "kinds"), [(1, 1), (2, 2), (150, 40), (300, 5)])
+def test_clusters_of_any_size(count, kinds):
     """One client, two, 150 in 40 clusters; of 300 only the sizes are drawn; becoming known is no move."""
-    labels = np.tile(np.arange(clients)[:, None] % clusters, (1, 5))
+    labels = np.tile(np.arange(count)[:, None] % kinds, (1, 5))
     labels[:, 0] = -1
-    drawn = relations.cluster_figures("M", [1, 2, 3, 4, 5], labels, range(clients))
-    assert [figure.name for figure in drawn] == ([] if clients > 200 else ["clusters"]) + ["cluster-sizes"]
+    found = clusters.Clusters([1, 2, 3, 4, 5], labels)
+    drawn = clusters.cluster_figures("M", found, range(count), naming.called(count, ()))
+    assert {row["round"] for row in values(drawn[-1])} == {2, 3, 4, 5}  # nothing is known of the first
+    assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
-    assert "nobody ever moves" in relations.clusters_fact([1, 2, 3, 4, 5], labels)
+    assert "nobody ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)
 
 
 def test_no_known_cluster_at_all():
     """Only -1: an empty picture that says so."""
-    assert relations.clusters_fact([1], np.full((3, 1), -1), [0, 0, 1]) == "no cluster is known"
+    assert clusters.clusters_fact([1], np.full((3, 1), -1), [0, 0, 1]) == "no cluster is known"
 
 
 # ---- single clients
@@ -263,7 +266,7 @@ def test_the_table_of_clients(made):
     run.clients[0]["labels"] = [5, 0, 7]
     run.rounds[0]["answered"] = [0]
     p = people.people_of(run)
-    found = people.table(run, p, {"Local": {0: 0.1}})
+    found = people.table(run, p, {"Local": {0: 0.1}}, weights.mean_rows(run.relations))
     columns = found["columns"]
     assert columns["client"] == [0, 1]
     assert columns["training samples"] == [12, None]
@@ -273,14 +276,16 @@ def test_the_table_of_clients(made):
     assert columns["rounds taken part"] == [3, 2]
     assert found["series"] == [[800] * 3, [600] * 3]
     assert found["partners"][0] == [[0, 0.75], [1, 0.25]]
-    labels = values(people.labels_figure(p, [1, 0]))
-    assert labels == [{"client": "0", "class": 0, "samples": 5}, {"client": "0", "class": 2, "samples": 7}]
+    labels = values(people.labels_figure(p, [1, 0], ["bern", "aarau"], ["well", "ill"]))
+    assert labels == [
+        {"client": "aarau", "class": "well", "samples": 5}, {"client": "aarau", "class": "2", "samples": 7},
+    ]  # fmt: skip
 
 
 def test_the_table_of_thousands_of_clients_holds_the_worst_and_the_best(made):
     """Of 3,000 clients 1,000 have a row, the worst among them; the page says of how many."""
     run = made(clients=3000, gains={7: -0.5, 2000: 0.1}, rounds=1)
     p = people.people_of(run)
-    found = people.table(run, p, {})
+    found = people.table(run, p, {}, {})
     assert (len(found["columns"]["client"]), found["of"]) == (people.MOST_ROWS, 3000)
     assert {7, 2000} <= set(found["columns"]["client"])

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.report import charts, figures, page
+from fedkin.report import accuracy, charts, page, parts
 from fedkin.report.folder import read_run
 
 
@@ -164,7 +164,9 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     assert "<li>N: worse than Local, by 10.0 points" in text
     assert "<strong>80.0 ± 0.0</strong>" in text
     assert "<pre>fedkin compare</pre>" in text
-    assert [part["title"] for part in data(text)["parts"]] == ["Local", "M", "N"]
+    assert [(part["title"], part["seed"]) for part in data(text)["parts"]] == [
+        ("Local", 0), ("Local", 1), ("M", 0), ("M", 1), ("N", 0), ("N", 1),
+    ]  # fmt: skip
     assert "One seed only" not in text
     assert (tmp_path / "out" / "overview.png").exists()
 
@@ -186,7 +188,7 @@ def test_a_comparison_reads_folders_and_starts_with_one_that_has_relations(folde
     """Folders are as good as runs; who learned from whom is shown of the first method that says it."""
     paths = [folder("a", title="A"), folder("b", title="B", relations="clusters")]
     text = page.write_comparison(tmp_path / "c", paths).read_text(encoding="utf-8")
-    assert data(text)["first"] == 1
+    assert data(text)["first"] == "B"
     assert [len(part["figures"]) for part in data(text)["parts"]] == [0, 2]
 
 
@@ -207,12 +209,90 @@ def test_a_comparison_of_nothing_is_refused(tmp_path):
 def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
     """overview.png of a comparison is the chart of final accuracies."""
     seen = []
-    original = figures.final_accuracies
+    original = accuracy.final_accuracies
 
     def spy(groups, reference="Local"):
         seen.append(list(groups))
         return original(groups, reference)
 
-    monkeypatch.setattr(figures, "final_accuracies", spy)
+    monkeypatch.setattr(accuracy, "final_accuracies", spy)
     page.write_comparison(tmp_path, [made("A"), made("B")])
     assert seen == [["A", "B"]]
+
+
+def named(runs: list, names: list[str]) -> list:
+    """The same runs of clients that are called so."""
+    for run in runs:
+        run.summary["clients"] = {"count": len(names), "names": names}
+    return runs
+
+
+def test_seeds_of_the_same_clients_have_a_mean(made, tmp_path):
+    """Client a: 80 and 60 %, so 70, from 60 to 80; +10 and -10 over Local's 70, so 0, above it in one of two seeds."""
+    runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("M", s, top=0.8, gains={0: -0.2 * s}) for s in (0, 1)]
+    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
+    found = [part for part in data(text)["parts"] if part["title"] == "M"]
+    assert [part["seed"] for part in found] == [0, 1, None]
+    columns = found[2]["columns"]
+    assert columns["name"] == ["a", "b", "c", "d"]
+    assert [columns[name][0] for name in ("accuracy %", "lowest %", "highest %")] == [70.0, 60.0, 80.0]
+    assert (columns["gain over Local"], columns["seeds above Local"][0]) == ([0.0, 10.0, 10.0, 10.0], "1 of 2")
+    assert [found[2][key][0] for key in ("low", "series", "high")] == [[600] * 3, [700] * 3, [800] * 3]
+    assert data(text)["joint"] is True
+
+
+def test_seeds_of_clients_without_names_have_none(made, tmp_path):
+    """Client 3 of one seed is not client 3 of another, nor are clients of other names."""
+    runs = [made("Local", s) for s in (0, 1)]
+    assert [part["seed"] for part in data(page.write_comparison(tmp_path, runs).read_text())["parts"]] == [0, 1]
+    named(runs[:1], ["a", "b", "c", "d"])
+    named(runs[1:], ["a", "b", "c", "x"])
+    assert [part["seed"] for part in data(page.write_comparison(tmp_path, runs).read_text())["parts"]] == [0, 1]
+
+
+def test_who_is_harmed_on_average_is_named(made, tmp_path):
+    """Client a loses in one seed and gains more in the other: it is not named; b loses on average."""
+    runs = [made("Local", s, top=0.7) for s in (0, 1)]
+    runs += [made("M", s, top=0.7, gains={0: (0.3, -0.1)[s], 1: -0.1}) for s in (0, 1)]
+    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
+    assert "Who is worse off than with Local (mean over seeds)" in text
+    assert "<li>M: b (-10.0)</li>" in text
+
+
+def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
+    """In seed 1 of three all clients are in one cluster; Local has no gains over itself to warn of."""
+    runs = [made(t, s, top=a, relations="clusters") for t, a in (("Local", 0.7), ("M", 0.8)) for s in (0, 1, 2)]
+    for line in runs[4].relations:
+        line["labels"] = [1, 1, 1, 1]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    (line,) = re.findall(r"<li>([^<]*Cluster 1 holds[^<]*)</li>", text)
+    assert line.startswith("M: Cluster 1 holds 4 of 4 clients")
+    assert line.endswith("(seed 1).")
+    assert not re.findall(r"<li>[^<]*Local[^<]*gains are smaller", text)
+
+
+def test_more_seeds_than_there_is_room_for_are_left_out_and_said(made, tmp_path, monkeypatch):
+    """Room for eight rows: two methods of four clients have one seed each; the page says so."""
+    monkeypatch.setattr(parts, "ROWS", 8)
+    runs = [made(t, s) for t in ("Local", "M") for s in (0, 1, 2)]
+    found = data(page.write_comparison(tmp_path, runs).read_text(encoding="utf-8"))["parts"]
+    assert [(part["title"], part["seed"]) for part in found] == [("Local", 0), ("M", 0)]
+    assert found[0]["note"] == "Of 3 seeds only the first is shown here, so that the page stays small."
+
+
+def test_several_seeds_of_100_clients_stay_below_the_limit(made, tmp_path):
+    """Three methods, three seeds, 100 named clients, 200 rounds, weights in all of them: still below 5 MB."""
+    names, rows = [f"client {i}" for i in range(100)], {}
+    for i in range(100):
+        rows[str(i)] = {str(j): 0.01 for j in range(100)}
+    runs = [made(t, s, clients=100, rounds=200) for t in ("Local", "A", "B") for s in (0, 1, 2)]
+    for run in named(runs, names):
+        if run.title != "Local":
+            run.relations.extend({"round": r, "kind": "weights", "rows": rows} for r in range(1, 201, 10))
+    path = page.write_comparison(tmp_path, runs)
+    assert path.stat().st_size < 5_000_000
+    found = data(path.read_text(encoding="utf-8"))["parts"]
+    assert len(found) == 12
+    assert all(len(part["frames"]["rounds"]) >= 2 for part in found if part["frames"])
+    caption = next(part["figures"][0]["caption"] for part in found if part["frames"])
+    assert "so that the page stays small" in caption

@@ -1,0 +1,212 @@
+"""What a page says of single clients, run by run, and how that is packed for its script."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fedkin.evaluate import Against
+from fedkin.report import clusters, naming, people, weights
+from fedkin.report.figures import Figure
+from fedkin.report.folder import Run
+
+CELLS = 1_500_000
+"""Bytes that the weights over rounds of all runs of a page may take before they are encoded."""
+POINTS = 300_000
+"""Accuracies over rounds of all clients of all runs of a page."""
+ROWS = 20_000
+"""Rows in all tables of clients of a page; where all seeds would have more, only the first seeds are in it."""
+
+Gains = Mapping[str, Mapping[int, float]]
+"""Reference -> gain by client, a fraction."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run's own part of a page: its clients and who learned from whom; or the mean over a method's seeds.
+
+    Attributes:
+        run: the run; of the mean the first.
+        joint: it is the mean over all seeds.
+        figures: maps and sizes of clusters, labels.
+        frames: weights over rounds, if the run has any.
+        table: the columns of the table of clients and what opening one shows.
+        people: its clients.
+        gains: reference -> gain by client.
+        counts: training samples by row of the map and class ``[S, C]``.
+        note: what is said where not everything is shown.
+    """
+
+    run: Run
+    joint: bool
+    figures: list[Figure]
+    frames: weights.Frames | None
+    table: dict[str, Any]
+    people: people.People
+    gains: Gains
+    counts: np.ndarray | None = None
+    note: str = ""
+
+
+def parts_of(
+    groups: Mapping[str, Sequence[Run]], compared: Mapping[str, Mapping[str, Mapping[int, Against]]], same: bool
+) -> list[Part]:
+    """A part for every run that the page has room for, and one for the mean over each method's seeds.
+
+    Args:
+        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        compared: reference -> method -> seed -> comparison.
+        same: a client of one seed is the client of that number in the others, so that there are means over seeds.
+    """
+    read = {title: [people.people_of(run) for run in runs] for title, runs in groups.items()}
+    most = max(p.count for seeds in read.values() for p in seeds)
+    seeds = max(1, ROWS // max(1, min(most, people.MOST_ROWS) * len(groups)))
+    shown = {title: list(runs[:seeds]) for title, runs in groups.items()}
+    joint = {title for title, runs in shown.items() if same and len(runs) > 1}
+    weighted = sum((len(runs) + (title in joint)) * _has_weights(runs[0]) for title, runs in shown.items())
+    cells = CELLS // max(1, weighted)
+    points = min(people.MOST_POINTS, POINTS // (sum(map(len, shown.values())) + len(joint)))
+    found = []
+    for title, runs in shown.items():
+        note = _left_out(len(groups[title]), len(runs))
+        each = [{name: methods[title][run.seed].gains for name, methods in compared.items()
+                 if run.seed in methods.get(title, {})} for run in runs]  # fmt: skip
+        found += [_part(run, p, g, cells, points, note) for run, p, g in zip(runs, read[title], each, strict=False)]
+        if title in joint:
+            found.append(_mean(runs, read[title][: len(runs)], each, cells, points, note))
+    return found
+
+
+def _left_out(seeds: int, shown: int) -> str:
+    if shown == seeds:
+        return ""
+    few = "only the first is" if shown == 1 else f"only the first {shown} are"
+    return f"Of {seeds} seeds {few} shown here, so that the page stays small."
+
+
+def _has_weights(run: Run) -> bool:
+    return any(line.get("kind") == "weights" for line in run.relations)
+
+
+def _room(rows: int, cells: int) -> int:
+    """Frames of a map of so many rows that go into so many bytes."""
+    return max(2, cells // max(1, rows) ** 2)
+
+
+def _part(run: Run, p: people.People, gains: Gains, cells: int, points: int, note: str) -> Part:
+    order, said = naming.ordered(p.count, run.groups, p.last_cluster)
+    names = naming.called(p.count, run.names)
+    labels = naming.along(order, names)
+    all_rounds = [int(line["round"]) for line in run.rounds]
+    frames = weights.frames(run.relations, order, labels, all_rounds, _room(len(labels), cells)) if order else None
+    drawn: list[Figure] = []
+    rows: weights.Rows = {}
+    if frames is not None:
+        rows = weights.mean_rows(run.relations)
+        fact = f"{run.title}: {weights.weights_fact(rows, run.groups)}"
+        drawn.append(weights.weights_figure(frames, fact, said))
+    if p.clusters.labels.size:
+        drawn += clusters.cluster_figures(run.title, p.clusters, order, names, run.groups)
+    labelled = people.labels_figure(p, order, labels, run.classes) if order else None
+    drawn += [labelled] if labelled else []
+    counts = None if labelled is None else people.histogram(p, order, len(labels))
+    table = people.table(run, p, gains, rows, points)
+    return Part(run, False, drawn, frames, table, p, gains, counts, note)
+
+
+def _mean(
+    runs: Sequence[Run], seeds: Sequence[people.People], each: Sequence[Gains], cells: int, points: int, note: str
+) -> Part:
+    """The mean over seeds. Clusters have none: their numbers mean another thing in every seed."""
+    run, count = runs[0], max(p.count for p in seeds)
+    everybody = replace(max(seeds, key=lambda p: p.count), labels=people.mean_labels(seeds))
+    order, said = naming.ordered(count, run.groups)
+    labels = naming.along(order, naming.called(count, run.names))
+    all_rounds = sorted({int(line["round"]) for one in runs for line in one.rounds})
+    lines = list(chain.from_iterable(one.relations for one in runs))
+    frames = weights.frames(lines, order, labels, all_rounds, _room(len(labels), cells)) if order else None
+    rows = weights.mean_rows(lines) if frames is not None else {}
+    drawn = []
+    if frames is not None:
+        fact = f"{run.title}, mean over {len(runs)} seeds: {weights.weights_fact(rows, run.groups)}"
+        drawn.append(weights.weights_figure(frames, fact, said))
+    labelled = people.labels_figure(everybody, order, labels, run.classes) if order else None
+    drawn += [labelled] if labelled else []
+    counts = None if labelled is None else people.histogram(everybody, order, len(labels))
+    references = dict.fromkeys(name for g in each for name in g)
+    by_reference = {name: [g[name] for g in each if name in g] for name in references}
+    table = people.over_seeds(run, seeds, by_reference, rows, points)
+    gains = {name: people.mean_by_client(listed) for name, listed in by_reference.items()}
+    return Part(run, True, drawn, frames, table, everybody, gains, counts, note)
+
+
+class Shared:
+    """Values that several parts have in common stand in the page once."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._known: dict[str, int] = {}
+
+    def put(self, value: Any) -> int | None:
+        """Its place in `values`; None for None."""
+        if value is None:
+            return None
+        key = repr(value)
+        if key not in self._known:
+            self._known[key] = len(self.values)
+            self.values.append(value)
+        return self._known[key]
+
+
+def packed(part: Part, shared: Shared) -> dict[str, Any]:
+    """A part for the page's script, which fills in the data of maps."""
+    drawn = [entry(x) for x in part.figures]
+    for one in drawn:
+        if one["id"] in ("weights", "clusters", "labels"):
+            one["spec"] = {**one["spec"], "data": {"name": "cells", "values": []}}
+    table = {**part.table, **{key: shared.put(part.table[key]) for key in ("labels", "names")}}
+    return {
+        "title": part.run.title, "seed": None if part.joint else part.run.seed, "figures": drawn,
+        "frames": _packed_frames(part.frames), "clusters": _packed_clusters(part), "note": part.note,
+        "counts": shared.put(None if part.counts is None else part.counts.tolist()), **table,
+    }  # fmt: skip
+
+
+def _packed_frames(f: weights.Frames | None) -> dict[str, Any] | None:
+    if f is None:
+        return None
+    return {
+        "labels": f.labels, "rounds": f.rounds, "low": f.low, "high": f.high, "side": len(f.labels),
+        "cells": _encoded(f.cells), "mean": _encoded(f.mean),
+    }  # fmt: skip
+
+
+def _packed_clusters(part: Part) -> dict[str, Any] | None:
+    """Membership of every client in the drawn rounds, as places in the list of clusters; 65535 is unknown."""
+    found = part.people.clusters
+    if part.joint or not any(f.name == "clusters" for f in part.figures):
+        return None
+    names, columns = found.names, found.columns
+    cells = np.searchsorted(names, found.labels[:, columns]).astype("<u2")
+    cells[found.labels[:, columns] < 0] = 65535
+    return {"rounds": [found.rounds[c] for c in columns], "clusters": names, "cells": _encoded(cells)}
+
+
+def _encoded(cells: np.ndarray) -> str:
+    return base64.b64encode(cells.tobytes()).decode("ascii")
+
+
+def entry(figure: Figure) -> dict[str, Any]:
+    """A figure for the page's script."""
+    return {
+        "id": figure.name,
+        "fact": figure.fact,
+        "caption": figure.caption,
+        "spec": figure.spec,
+        "series": figure.series,
+    }

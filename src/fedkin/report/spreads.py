@@ -1,0 +1,149 @@
+"""Figures of how accuracy is spread over clients: all of them in order, and the gain of each."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.evaluate import Against
+from fedkin.report.charts import PALETTE, Spec
+from fedkin.report.figures import (
+    REFERENCE,
+    WIDTH,
+    Figure,
+    Groups,
+    coloured,
+    colours,
+    dashed,
+    hidden,
+    percent,
+    thinned,
+    x_axis,
+    y_axis,
+    y_methods,
+)
+
+HELPED, HARMED, UNCHANGED = PALETTE[0], PALETTE[1], REFERENCE
+MOST_DOTS = 4000
+"""With more dots than this in one figure, dots of about equal value become one whose size is their number."""
+
+
+def gains(
+    comparisons: Mapping[str, Sequence[Against]],
+    reference: str = "Local",
+    shades: Mapping[str, str] | None = None,
+    names: Sequence[str] = (),
+) -> Figure:
+    """One row per method, one dot per client (and seed) at its gain over the reference; rows by their mean gain, which
+    a tick marks.
+
+    Args:
+        comparisons: method -> one comparison per seed.
+        reference: what they were compared with.
+        shades: the methods' colours: with them the page lets its reader hide methods.
+        names: what the clients are called, by number; tooltips say it.
+    """
+    rows = {title: list(seeds) for title, seeds in comparisons.items() if seeds}
+    order = sorted(rows, key=lambda title: -statistics.fmean(a.mean for a in rows[title]))
+    scatter = np.random.default_rng(0)  # vertical jitter only, so that equal gains stay visible
+    dots: list[dict[str, Any]] = []
+    for title in order:
+        found = [(c, g, a.tolerance) for a in rows[title] for c, g in a.gains.items()]
+        if len(found) * len(order) > MOST_DOTS:
+            merged = Counter((round(200 * g) / 2, _kind(g, tolerance)) for _, g, tolerance in found)
+            dots += [{"series": title, "gain": g, "kind": k, "clients": n, "y": 0.0} for (g, k), n in merged.items()]
+            continue
+        jitter = scatter.uniform(-1, 1, len(found))
+        dots += [{"series": title, "gain": percent(g), "kind": _kind(g, t),
+                  "client": names[c] if c < len(names) else str(c), "clients": 1,
+                  "y": round(float(y), 2)} for (c, g, t), y in zip(found, jitter, strict=True)]  # fmt: skip
+    means = [{"series": t, "gain": percent(statistics.fmean(a.mean for a in rows[t])), "y": 0.0} for t in order]
+    many = any(dot["clients"] > 1 for dot in dots)
+    what = "The size of a dot is the number of clients" if many else "Each dot is a client"
+    what += " in one seed" if any(len(seeds) > 1 for seeds in rows.values()) else ""
+    caption = f"{what}; left of zero it would have been better off with {reference}. The tick is the mean."
+    spec = _gains_spec(dots, means, order, reference, many)
+    series = None if shades is None else {t: shades[t] for t in order}
+    return Figure("gains", _harm_fact(rows, reference), caption, spec, series)
+
+
+def _gains_spec(
+    dots: list[dict[str, Any]], means: list[dict[str, Any]], order: Sequence[str], reference: str, many: bool
+) -> Spec:
+    x = {**x_axis("gain", f"gain over {reference} per client (points)"), "scale": {"padding": 12}}
+    offset = {"field": "y", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}}
+    kinds = {"domain": ["helped", "harmed", "unchanged"], "range": [HELPED, HARMED, UNCHANGED]}
+    size: Spec = {"field": "clients", "type": "quantitative", "legend": None, "scale": {"range": [24, 400]}}
+    told = [("series", "method"), ("clients", "clients") if many else ("client", "client"), ("gain", "gain, points")]
+    tooltip = [{"field": field, "title": title} for field, title in told]
+    params, keep = hidden()
+    return {
+        "width": WIDTH, "height": {"step": 44}, "params": params, "data": {"values": dots}, "transform": keep,
+        "encoding": {"y": y_methods(order)},
+        "layer": [
+            {"mark": {"type": "rule", "color": REFERENCE}, "encoding": {"x": {"datum": 0}, "y": None}},
+            {"mark": {"type": "circle", "opacity": 0.65, **({} if many else {"size": 36})},
+             "encoding": {"x": x, "yOffset": offset, "tooltip": tooltip,
+                          "color": {"field": "kind", "type": "nominal", "scale": kinds, "title": None,
+                                    "legend": {"orient": "top"}},
+                          **({"size": size} if many else {})}},
+            {"data": {"values": means}, "transform": keep,
+             "mark": {"type": "point", "shape": "stroke", "angle": 90, "size": 700, "strokeWidth": 2.5,
+                      "color": REFERENCE},
+             "encoding": {"x": x, "yOffset": offset, "tooltip": [{"field": "gain", "title": "mean gain, points"}]}},
+        ],
+    }  # fmt: skip
+
+
+def _kind(gain: float, tolerance: float) -> str:
+    return "helped" if gain > tolerance else "harmed" if gain < -tolerance else "unchanged"
+
+
+def _harm_fact(rows: Mapping[str, Sequence[Against]], reference: str) -> str:
+    if not rows:
+        return f"No method was compared with {reference}"
+    if len(rows) == 1:
+        ((title, seeds),) = rows.items()
+        total = sum(len(a.gains) for a in seeds)
+        helped, harmed = sum(a.helped for a in seeds), sum(a.harmed for a in seeds)
+        return f"{title}: {helped} of {total} clients gain over {reference}, {harmed} lose"
+    shares = {t: sum(a.harmed for a in seeds) / sum(len(a.gains) for a in seeds) for t, seeds in rows.items()}
+    least = min(shares, key=lambda title: shares[title])
+    if shares[least] > 0:
+        return f"{least} harms the fewest clients: {100 * shares[least]:.0f} % lose to {reference}"
+    clean = [title for title in rows if shares[title] == 0]
+    return f"{clean[0] if len(clean) == 1 else f'{len(clean)} of {len(rows)} methods'}: no client loses to {reference}"
+
+
+def distribution(groups: Groups, reference: str = "Local") -> Figure:
+    """Every method's final accuracies by client in order: the whole distribution, not only its mean."""
+    rows = []
+    for title, runs in groups.items():
+        found = sorted(a for run in runs for a in run.by_client.values())
+        ranks = thinned(range(len(found)))
+        rows += [{"series": title, "share": percent((i + 0.5) / len(found)), "value": percent(found[i])}
+                 for i in ranks]  # fmt: skip
+    shades = colours(list(groups), reference)
+    params, keep = hidden()
+    spec: Spec = {
+        "width": WIDTH, "height": 280, "params": params, "data": {"values": rows}, "transform": keep,
+        "mark": {"type": "line", "point": {"size": 22} if len(rows) < 600 else False, "tooltip": True},
+        "encoding": {
+            "x": {**x_axis("share", "clients, worst first (%)", grid=False), "scale": {"domain": [0, 100]}},
+            "y": y_axis("final test accuracy of the client (%)"), "color": coloured(shades),
+            "strokeDash": dashed(list(groups), reference),
+        },
+    }  # fmt: skip
+    low = {t: min((a for run in runs for a in run.by_client.values()), default=None) for t, runs in groups.items()}
+    known = {t: v for t, v in low.items() if v is not None}
+    best = max(known, key=lambda t: known[t]) if known else None
+    fact = "No client was tested" if best is None else f"With {best} the worst client has {100 * known[best]:.1f} %"
+    fact += ", the most of all methods" if len(known) > 1 else ""
+    caption = "Clients in order of their accuracy"
+    caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
+    caption += ". A line that lies higher on the left serves its worst clients better."
+    return Figure("distribution", fact, caption, spec, shades if len(groups) > 1 else None)

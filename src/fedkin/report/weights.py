@@ -1,0 +1,193 @@
+"""Who learned from whom: weights over rounds as small matrices, and as a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedkin.report.charts import Spec
+from fedkin.report.figures import Figure
+from fedkin.report.naming import padded, places
+
+Line = Mapping[str, Any]
+Rows = dict[int, dict[int, float]]
+"""By client: from whom it learned, with the weight."""
+UNKNOWN = 255
+
+
+def mean_rows(lines: Iterable[Line]) -> Rows:
+    """Mean over rounds of the ``weights`` lines, by client and by whom it learned from.
+
+    A row is averaged over the rounds in which it is there; a client that never has one has none.
+    """
+    sums: dict[int, dict[int, float]] = {}
+    seen: dict[int, int] = {}
+    for line in lines:
+        if line.get("kind") != "weights":
+            continue
+        for key, row in line["rows"].items():
+            i = int(key)
+            seen[i] = seen.get(i, 0) + 1
+            into = sums.setdefault(i, {})
+            for j, weight in row.items():
+                into[int(j)] = into.get(int(j), 0.0) + float(weight or 0.0)
+    return {i: {j: total / seen[i] for j, total in row.items()} for i, row in sums.items()}
+
+
+def _clients(rows: Rows) -> int:
+    """The largest id in them, plus 1."""
+    return 1 + max([*rows, *(j for row in rows.values() for j in row)], default=-1)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Weights over rounds, small enough for a page.
+
+    Attributes:
+        order: the clients as they lie along the map, ``[K]``.
+        labels: of its rows and columns, ``[S]``; S is K, or less where neighbours share a row.
+        rounds: the first and the last round of each frame, ``[F]``; a frame is their mean.
+        cells: uint8 ``[F, S, S]``: 0 is ``low``, 254 is ``high`` or more, 255 unknown.
+        low, high: the ends of the colours.
+        drowned: own weights are beyond ``high``: they would hide the rest.
+        mean: the mean of all rounds, uint8 ``[S, S]``.
+    """
+
+    order: list[int]
+    labels: list[str]
+    rounds: list[tuple[int, int]]
+    cells: np.ndarray
+    low: float
+    high: float
+    drowned: bool
+    mean: np.ndarray
+
+
+def frames(
+    lines: Iterable[Line], order: Sequence[int], labels: Sequence[str], rounds: Sequence[int], most: int
+) -> Frames | None:
+    """The ``weights`` lines as at most ``most`` frames; None if there is none.
+
+    Args:
+        lines: the lines of ``relations.jsonl``.
+        order: all clients in the order of the map, ``[K]``.
+        labels: of its rows, as from `fedkin.report.naming.along`.
+        rounds: all rounds of the run.
+        most: rounds in excess are averaged with their neighbours.
+    """
+    side, place = len(labels), places(order)
+    shared = min(most, max(len(rounds), 1))
+    frame_of = {r: n * shared // len(rounds) for n, r in enumerate(rounds)}
+    sums, seen = np.zeros((shared, side, side)), np.zeros((shared, side))
+    spans: dict[int, tuple[int, int]] = {}
+    for line in lines:
+        if line.get("kind") != "weights" or line["round"] not in frame_of or not line["rows"]:
+            continue
+        r = int(line["round"])
+        f = frame_of[r]
+        spans[f] = (min(r, spans.get(f, (r, r))[0]), max(r, spans.get(f, (r, r))[1]))
+        for key, row in line["rows"].items():
+            i = place[int(key)]
+            seen[f, i] += 1
+            if row:
+                to = place[np.array(list(row), dtype=np.int64)]
+                np.add.at(sums[f, i], to, np.array([w or 0.0 for w in row.values()], dtype=np.float64))
+    if not spans:
+        return None
+    kept = sorted(spans)
+    with np.errstate(invalid="ignore"):
+        each = sums[kept] / seen[kept][:, :, None]
+        mean = sums.sum(0) / seen.sum(0)[:, None]
+    low, high, drowned = _ends(each)
+    cells = _quantised(each, low, high)
+    return Frames(list(order), list(labels), [spans[f] for f in kept], cells, low, high, drowned,
+                  _quantised(mean, low, high))  # fmt: skip
+
+
+def _ends(each: np.ndarray) -> tuple[float, float, bool]:
+    """The ends of the colours; where a weight on oneself would drown the rest, the largest on another client."""
+    off = each[:, ~np.eye(each.shape[1], dtype=bool)]
+    known, others = each[np.isfinite(each)], off[np.isfinite(off)]
+    top = float(known.max(initial=0.0))
+    other = float(others.max(initial=0.0))
+    drowned = 0 < 2 * other < top
+    return min(0.0, float(known.min(initial=0.0))), (other if drowned else top) or 1.0, drowned
+
+
+def _quantised(weights: np.ndarray, low: float, high: float) -> np.ndarray:
+    steps = np.clip(np.nan_to_num((weights - low) / (high - low), nan=0.0), 0.0, 1.0) * (UNKNOWN - 1)
+    return np.where(np.isfinite(weights), np.rint(steps), UNKNOWN).astype(np.uint8)
+
+
+def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
+    """A map of the mean over all rounds; the page changes the data to single rounds.
+
+    Args:
+        found: the weights.
+        fact: the title.
+        said: in which order clients stand.
+    """
+    end = " (own weight is off the scale)" if found.drowned else ""
+    few, longest = len(found.labels) <= 30, max(map(len, found.labels), default=0)
+    axis: Spec = {"labels": few, "ticks": False, "domain": False, "labelOverlap": True, "labelLimit": 130}
+    scale = {"domain": found.labels, "paddingInner": 0, "paddingOuter": 0}
+    spec: Spec = {
+        "width": 460, "height": 460, "data": {"name": "cells", "values": cells(found, found.mean)},
+        "mark": {"type": "rect", "tooltip": True},
+        "encoding": {
+            "x": {"field": "from", "type": "nominal", "title": "learned from client", "scale": scale,
+                  "axis": {**axis, "labelAngle": -45 if longest > 3 else 0}},
+            "y": {"field": "client", "type": "nominal", "title": "client", "scale": scale, "axis": axis},
+            "color": {"field": "weight", "type": "quantitative", "title": f"weight{end}",
+                      "legend": {"orient": "bottom", "gradientLength": 240, "titleLimit": 400},
+                      "scale": {"range": "heatmap", "domain": [found.low, found.high], "clamp": True}},
+        },
+    }  # fmt: skip
+    shared = "" if len(found.order) == len(found.labels) else " There are many clients: neighbours share a row."
+    caption = (
+        "Row: a client; column: whom it learned from; a strong colour is much weight, empty is unknown. "
+        f"{said}{shared}{_thinning(found)}"
+    )
+    return Figure("weights", fact, caption.rstrip(), spec)
+
+
+def _thinning(found: Frames) -> str:
+    """What is said where a step of the slider is several rounds."""
+    widest = max(last - first + 1 for first, last in found.rounds)
+    if widest == 1:
+        return ""
+    return f" A step of the slider is the mean of up to {widest} rounds, so that the page stays small."
+
+
+def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
+    """A matrix of `Frames` as rows of a chart's data; unknown ones are left out."""
+    step = (found.high - found.low) / (UNKNOWN - 1)
+    return [
+        {"client": found.labels[i], "from": found.labels[j], "weight": round(found.low + step * int(matrix[i, j]), 5)}
+        for i, j in np.argwhere(matrix != UNKNOWN).tolist()
+    ]
+
+
+def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
+    """What the title of a map says; ``rows`` as from `mean_rows`."""
+    if not rows:
+        return "nobody said whom it learned from"
+    k = _clients(rows)
+    known = None if groups is None else padded(groups, k)
+    own = [max(0.0, row.get(i, 0.0)) for i, row in rows.items()]
+    others = [{j: w for j, w in row.items() if j != i and w > 0} for i, row in rows.items()]
+    total = sum(sum(row.values()) for row in others)
+    if total <= 0:
+        return "no client learned from another"
+    if known is not None and (known >= 0).any():
+        sizes = {int(g): int((known == g).sum()) for g in np.unique(known[known >= 0])}
+        same = sum(w for i, row in zip(rows, others, strict=True) for j, w in row.items() if 0 <= known[i] == known[j])
+        pairs = sum(sizes[int(known[i])] - 1 for i in rows if known[i] >= 0) / (len(rows) * (k - 1))
+        return f"{100 * same / total:.0f} % of weight on others is in the own group (chance: {100 * pairs:.0f} %)"
+    squares = [sum(w * w for w in row.values()) / sum(row.values()) ** 2 for row in others if row]
+    partners = sum(1 / square for square in squares) / len(squares)
+    share = sum(own) / (sum(own) + total)
+    return f"a client learns from about {partners:.1f} others; own weight {100 * share:.0f} %"
