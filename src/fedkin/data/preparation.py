@@ -68,6 +68,7 @@ class Preparation:
         mode: images: ``L`` (grey) or ``RGB``.
         resized: images: whether they were brought to this size when read.
         factor: what whole pixels and fixed-point values are multiplied by (images: 1/255).
+        taken: where the reader had to find out: what a column was taken for, and its name (``("label", "digit")``).
 
     Raises:
         DataError: parts that do not fit each other.
@@ -83,6 +84,7 @@ class Preparation:
     mode: Literal["L", "RGB"] | None = None
     resized: bool = False
     factor: float = 1.0
+    taken: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("table", "image", "array"):
@@ -181,7 +183,13 @@ class Preparation:
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
+        if isinstance(found, dict):
+            found = {"taken": [], **found}  # folders written before there was such a list
         table = dict(_keys(found, cls, where))
+        pairs = [_all(pair, str, where, "taken") for pair in _list(table["taken"], where, "taken")]
+        if any(len(pair) != 2 for pair in pairs):
+            raise DataError(f"{where}: taken must be a list of pairs, what a column is and its name")
+        table["taken"] = tuple(pairs)
         table["columns"] = tuple(_input(column, where) for column in _list(table["columns"], where, "columns"))
         for key, kind in (("shape", int), ("labels", str), ("size", int)):
             table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
@@ -204,7 +212,7 @@ class Rows:
         raw: see `Raw`.
         columns: names, kinds and all categories, without statistics.
         own: each client has a mean and deviation of its own; categories and gaps stay those of ``columns``.
-        target, binary, labels: of the preparation.
+        target, binary, labels, taken: of the preparation.
     """
 
     raw: Raw
@@ -213,13 +221,14 @@ class Rows:
     target: str | None = None
     binary: bool = False
     labels: tuple[str, ...] | None = None
+    taken: tuple[tuple[str, str], ...] = ()
 
     def fit(self, training: Sequence[npt.NDArray[np.int64]]) -> Preparation:
         """The preparation that the training rows of the clients give, and no others: numbers of each one's rows."""
         parts = list(training) if self.own else [np.concatenate(list(training))]
         made = tuple(_fitted(column, self.raw[:, j], parts, self.own) for j, column in enumerate(self.columns))
         width = sum(column.width for column in made)
-        return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made)
+        return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made, taken=self.taken)
 
     def scaled(self, preparation: Preparation, rows: npt.NDArray[np.int64]) -> Tensor:
         """Some of the rows as inputs of a network, ``[n, inputs]``."""
