@@ -12,6 +12,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.core import ConfigError
+from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.exporting.programs import Format
@@ -90,7 +91,8 @@ def predict_command(args: list[str]) -> int:
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
     model = load_export(places[0])
-    found = model.predict_file(places[1])
+    with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
+        found = model.predict_file(places[1])
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     if flags.json:
