@@ -96,16 +96,21 @@ def predict_command(args: list[str]) -> int:
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     if flags.json:
+        for line in found.notes:
+            screen.note(f"note: {line}")
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
             told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
             screen.write(json.dumps(told, ensure_ascii=False))
         return 0
+    for line in found.notes:
+        screen.note(f"note: {line}")
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN
     if left > 0:
         screen.say(f"and {left} more rows" + ("" if flags.out else "; --out FILE.csv writes all"))
     if flags.out is not None:
-        screen.say(f"all {len(found.rows)} rows are in {flags.out}")
+        many = f"all {len(found.rows)} rows are" if len(found.rows) > 1 else "the row is"
+        screen.say(f"{many} in {flags.out}")
     return 0
 
 

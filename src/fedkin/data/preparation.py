@@ -23,6 +23,8 @@ Raw = npt.NDArray[np.float64]
 """Rows of a table ``[n, inputs]`` before scaling: a number or NaN, or the place of a text among the categories and -1
 for one that is not among them."""
 
+_TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
+
 
 @dataclass(frozen=True)
 class Input:
@@ -247,35 +249,47 @@ def image_preparation(
     return Preparation("image", shape, names, size=size, mode=mode, resized=resized, factor=1 / 255)
 
 
-def raw_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Input]) -> Raw:
+def raw_rows(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[Input], places: Sequence[str] | None = None
+) -> Raw:
     """Rows of a table before scaling; see `Raw`.
+
+    Args:
+        rows: the fields by column.
+        columns: the inputs.
+        places: where each row is from, for messages; None: its number, from 1.
 
     Raises:
         DataError: a column is not there, or a field of a column of numbers is none; the message names the row.
     """
-    for i, row in enumerate(rows):
+    where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
+    for place, row in zip(where, rows, strict=True):
         lacking = [c.name for c in columns if c.name not in row]
         if lacking:
             raise DataError(
-                f"row {i + 1}: no column '{lacking[0]}'; needed are {', '.join(c.name for c in columns)}, "
+                f"{place}: no column '{lacking[0]}'; needed are {', '.join(c.name for c in columns)}, "
                 f"given are {', '.join(map(str, row)) or 'none'}"
             )
     out = np.empty((len(rows), len(columns)), dtype=np.float64)
     for j, column in enumerate(columns):
-        texts = [text_of(row[column.name]) for row in rows]
-        out[:, j] = raw_column(texts, column, [f"row {i + 1}" for i in range(len(rows))])
+        out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)
     return out
 
 
 def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
-    """One column before scaling, ``[n]``; see `Raw`."""
+    """One column before scaling, ``[n]``; see `Raw`. True and false may be written out or as 1 and 0, since csv files
+    and parquet files differ in it."""
     if column.kind == "text":
         place_of = {category: float(i) for i, category in enumerate(column.categories)}
+        if all(category.lower() in _TRUTH or not category for category in column.categories):
+            named = {_TRUTH[c.lower()]: at for c, at in place_of.items() if c}
+            place_of |= {text: named[truth] for text, truth in _TRUTH.items() if truth in named}
+            texts = [t.lower() if t not in place_of else t for t in texts]
         return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
     out = np.empty(len(texts), dtype=np.float64)
     for i, text in enumerate(texts):
         try:
-            out[i] = math.nan if text.lower() in MISSING else float(text)
+            out[i] = math.nan if text.lower() in MISSING else float(_TRUTH.get(text.lower(), text))
         except ValueError:
             out[i] = math.inf
         if math.isinf(out[i]):

@@ -96,7 +96,7 @@ def from_table(
         labels=found.labels,
     )
     x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
-    y, n = _numbered_classes(table, found), len(x) - tests
+    y, n = numbered_classes(table, found), len(x) - tests
     return Dataset(
         x=x[:n],
         y=y[:n],
@@ -197,23 +197,33 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     return labels, found is not None
 
 
-def _numbered_classes(table: Table, card: Card) -> Tensor:
-    """The number of each row's class, int64 ``[n]``."""
+def numbered_classes(
+    table: Table,
+    card: Card,
+    whose: str = "all sites agreed on",
+    todo: str = "correct it, or start the run again with this site in it",
+) -> Tensor:
+    """The number of each row's class, int64 ``[n]``; ``whose`` classes the card has and what ``todo``, for messages.
+
+    Raises:
+        DataError: a field of the target is empty or no class, or not one of the card's.
+    """
     assert card.target is not None  # a card of a table
     assert card.labels is not None
     fields = table.column(card.target, "target")
-    labels, numeric = _labels(table, card.target, card.binary, not card.numeric)
+    _, numeric = _labels(table, card.target, card.binary, not card.numeric)
     if card.binary:
         return torch.tensor([float(field) > 0 for field in fields], dtype=torch.int64)
     place_of = {label: i for i, label in enumerate(card.labels)}
-    unknown = [label for label in labels if label not in place_of]
-    if unknown:
-        raise DataError(
-            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that all sites agreed "
-            f"on, {listed(card.labels)}; correct it, or start the run again with this site in it"
-        )
     named = [str(int(float(field))) for field in fields] if numeric else fields
-    return torch.tensor([place_of[label] for label in named], dtype=torch.int64)
+    unknown = sorted({name for name in named if name not in place_of})
+    if unknown:
+        at = next(i for i, name in enumerate(named) if name not in place_of)
+        raise DataError(
+            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that {whose}, "
+            f"{listed(card.labels)} ({table.places[at]}); {todo}"
+        )
+    return torch.tensor([place_of[name] for name in named], dtype=torch.int64)
 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...] | None]:
