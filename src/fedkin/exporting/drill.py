@@ -16,7 +16,8 @@ from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
 from fedkin.core.samples import Shard
 from fedkin.course import Played, one_thread
 from fedkin.data import Card, Federation, load
-from fedkin.data.preparation import Preparation, raw_rows
+from fedkin.data.columns import raw_rows
+from fedkin.data.preparation import Preparation
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.tables import numbered_classes

@@ -13,7 +13,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
-from fedkin.data.preparation import Preparation, Raw, raw_rows
+from fedkin.data.columns import Raw, raw_rows
+from fedkin.data.preparation import Preparation
 from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
 from fedkin.data.sources.files import listed
 from fedkin.exporting import loader

@@ -12,7 +12,8 @@ import torch
 import fedkin
 from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
-from fedkin.data.preparation import Input, image_preparation
+from fedkin.data.columns import Input
+from fedkin.data.preparation import image_preparation
 
 
 def write(path: Path, n: int = 60, odd: dict[int, str] | None = None) -> Path:

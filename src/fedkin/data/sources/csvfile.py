@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data.preparation import text_of
+from fedkin.data.columns import text_of
 from fedkin.data.sources.files import listed, nearest
 
 PARQUET = frozenset({".parquet", ".pq"})

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Data
+from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
-from fedkin.data.preparation import Preparation, image_preparation, text_of
+from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import Array, class_numbers, listed, numbered
 from fedkin.data.sources.images import images_of

@@ -23,8 +23,9 @@ from fedkin.data.card import (
     whole_labels,
 )
 from fedkin.data.checks import check_one_client, check_scaling
+from fedkin.data.columns import Input, Raw
 from fedkin.data.dataset import Dataset
-from fedkin.data.preparation import Input, Preparation, Raw, Rows
+from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.reading import Reading
