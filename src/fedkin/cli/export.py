@@ -12,6 +12,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import ConfigError
+from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.exporting.programs import Format
@@ -94,20 +95,26 @@ def predict_command(args: list[str]) -> int:
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
     model = load_export(flags.export)
-    found = model.predict_file(flags.file)
+    with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
+        found = model.predict_file(flags.file)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     if flags.json:
+        for line in found.notes:
+            screen.note(f"note: {line}")
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
             told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
             screen.write(json.dumps(told, ensure_ascii=False))
         return 0
+    for line in found.notes:
+        screen.note(f"note: {line}")
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN
     if left > 0:
         screen.say(f"and {left} more rows" + ("" if flags.out else "; --out FILE.csv writes all"))
     if flags.out is not None:
-        screen.say(f"all {len(found.rows)} rows are in {flags.out}")
+        many = f"all {len(found.rows)} rows are" if len(found.rows) > 1 else "the row is"
+        screen.say(f"{many} in {flags.out}")
     return 0
 
 

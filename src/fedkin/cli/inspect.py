@@ -17,6 +17,7 @@ from fedkin.data import Finding, Inspection, look
 from fedkin.report import inspection as report
 
 OK, FAULTY = 0, 2
+_SEEN = 12  # lines of what lies there
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
@@ -46,7 +47,7 @@ def inspect_command(args: list[str]) -> int:
     asked = inspect_flags(args)
     how = asked.data.sharing(asked.show.seed)
     with screen.err.status("looking at the files") as status:
-        found = look(asked.data.data, how, on_step=lambda text: status.update(text))
+        found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))
     table = found.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
     if asked.show.json:
@@ -86,8 +87,8 @@ def _show(found: Inspection) -> None:
     for name, value in report.facts(table):
         screen.out.print(Text.assemble((f"{name:<12}", "dim"), value))
     broken = not found.usable()
-    if found.seen and (found.columns or broken):
-        screen.out.print(Text("\n" + "\n".join(found.seen[:12]), style="dim"), overflow="ellipsis", no_wrap=True)
+    if found.seen and (found.columns or broken or len(found.seen) <= _SEEN):
+        screen.out.print(Text("\n" + "\n".join(found.seen[:_SEEN]), style="dim"), overflow="ellipsis", no_wrap=True)
     if found.columns:
         screen.table(report.columns_grid(table))
     if found.clients:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
+from fedkin.data.progress import heard
 from fedkin.report.tables import Grid, to_rich
 
 out = Console(highlight=False, soft_wrap=False)
@@ -22,6 +23,11 @@ class Bar:
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress, self._task, self._accuracy = progress, task, ""
+
+    def read(self, text: str) -> None:
+        """What is being read, before the first round; "" when that is done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, accuracy=text)
 
     def at(self, line: dict[str, Any], what: str | None = None, before: int = 0) -> None:
         """A round is done: the one in ``line``, behind ``before`` rounds of former runs."""
@@ -38,7 +44,7 @@ class Bar:
 
 @contextmanager
 def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
-    """A bar of ``total`` rounds on standard error; plain lines if that is not a terminal."""
+    """A bar of ``total`` rounds on standard error, nothing if that is not a terminal; it shows long reading, too."""
     if quiet or not err.is_terminal:
         yield Bar(None, None)
         return
@@ -52,7 +58,9 @@ def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
         Remaining(),
     )
     with Progress(*columns, console=err, transient=True) as progress:
-        yield Bar(progress, progress.add_task(what, total=total, accuracy=""))
+        shown = Bar(progress, progress.add_task(what, total=total, accuracy=""))
+        with heard(shown.read):
+            yield shown
 
 
 def table(grid: Grid) -> None:

@@ -6,6 +6,7 @@ federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=20, seed=0)
 from __future__ import annotations
 
 from fedkin.data.card import Card, Column
+from fedkin.data.columns import Input
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
@@ -25,7 +26,7 @@ from fedkin.data.partition import (
     Partition,
 )
 from fedkin.data.planting import plant
-from fedkin.data.preparation import Input, Preparation, Rows
+from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import Sharing, SiteData, deal
 from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load

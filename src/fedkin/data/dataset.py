@@ -64,8 +64,8 @@ class Dataset:
             windows of one recording would otherwise be trained on and tested on.
         labels: names of the classes.
         preparation: how inputs were made of raw data, where the source says.
-        table: rows of a table before scaling, to be scaled by training parts once these are known (`federate` does);
-            the inputs ``x`` are scaled by all rows.
+        table: rows of a table before scaling, those of the official test part last, to be scaled by training parts
+            once these are known (`federate` does); the inputs ``x`` are scaled by all rows.
 
     Raises:
         DataError: parts that do not fit each other, labels out of range, values that are not finite.
@@ -162,7 +162,8 @@ class Dataset:
         """
         if self.table is not None and preparation is not None:
             rows = np.asarray(index, dtype=np.int64)
-            return Data(self.table.scaled(preparation, rows), self.y[torch.from_numpy(rows)])
+            y = self.y if self.official_test is None else torch.cat([self.y, self.official_test.y])
+            return Data(self.table.scaled(preparation, rows), y[torch.from_numpy(rows)])
         picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
         n = len(self)
         if self.official_test is None or not bool((picked >= n).any()):

@@ -17,40 +17,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.data.card import MISSING
-
-Raw = npt.NDArray[np.float64]
-"""Rows of a table ``[n, inputs]`` before scaling: a number or NaN, or the place of a text among the categories and -1
-for one that is not among them."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """One column of a table as inputs of a network.
-
-    A number becomes ``(value - mean) / std``, an empty field the mean, and with ``gaps`` a second input is 1 where the
-    field was empty. A column that had one value or none in training (``std`` 0) gives 0: nothing could be learnt from
-    it. A text becomes one input per category, all 0 for a text that is not among them.
-
-    Attributes:
-        name: as in the header.
-        kind: what the column holds.
-        gaps: numbers: whether training rows had empty fields; texts: whether the empty text is a category.
-        categories: texts that training rows had, sorted; an empty field is the text ``""``.
-        mean, std: of the training rows: one value for all clients, or one per client; none for texts.
-    """
-
-    name: str
-    kind: Literal["number", "text"]
-    gaps: bool = False
-    categories: tuple[str, ...] = ()
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """How many inputs of a network it becomes."""
-        return len(self.categories) if self.kind == "text" else 1 + self.gaps
+from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded
 
 
 @dataclass(frozen=True)
@@ -68,6 +35,7 @@ class Preparation:
         mode: images: ``L`` (grey) or ``RGB``.
         resized: images: whether they were brought to this size when read.
         factor: what whole pixels and fixed-point values are multiplied by (images: 1/255).
+        taken: where the reader had to find out: what a column was taken for, and its name (``("label", "digit")``).
 
     Raises:
         DataError: parts that do not fit each other.
@@ -83,6 +51,7 @@ class Preparation:
     mode: Literal["L", "RGB"] | None = None
     resized: bool = False
     factor: float = 1.0
+    taken: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("table", "image", "array"):
@@ -181,7 +150,13 @@ class Preparation:
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
+        if isinstance(found, dict):
+            found = {"taken": [], **found}  # folders written before there was such a list
         table = dict(_keys(found, cls, where))
+        pairs = [_all(pair, str, where, "taken") for pair in _list(table["taken"], where, "taken")]
+        if any(len(pair) != 2 for pair in pairs):
+            raise DataError(f"{where}: taken must be a list of pairs, what a column is and its name")
+        table["taken"] = tuple(pairs)
         table["columns"] = tuple(_input(column, where) for column in _list(table["columns"], where, "columns"))
         for key, kind in (("shape", int), ("labels", str), ("size", int)):
             table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
@@ -204,7 +179,7 @@ class Rows:
         raw: see `Raw`.
         columns: names, kinds and all categories, without statistics.
         own: each client has a mean and deviation of its own; categories and gaps stay those of ``columns``.
-        target, binary, labels: of the preparation.
+        target, binary, labels, taken: of the preparation.
     """
 
     raw: Raw
@@ -213,17 +188,18 @@ class Rows:
     target: str | None = None
     binary: bool = False
     labels: tuple[str, ...] | None = None
+    taken: tuple[tuple[str, str], ...] = ()
 
     def fit(self, training: Sequence[npt.NDArray[np.int64]]) -> Preparation:
         """The preparation that the training rows of the clients give, and no others: numbers of each one's rows."""
         parts = list(training) if self.own else [np.concatenate(list(training))]
-        made = tuple(_fitted(column, self.raw[:, j], parts, self.own) for j, column in enumerate(self.columns))
+        made = tuple(fitted(column, self.raw[:, j], parts, self.own) for j, column in enumerate(self.columns))
         width = sum(column.width for column in made)
-        return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made)
+        return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made, taken=self.taken)
 
     def scaled(self, preparation: Preparation, rows: npt.NDArray[np.int64]) -> Tensor:
         """Some of the rows as inputs of a network, ``[n, inputs]``."""
-        return preparation.scaled(_recoded(self.raw[rows], self.columns, preparation.columns))
+        return preparation.scaled(recoded(self.raw[rows], self.columns, preparation.columns))
 
 
 def image_preparation(
@@ -236,78 +212,6 @@ def image_preparation(
     mode: Literal["L", "RGB"] = "L" if shape[0] == 1 else "RGB"
     size = (shape[1], shape[2])
     return Preparation("image", shape, names, size=size, mode=mode, resized=resized, factor=1 / 255)
-
-
-def raw_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Input]) -> Raw:
-    """Rows of a table before scaling; see `Raw`.
-
-    Raises:
-        DataError: a column is not there, or a field of a column of numbers is none; the message names the row.
-    """
-    for i, row in enumerate(rows):
-        lacking = [c.name for c in columns if c.name not in row]
-        if lacking:
-            raise DataError(
-                f"row {i + 1}: no column '{lacking[0]}'; needed are {', '.join(c.name for c in columns)}, "
-                f"given are {', '.join(map(str, row)) or 'none'}"
-            )
-    out = np.empty((len(rows), len(columns)), dtype=np.float64)
-    for j, column in enumerate(columns):
-        texts = [text_of(row[column.name]) for row in rows]
-        out[:, j] = raw_column(texts, column, [f"row {i + 1}" for i in range(len(rows))])
-    return out
-
-
-def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
-    """One column before scaling, ``[n]``; see `Raw`."""
-    if column.kind == "text":
-        place_of = {category: float(i) for i, category in enumerate(column.categories)}
-        return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
-    out = np.empty(len(texts), dtype=np.float64)
-    for i, text in enumerate(texts):
-        try:
-            out[i] = math.nan if text.lower() in MISSING else float(text)
-        except ValueError:
-            out[i] = math.inf
-        if math.isinf(out[i]):
-            raise DataError(
-                f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
-            )
-    return out
-
-
-def text_of(value: object) -> str:
-    """A field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
-    if value is None:
-        return ""
-    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value).strip()
-
-
-def _fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], own: bool) -> Input:
-    if column.kind == "text":
-        if own:
-            return column
-        seen = np.unique(values[parts[0]])
-        categories = tuple(column.categories[int(i)] for i in seen if i >= 0)
-        return replace(column, categories=categories, gaps="" in categories)
-    means, stds = [], []
-    for part in parts:
-        there = values[part][~np.isnan(values[part])]
-        means.append(float(there.mean()) if len(there) else 0.0)
-        stds.append(float(there.std()) if len(there) and there.min() < there.max() else 0.0)
-    gaps = column.gaps if own else bool(np.isnan(values[parts[0]]).any())
-    return replace(column, gaps=gaps, mean=tuple(means), std=tuple(stds))
-
-
-def _recoded(raw: Raw, old: Sequence[Input], new: Sequence[Input]) -> Raw:
-    """The same rows with texts numbered by the categories of ``new``; -1 for a text that these have not."""
-    out = raw.copy()
-    for j, (before, after) in enumerate(zip(old, new, strict=True)):
-        if before.kind == "text" and before.categories != after.categories:
-            place_of = {category: i for i, category in enumerate(after.categories)}
-            table = np.array([*(place_of.get(c, -1) for c in before.categories), -1], dtype=np.float64)
-            out[:, j] = table[raw[:, j].astype(np.int64)]
-    return out
 
 
 def _input(found: object, where: str) -> Input:

@@ -23,7 +23,7 @@ from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
 from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.planting import Kind, plant
-from fedkin.data.sources import SOURCES, csv_files, load, read
+from fedkin.data.sources import SOURCES, Reading, csv_files, read
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
@@ -61,6 +61,12 @@ class Sharing:
     planted: Kind | None = None
     groups: int = 4
 
+    def reading(self, *, site: bool = False) -> Reading:
+        """The part of it that readers take."""
+        return Reading(
+            self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site=site
+        )
+
 
 def deal(data: str | Path, how: Sharing) -> Federation:
     """Reads a data set and shares it out.
@@ -74,15 +80,7 @@ def deal(data: str | Path, how: Sharing) -> Federation:
 
 def fetched(data: str | Path, how: Sharing) -> Dataset | Federation:
     """What is read, before it is shared out; a function may give a whole federation. See `deal`."""
-    return read(
-        data,
-        target=how.target,
-        client=how.client_column,
-        binary=how.binary,
-        drop=how.drop,
-        image_size=how.image_size,
-        scaling=how.scaling,
-    )
+    return read(data, how.reading())
 
 
 def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
@@ -179,14 +177,7 @@ class SiteData:
         tables = self._tables(how)
         if tables:
             check_scaling(how.scaling, self.data)
-            return table_card(
-                tables,
-                name=self.data,
-                target=how.target,
-                client=how.client_column,
-                binary=how.binary,
-                texts=self.texts,
-            )
+            return table_card(tables, how.reading(), name=self.data, texts=self.texts)
         if self.texts:
             raise ConfigError(f"columns to tell as texts are for csv tables; {self.data} is none")
         dataset = self._array(how)
@@ -198,15 +189,7 @@ class SiteData:
         if card.kind != kind:
             raise DataError(f"{self.data}: data of the kind {kind}, all sites agreed on {card.kind}")
         if tables:
-            dataset = read_tables(
-                tables,
-                name=self.data,
-                target=how.target,
-                client=how.client_column,
-                binary=how.binary,
-                scaling=how.scaling,
-                card=card,
-            )
+            dataset = read_tables(tables, how.reading(), name=self.data, card=card)
             check_one_client(dataset.client_names, self.data)
         else:
             dataset = _as_agreed(self._array(how), card, self.data)
@@ -241,15 +224,9 @@ class SiteData:
         return csv_files([Path(self.data)])
 
     def _array(self, how: Sharing) -> Dataset:
-        dataset = load(
-            self.data,
-            target=how.target,
-            client=how.client_column,
-            binary=how.binary,
-            image_size=how.image_size,
-            scaling=how.scaling,
-            site=True,
-        )
+        dataset = read(self.data, how.reading(site=True))
+        if isinstance(dataset, Federation):
+            raise ConfigError(f"{self.data} gives a federation of several clients; a site brings its own data alone")
         check_one_client(dataset.client_names, self.data)
         return dataset
 

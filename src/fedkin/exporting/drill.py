@@ -8,17 +8,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
 from fedkin.core.samples import Shard
 from fedkin.course import Played, one_thread
-from fedkin.data import Federation, load
+from fedkin.data import Card, Federation, load
+from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
+from fedkin.data.sources import csv_files
+from fedkin.data.sources.csvfile import Table, read_csv
+from fedkin.data.sources.tables import numbered_classes
 from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
 from fedkin.evaluate import score
-from fedkin.exporting.inputs import read_rows
 from fedkin.exporting.played import Run, name_of, played
 from fedkin.methods import Local
 
@@ -260,7 +264,7 @@ def _shard(p: Played, data: Source) -> tuple[Shard, str]:
         x, y, where = *data, "the newcomer's data"
     else:
         where = str(data)
-        x, y = _read(Path(data), federation)
+        x, y = _read(where, federation)
     x = torch.as_tensor(x).float()
     if tuple(x.shape[1:]) != federation.shape:
         raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
@@ -271,44 +275,35 @@ def _shard(p: Played, data: Source) -> tuple[Shard, str]:
     return made, where
 
 
-def _read(path: Path, federation: Federation) -> tuple[Any, Any]:
+def _read(data: str, federation: Federation) -> tuple[Any, Any]:
     """Inputs and classes of a newcomer, prepared as the run's."""
-    preparation = federation.preparation
-    if preparation is not None and preparation.kind == "table":
-        if preparation.per_client:
-            raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                              "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
-        rows = [row for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path]) for row in read_rows(file)]
-        return preparation.apply(rows), _classes(rows, preparation, federation, path)
-    found = load(path)
-    labels = federation.labels
+    made, labels = federation.preparation, federation.labels
+    files = csv_files([Path(data)]) if Path(data).exists() else []
+    if made is not None and made.kind == "table" and files:
+        return _rows(read_csv(files, Path(data).name), made, federation)
+    side = made.size[0] if made is not None and made.size is not None and made.resized else None
+    found = load(data, image_size=side)
+    whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
+    x = whole.x
+    if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
+        x = x.expand(-1, 3, -1, -1)  # grey images among those of a run on coloured ones
     if labels is None or found.labels is None:
         if found.classes > federation.classes:
-            raise DataError(f"{path}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
-        return found.x, found.y
+            raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
+        return x, whole.y
     unknown = [label for label in found.labels if label not in labels]
     if unknown:
-        raise DataError(f"{path}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
-    return found.x, torch.tensor([labels.index(label) for label in found.labels])[found.y]
+        raise DataError(f"{data}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
+    return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y]
 
 
-def _classes(rows: Sequence[Mapping[str, Any]], made: Preparation, federation: Federation, path: Path) -> Tensor:
-    target = made.target or ""
-    if target not in rows[0]:
-        raise DataError(f"{path}: no column {target!r} with the class; the columns are {', '.join(rows[0])}")
-    labels, found = federation.labels or tuple(map(str, range(federation.classes))), []
-    for i, row in enumerate(rows, start=1):
-        text = str(row[target]).strip()
-        try:
-            number = float(text)
-        except ValueError:
-            number = None
-        if made.binary and number is not None:
-            found.append(int(number > 0))
-        elif text in labels:
-            found.append(labels.index(text))
-        elif number is not None and number.is_integer() and str(int(number)) in labels:
-            found.append(labels.index(str(int(number))))
-        else:
-            raise DataError(f"{path}: row {i} has the class {text!r}; the run's are {', '.join(labels)}")
-    return torch.tensor(found)
+def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
+    """Those of a table."""
+    if made.per_client:
+        raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
+                          "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+    labels = federation.labels or tuple(map(str, range(federation.classes)))
+    whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
+    card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)
+    x = made.scaled(raw_rows(table.records(), made.columns, table.places))
+    return x, numbered_classes(table, card, "the run knows", "correct it, or leave these rows out")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
+from fedkin.data.columns import Raw, raw_rows
 from fedkin.data.preparation import Preparation
+from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
+from fedkin.data.sources.files import listed
 from fedkin.exporting import loader
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_TABLES = (".csv", ".parquet")
+_TABLES = frozenset({".csv", *PARQUET})
 _ARRAYS = (".npz", ".npy")
 
 
@@ -31,11 +32,13 @@ class Predicted:
         rows: what each prediction is of: the number of the row, from 1, or the name of the image.
         probabilities: float ``[n, C]``.
         labels: names of the classes.
+        notes: what a careful reader should know: texts that training did not have.
     """
 
     rows: tuple[str, ...]
     probabilities: Tensor
     labels: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,26 +80,31 @@ class Export:
         Raises:
             DataError: a file of a kind that this model does not take, a column is not there, an image of another size.
         """
-        rows, x = self.read(Path(path))
-        return Predicted(tuple(rows), self.probabilities(x), self.labels)
+        rows, x, notes = self._read(Path(path))
+        return Predicted(tuple(rows), self.probabilities(x), self.labels, notes)
 
     def read(self, path: Path) -> tuple[Sequence[str], Any]:
         """What each input is, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
+        return self._read(path)[:2]
+
+    def _read(self, path: Path) -> tuple[Sequence[str], Any, tuple[str, ...]]:
         kind = path.suffix.lower()
         if not path.exists():
             raise DataError(f"no file {path}")
         if kind in _TABLES:
             preparation = self._preparation("table", path, "rows of a table")
-            rows = read_rows(path)
-            return [str(i + 1) for i in range(len(rows))], preparation.apply(rows)
+            table = read_csv([path], path.name)
+            raw = raw_rows(table.records(), preparation.columns, table.places)
+            numbers = [str(i + 1) for i in range(len(raw))]
+            return numbers, preparation.scaled(raw), _unknown(table, raw, preparation)
         if path.is_dir() or kind in _IMAGES:
             preparation = self._preparation("image", path, "images")
             files = _image_files(path)
-            return [str(f.relative_to(path)) if path.is_dir() else f.name for f in files], preparation.apply(files)
+            return [str(f.relative_to(path)) if path.is_dir() else f.name for f in files], preparation.apply(files), ()
         if kind in _ARRAYS:
             x, made = _array(path), self.preparation
-            raw = made is not None and made.kind != "table" and x.dtype.kind in "iu"
-            return [str(i + 1) for i in range(len(x))], made.apply(x) if made is not None and raw else x
+            bare = made is not None and made.kind != "table" and x.dtype.kind in "iu"
+            return [str(i + 1) for i in range(len(x))], made.apply(x) if made is not None and bare else x, ()
         raise DataError(f"{path}: cannot be read; {self._takes()}")
 
     def _preparation(self, kind: str, path: Path, what: str) -> Preparation:
@@ -122,6 +130,10 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = No
         RunFolderError: the folder is no export, not whole, or needs a network that cannot be made.
     """
     place = Path(folder)
+    if not place.is_dir():
+        there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
+        beside = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
+        raise RunFolderError(f"no exported model {place}; {beside}")
     try:
         model = loader.load(place, network)
     except loader.ExportError as e:
@@ -155,47 +167,29 @@ def _told(f: Callable[[], Tensor]) -> Tensor:
         raise DataError(str(e)) from e
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a csv or parquet file, by column.
-
-    Raises:
-        DataError: it cannot be read, or has no rows.
-    """
-    if path.suffix.lower() not in _TABLES or not path.is_file():
-        raise DataError(f"{path} is no .csv or .parquet file")
-    return _csv_rows(path) if path.suffix.lower() == ".csv" else _parquet_rows(path)
-
-
-def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, restkey="", skipinitialspace=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise DataError(f"{path} cannot be read as csv: {e}") from e
-    if not rows:
-        raise DataError(f"{path} has no rows under its header")
-    for i, row in enumerate(rows, start=1):
-        if "" in row or None in row.values():
-            raise DataError(f"{path}: row {i} has another number of fields than the header")
-    return rows
-
-
-def _parquet_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        parquet: Any = import_module("pyarrow.parquet")
-    except ImportError as e:
-        raise DataError(f'reading {path} needs pyarrow: pip install "fedkin[parquet]"') from e
-    try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except Exception as e:  # whatever pyarrow says of a damaged file
-        raise DataError(f"{path} cannot be read as parquet: {e}") from e
-    return [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
+def _unknown(table: Table, raw: Raw, made: Preparation) -> tuple[str, ...]:
+    """Texts that no training row had: none of the column's inputs is 1 then."""
+    found = []
+    for j, column in enumerate(made.columns):
+        new = np.flatnonzero(raw[:, j] < 0) if column.kind == "text" else ()
+        texts = sorted({table.column(column.name, "inputs")[i] for i in new})
+        if texts:
+            known = listed([c or "nothing" for c in column.categories], 8)
+            found.append(
+                f"{column.name}: {listed([repr(t) for t in texts], 5)} in {len(new)} of {len(raw)} rows; training "
+                f"had {known}. Such a field tells the model nothing"
+            )
+    return tuple(found)
 
 
 def _image_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    files = sorted(f for f in path.rglob("*") if f.suffix.lower() in _IMAGES)
+    files = sorted(
+        f
+        for f in path.rglob("*")
+        if f.suffix.lower() in _IMAGES and not any(part.startswith(".") for part in f.relative_to(path).parts)
+    )
     if not files:
         raise DataError(f"{path} holds no image ({', '.join(_IMAGES)})")
     return files

@@ -13,6 +13,7 @@ import torch
 from fedkin.config import DataSettings, Settings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
+from fedkin.data.sources.csvfile import read_csv
 from fedkin.methods import get_method
 
 TABLE = "age,ward,colour,sick\n40,b,red,0\n50,a,blue,2\n,b,red,1\n60,a,,0\n"
@@ -234,3 +235,12 @@ def test_columns_are_dropped(table: Path) -> None:
     f = DataSettings(data=str(table), target="ward", drop="sick, colour", clients=1, partition="iid").federation(0)
     assert f.preparation is not None
     assert [column.name for column in f.preparation.columns] == ["age"]
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    """With semicolons 1,5 is one and a half; texts with commas, and commas in other files, stay as they are."""
+    (tmp_path / "a.csv").write_text("dose;name;ill\n1,5;a,b;0\n-2;1,2,3;1\n3,25e1;c;0\n")
+    rows = read_csv([tmp_path / "a.csv"], "a").rows
+    assert rows == [["1.5", "a,b", "0"], ["-2", "1,2,3", "1"], ["3.25e1", "c", "0"]]
+    (tmp_path / "b.csv").write_text('dose,ill\n"1,5",0\n')
+    assert read_csv([tmp_path / "b.csv"], "b").rows == [["1,5", "0"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 
 from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
-from fedkin.data.sources import hub
+from fedkin.data import Preparation, load
+from fedkin.data.sources import Reading, hub
 
 datasets: Any = pytest.importorskip("datasets", reason="needs the library datasets, the extra 'hf'")
 
@@ -81,6 +82,47 @@ def test_a_table(tmp_path: Path) -> None:
     assert (a.labels, a.client_names) == (b.labels, b.client_names) == (("0", "1"), ("a", "b"))
     with pytest.raises(DataError, match="which column is the label"):
         load(f"hf:{tmp_path}/d")
+
+
+def test_a_table_keeps_its_test_part(tmp_path: Path) -> None:
+    """The split test is the official test part, as of images; what is scaled by is found on training rows alone."""
+
+    def part(n: int, shift: float) -> Any:
+        rows = {
+            "age": [shift + i for i in range(n)],
+            "site": ["a", "b"] * (n // 2),
+            "label": [i // 2 % 2 for i in range(n)],
+        }
+        return datasets.Dataset.from_dict(rows)
+
+    datasets.DatasetDict({"test": part(20, 1000.0), "train": part(80, 0.0)}).save_to_disk(str(tmp_path / "d"))
+    d = load(f"hf:{tmp_path}/d")
+    assert d.official_test is not None
+    assert (len(d), len(d.official_test), d.client_names) == (80, 20, ("a", "b"))
+    f = DataSettings(data=f"hf:{tmp_path}/d", split="official").federation(0)
+    assert [len(c.test) for c in f.clients] == [10, 10]
+    assert f.preparation is not None
+    trained = torch.cat([c.train.x for c in f.clients])
+    assert abs(float(trained.mean())) < 1e-5
+    assert all(float(c.test.x.min()) > 10 for c in f.clients)  # of other ages than any that was trained on
+    assert [c.test.y.tolist() for c in f.clients] == [[0, 1] * 5, [0, 1] * 5]
+    assert sum(len(c.test) for c in DataSettings(data=f"hf:{tmp_path}/d").federation(0).clients) == 20  # a fifth of 100
+
+
+def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
+    """In the preparation, which lies in the run folder and in exports, and in words for `inspect`."""
+    f = DataSettings(data=pictures).federation(0)
+    assert f.preparation is not None
+    assert dict(f.preparation.taken) == {"label": "label", "client": "writer_id", "input": "picture"}
+    assert Preparation.from_json(json.loads(json.dumps(f.preparation.to_json()))) == f.preparation
+    found = hub.open_hub(pictures, Reading(target="label"))
+    assert found.told() == (
+        "split train: 60 rows",
+        "split test: 6 rows",
+        "label: label",
+        "client: writer_id (guessed; --client-column says otherwise)",
+        "input: picture",
+    )
 
 
 def test_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import torch
 import fedkin
 from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
-from fedkin.data.preparation import Input, image_preparation
+from fedkin.data.columns import Input
+from fedkin.data.preparation import image_preparation
 
 
 def write(path: Path, n: int = 60, odd: dict[int, str] | None = None) -> Path:
@@ -133,6 +134,8 @@ def test_images_and_arrays() -> None:
         ({"labels": [1]}, "labels must be a list of str, 1 is none"),
         ({"factor": "x"}, "factor cannot be 'x'"),
         ({"more": 1}, "exactly the keys"),
+        ({"taken": [["label"]]}, "a list of pairs"),
+        ({"taken": [["label", 3]]}, "taken must be a list of str"),
         ({"columns": [{"name": "a"}]}, "exactly the keys"),
         ({"columns": [{"name": "a", "kind": "number", "gaps": 0, "categories": [], "mean": [0], "std": [1]}]}, "gaps"),
         (
@@ -153,6 +156,8 @@ def test_bad_json(change: dict[str, object], message: str) -> None:
     """What was written elsewhere is looked at; the fault is named."""
     good = Preparation("table", (1,), columns=(Input("a", "number", mean=(0.0,), std=(1.0,)),)).to_json()
     assert Preparation.from_json(good).shape == (1,)
+    older = {name: value for name, value in good.items() if name != "taken"}
+    assert Preparation.from_json(older) == Preparation.from_json(good)
     with pytest.raises(DataError, match=message):
         Preparation.from_json({**good, **change})
 

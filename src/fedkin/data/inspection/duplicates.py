@@ -19,8 +19,9 @@ from fedkin.data.shard import PARTS
 
 MOST_VALUES = 2_000_000_000
 """Numbers looked at; of a larger federation only the first clients."""
-FEW = 0.001  # up to this share of the samples, copies are a note: large collections have some
-FEW_INPUTS = 0.5  # fewer different inputs than this share: equal rows need not be copies
+FEW = 0.01  # up to this share of the samples, copies are a note: they move no accuracy by more than a point
+FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
+CHANCE = 0.1  # so much of the equal pairs comes by chance: columns that hang together make ten times as many as others
 _TEST = PARTS.index("test")
 _COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
 
@@ -95,17 +96,30 @@ def hash_rows(x: Tensor) -> npt.NDArray[np.uint64]:
     return np.frombuffer(b"".join(blake(row.data, digest_size=8).digest() for row in rows), dtype=np.uint64)
 
 
-def duplicates(rows: Rows) -> list[Finding]:
-    """Copies between train and test, between clients and inside a client, and copies with two labels."""
+def alike(fields: Fields) -> float:
+    """How likely two rows are equal by chance: as if columns knew nothing of each other, each with its own values."""
+    n = max(1, len(fields.inputs[0].codes)) if fields.inputs else 1
+    shares = [np.bincount(f.codes + 1) / n for f in fields.inputs]
+    return float(np.prod([(share**2).sum() for share in shares]))
+
+
+def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
+    """Copies between train and test, between clients and inside a client, and copies with two labels.
+
+    Args:
+        rows: all samples.
+        by_chance: how likely two inputs are equal without being copies, see `alike`; None: not known.
+    """
     found: list[Finding] = []
-    few = rows.groups < FEW_INPUTS * len(rows.group)
+    few = _coarse(rows, by_chance)
     if few:
         found.append(
             Finding(
                 "few-inputs",
                 "note",
                 f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
-                "with so few, equal samples need not be copies of one another; what is said of copies may be harmless",
+                "the columns take so few values that samples are equal by chance; what is said of copies may be "
+                "harmless",
                 "look whether the columns are coarse by nature, or rows were copied",
             )
         )
@@ -124,6 +138,16 @@ def duplicates(rows: Rows) -> list[Finding]:
     return found
 
 
+def _coarse(rows: Rows, by_chance: float | None) -> bool:
+    """May equal inputs be no copies?"""
+    n = len(rows.group)
+    if by_chance is None:
+        return rows.groups < FEW_INPUTS * n
+    sizes = np.bincount(rows.group, minlength=1).astype(np.float64)
+    pairs = float((sizes * (sizes - 1) / 2).sum())
+    return pairs > 0 and by_chance * n * (n - 1) / 2 >= CHANCE * pairs
+
+
 def _leaking(rows: Rows, few: bool) -> list[Finding]:
     test = rows.part == _TEST
     trained = np.bincount(rows.group[~test], minlength=rows.groups) > 0
@@ -138,7 +162,7 @@ def _leaking(rows: Rows, few: bool) -> list[Finding]:
     return [
         Finding(
             "train-test-leak",
-            _severity(share, few),
+            _severity(share, few, limit=max(FEW, 0.5 / float(test.sum()) ** 0.5)),
             f"copies of {are(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or validation "
             f"part, of {int(at_home.sum()):,} at the same client",
             "what was trained on is predicted too well: accuracies come out too high",
@@ -182,7 +206,7 @@ def _inside(rows: Rows, few: bool) -> list[Finding]:
     return [
         Finding(
             "duplicates-in-client",
-            "note" if _severity(share, few) == "note" or share < 0.01 else "warning",
+            _severity(share, few),
             f"{are(more, 'sample')} ({percent(share)}) that their client has already",
             "a copied sample counts double, and its copies may fall on both sides of the split",
             "remove the copies",
@@ -246,5 +270,7 @@ def _clients(rows: Rows, mask: Mask) -> tuple[str, ...]:
     return tuple(rows.names[k] for k in order[: 2 * EXAMPLES].tolist() if counts[k])
 
 
-def _severity(share: float, few: bool) -> Severity:
-    return "note" if few or share <= FEW else "warning"
+def _severity(share: float, few: bool, limit: float = FEW) -> Severity:
+    """A note up to ``limit``; for test samples that is their accuracy's largest standard error, 0.5 / sqrt(n): what is
+    below it is lost in the chance of which samples are tested."""
+    return "note" if few or share <= limit else "warning"

@@ -7,19 +7,21 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedkin.core.errors import FedkinError
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.inspection import columns
-from fedkin.data.inspection.duplicates import duplicates, read_rows, with_lines
+from fedkin.data.inspection import columns, gaps
+from fedkin.data.inspection.duplicates import alike, duplicates, read_rows, with_lines
 from fedkin.data.inspection.fields import Field, Fields
 from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered, percent
 from fedkin.data.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.data.inspection.shares import classes_of, clients_of, naturals_of
 from fedkin.data.partition import Dirichlet, Natural, Partition
+from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
 from fedkin.data.sites import Sharing, fetched, share_out
 
@@ -39,18 +41,17 @@ def look(
         on_step: called with what is being done now.
     """
     tell = on_step or (lambda text: None)
+    with heard(tell):
+        return _look(data, how, own_clients, tell)
+
+
+def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
     if isinstance(data, Federation):
         return _shared(Inspection(data.name, "a federation"), data, [], tell)
     if isinstance(data, Dataset):
         return _read(Inspection(data.name, "a data set"), data, Raw("unknown"), how, own_clients, tell)
     tell("looking at the files")
-    raw = look_at(
-        data,
-        target=how.target,
-        client=how.client_column,
-        binary=how.binary,
-        on_file=lambda done, of: tell(f"looking at images, {done:,} of {of:,}"),
-    )
+    raw = look_at(data, how.reading())
     seen = Inspection(str(data), WORDS[raw.kind], seen=raw.seen, columns=raw.columns)
     tell("reading")
     try:
@@ -108,9 +109,10 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
     )
     found = [*raw.findings, *naturals_of(dataset, partition)]
-    if raw.kind != "table":
+    inputs = raw.fields if raw.columns else _columns(dataset)
+    if not raw.columns:
         tell("looking at the inputs")
-        found += _of_numbers(dataset)
+        found += _of_numbers(dataset, inputs)
     tell("sharing out")
     try:
         federation = share_out(dataset, how)
@@ -124,14 +126,16 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         + ("kept apart" if how.split == "official" else "shared out with the rest")
     )
     told = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
-    seen = _shared(replace(seen, sharing=told), federation, found, tell)
+    seen = _shared(replace(seen, sharing=told), federation, found, tell, None if inputs is None else alike(inputs))
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
     return replace(seen, advice=_advice(seen, dataset, how))
 
 
-def _shared(seen: Inspection, federation: Federation, before: list[Finding], tell: Step) -> Inspection:
-    """Goes on with what was shared out."""
+def _shared(
+    seen: Inspection, federation: Federation, before: list[Finding], tell: Step, by_chance: float | None = None
+) -> Inspection:
+    """Goes on with what was shared out; ``by_chance`` is for `duplicates`."""
     tell("counting labels")
     classes = federation.labels or tuple(map(str, range(federation.classes)))
     names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
@@ -150,7 +154,7 @@ def _shared(seen: Inspection, federation: Federation, before: list[Finding], tel
         *before,
         *classes_of(counts, parts["train"].sum(axis=0), parts["test"].sum(axis=0), classes, names),
         *clients_of(clients, federation.classes),
-        *duplicates(read_rows(federation, names)),
+        *duplicates(read_rows(federation, names), by_chance),
     ]
     return replace(
         seen,
@@ -174,11 +178,29 @@ def _settings(partition: Partition) -> str:
 def _inputs(dataset: Dataset) -> str:
     shape = " x ".join(map(str, dataset.shape))
     what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
-    return f"{what}, float32, {float(dataset.x.min()):.3g} to {float(dataset.x.max()):.3g}"
+    scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
+    low, high = (float(end) / scale for end in dataset.x.aminmax())
+    return f"{what}, float32, {low:.3g} to {high:.3g}"
 
 
-def _of_numbers(dataset: Dataset) -> list[Finding]:
-    """Findings on the columns of inputs that are plain rows of numbers; pixels have no meaning one by one."""
+def _columns(dataset: Dataset) -> Fields | None:
+    """The columns of a table in memory, or of inputs that are plain rows of numbers; None for other inputs: pixels have
+    no meaning one by one."""
+    client = None if dataset.client is None else dataset.client.numpy()
+    names = dataset.client_names or (() if client is None else tuple(map(str, range(int(client.max()) + 1))))
+    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
+        return None
+    if dataset.table is not None:  # texts are numbered there
+        raw = dataset.table.raw[: len(dataset)]
+        made = [Field(c.name, raw[:, j], np.isnan(raw[:, j])) for j, c in enumerate(dataset.table.columns)]
+        return Fields(tuple(made), dataset.y.numpy(), client, names)
+    x = dataset.x.numpy().astype(np.float64)
+    nothing = np.zeros(len(x), dtype=np.bool_)
+    return Fields(tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])), dataset.y.numpy())
+
+
+def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
+    """Findings on inputs that were not read from a file of text."""
     if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
         return [
             Finding(
@@ -189,19 +211,18 @@ def _of_numbers(dataset: Dataset) -> list[Finding]:
                 "look whether the right array or folder was named",
             )
         ]
-    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
+    if found is None:
         return []
-    x = dataset.x.numpy().astype(np.float64)
-    nothing = np.zeros(len(x), dtype=np.bool_)
-    found = Fields(
-        tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])),
-        dataset.y.numpy(),
-    )
+    numbers = found
+    if dataset.table is not None:
+        kinds = [c.kind for c in dataset.table.columns]
+        numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
     return [
         *columns.constant(found),
-        *columns.ids(found),
+        *(gaps.missing(numbers) if dataset.table is not None else ()),
+        *columns.ids(numbers),
         *columns.leaks(found),
-        *columns.scales(found, standardised=False),
+        *columns.scales(numbers, standardised=dataset.table is not None),
     ]
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedkin.data.inspection.finding import EXAMPLES, Finding, are, first
-from fedkin.data.sources.images import SUFFIXES
+from fedkin.data.progress import each
+from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, usual_side
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
+MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer alike when all are made square
 _PLAIN = frozenset({"L", "RGB", "1"})
 
 
@@ -33,23 +34,18 @@ class Picture:
     fault: str = ""
 
 
-def read_pictures(root: Path, on_file: Callable[[int, int], None] | None = None) -> list[Picture]:
+def read_pictures(root: Path) -> list[Picture]:
     """Looks into every image file below a folder; each is decoded, since a file cut short has a whole head."""
     pillow = _pillow()
-    files = [p for p in _files(root) if p.suffix.lower() in SUFFIXES]
     if pillow is None:
         return []
-    found = []
-    for i, path in enumerate(files):
-        found.append(_look(path, root, pillow))
-        if on_file is not None:
-            on_file(i + 1, len(files))
-    return found
+    files = [p for p in _files(root) if p.suffix.lower() in SUFFIXES]
+    return [_look(path, root, pillow) for path in each(files, "looking at images")]
 
 
-def pictures(found: list[Picture]) -> list[Finding]:
-    """Unreadable images, mixed sizes, mixed or unusual modes."""
-    return [*_unreadable(found), *_sizes(found), *_modes(found)]
+def pictures(found: list[Picture], side: int | None = None) -> list[Finding]:
+    """Unreadable images, mixed sizes, mixed or unusual modes; ``side``: what all are brought to."""
+    return [*_unreadable(found), *_sizes(found, side), *_modes(found)]
 
 
 def others(root: Path) -> list[Finding]:
@@ -74,11 +70,14 @@ def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
 
     Both are empty where the folders are no such layout.
     """
-    depths = {len(p.path.parts) for p in found}
+    parts = [p.path.parts[:-1] for p in found]
+    if any(len(p) > 1 and p[0].lower() in TRAIN for p in parts):
+        parts = [p[1:] for p in parts]  # below train/, val/, test/
+    depths = {len(p) for p in parts}
+    if depths == {1}:
+        return [p[0] for p in parts], []
     if depths == {2}:
-        return [p.path.parts[0] for p in found], []
-    if depths == {3}:
-        return [p.path.parts[1] for p in found], [p.path.parts[0] for p in found]
+        return [p[1] for p in parts], [p[0] for p in parts]
     return [], []
 
 
@@ -105,7 +104,7 @@ def _unreadable(found: list[Picture]) -> list[Finding]:
     ]
 
 
-def _sizes(found: list[Picture]) -> list[Finding]:
+def _sizes(found: list[Picture], side: int | None) -> list[Finding]:
     by_size: dict[tuple[int, int], list[Picture]] = defaultdict(list)
     for p in found:
         if p.size is not None:
@@ -114,14 +113,32 @@ def _sizes(found: list[Picture]) -> list[Finding]:
         return []
     order = sorted(by_size, key=lambda size: -len(by_size[size]))
     shown = [f"{w} x {h} ({len(by_size[w, h]):,})" for w, h in order]
+    what = f"images of {len(order)} sizes (width x height): {first(shown)}"
+    rows = tuple(str(by_size[size][0].path) for size in order[1 : EXAMPLES + 1])
+    if side is None:
+        smallest = min(min(size) for size in order)
+        return [
+            Finding(
+                "mixed-image-sizes",
+                "error",
+                what,
+                "a network takes images of one size, and the reader refuses others",
+                f"let fedkin bring them to one, --image-size {usual_side(smallest)}; or crop them, or remove the odd "
+                "ones",
+                rows=rows,
+            )
+        ]
+    shapes = [w / h for w, h in order]
+    if max(shapes) <= MOST_STRETCHED * min(shapes):
+        return []
     return [
         Finding(
             "mixed-image-sizes",
-            "error",
-            f"images of {len(order)} sizes (width x height): {first(shown)}",
-            "a network takes images of one size, and the reader refuses others",
-            "resize or crop them to one size, or remove the odd ones",
-            rows=tuple(str(by_size[size][0].path) for size in order[1 : EXAMPLES + 1]),
+            "note",
+            f"{what}; all become {side} x {side}",
+            f"width by height is {min(shapes):.2g} to {max(shapes):.2g}, so some are stretched much more than others",
+            "crop them to one shape first if shapes matter",
+            rows=rows,
         )
     ]
 
@@ -155,7 +172,7 @@ def _look(path: Path, root: Path, pillow: Any) -> Picture:
         with pillow.open(path) as image:
             image.load()
             return Picture(name, tuple(image.size), str(image.mode))
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+    except (*FAULTS, pillow.DecompressionBombError) as error:
         return Picture(name, fault=str(error).replace(str(path), name.name))
 
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, FedkinError
 from fedkin.data.checks import Indices
 from fedkin.data.inspection import columns, gaps, pictures, roles
 from fedkin.data.inspection.fields import Field, Fields
 from fedkin.data.inspection.finding import EXAMPLES, ColumnSummary, Finding, are
 from fedkin.data.shelf import is_shelf
-from fedkin.data.sources import SOURCES, csv_files
-from fedkin.data.sources.csvfile import Table, read_csv
+from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
+from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
 from fedkin.data.sources.files import Array
+from fedkin.data.sources.hub import PREFIX, open_hub, table_of
 from fedkin.data.sources.idx import is_idx_folder
 from fedkin.data.sources.images import is_image_folder
 from fedkin.data.sources.npz import read_arrays
+from fedkin.data.sources.papers import is_known
 
-Kind = Literal["built-in", "federation", "table", "idx", "images", "npz", "unknown"]
+Kind = Literal["built-in", "known", "function", "hub", "federation", "table", "idx", "images", "npz", "unknown"]
 WORDS: dict[Kind, str] = {
     "built-in": "built-in data",
+    "known": "a data set that is known by name",
+    "function": "what a function gives",
+    "hub": "a data set in the format of Hugging Face",
     "federation": "a federation that is shared out already",
     "table": "a table",
     "idx": "a folder of idx files (MNIST family)",
@@ -57,27 +62,17 @@ class Raw:
     findings: tuple[Finding, ...] = ()
 
 
-def look_at(
-    data: str | Path,
-    *,
-    target: str | None,
-    client: str | None,
-    binary: bool,
-    on_file: Callable[[int, int], None] | None = None,
-) -> Raw:
-    """What is there, whether it can be read or not.
-
-    Args:
-        data, target, client, binary: as for `load`.
-        on_file: called with the number of images looked at, and of all.
-    """
+def look_at(data: str | Path, how: Reading) -> Raw:
+    """What is there, whether it can be read or not; ``how`` is as for `read`."""
     path, kind = Path(data), kind_of(data)
     if kind == "table":
-        return _table(csv_files([path]), path, target, client, binary)
+        return _tables(csv_files([path]), path, how)
+    if kind == "hub":
+        return _hub(str(data), how)
     if kind == "images":
-        found = pictures.read_pictures(path, on_file)
+        found = pictures.read_pictures(path)
         fields, names = _folders(found)
-        wrong = (*pictures.pictures(found), *pictures.others(path))
+        wrong = (*pictures.pictures(found, how.image_size), *pictures.others(path))
         return Raw(kind, pictures.listing(path), fields=fields, class_names=names, findings=wrong)
     if kind == "npz":
         return _archive(path if path.is_file() else next(iter(sorted(path.glob("*.npz")))))
@@ -85,32 +80,61 @@ def look_at(
 
 
 def kind_of(data: str | Path) -> Kind:
-    """What kind of source this is."""
+    """What kind of source this is; the order is that of `read`."""
     path = Path(data)
     if is_shelf(data):
         return "federation"
+    if isinstance(data, str) and not path.exists():
+        if is_function(data):
+            return "function"
+        if data.startswith(PREFIX):
+            return "hub"
+        if is_known(data):
+            return "known"
     if path.is_dir():
         if is_idx_folder(path):
             return "idx"
-        if any(path.glob("*.csv")):
+        if csv_files([path]):
             return "table"
         if any(path.glob("*.npz")):
             return "npz"
         return "images" if is_image_folder(path) else "unknown"
     if path.is_file():
-        return {".csv": "table", ".npz": "npz"}.get(path.suffix.lower(), "unknown")  # type: ignore[return-value]
+        return "table" if csv_files([path]) else "npz" if path.suffix.lower() == ".npz" else "unknown"
     return "built-in" if str(data) in SOURCES else "unknown"
 
 
-def _table(paths: list[Path], path: Path, target: str | None, client: str | None, binary: bool) -> Raw:
-    seen = _lines(paths[0]) + (tuple(p.name for p in paths[1 : 1 + 3 * EXAMPLES]) if len(paths) > 1 else ())
+def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
+    more = tuple(p.name for p in paths[1 : 1 + 3 * EXAMPLES])
+    plain = paths[0].suffix.lower() not in PARQUET
+    seen = _lines(paths[0]) if plain else ()
     try:
         table = read_csv(paths, path.name)
     except DataError as error:
-        return Raw("table", seen, findings=(refused("unreadable-table", error),))
-    label, wrong = roles.check_target(table, target, binary)
+        return Raw("table", seen + more, findings=(refused("unreadable-table", error),))
+    return _judged(table, how, paths, (seen or _first(table)) + more)
+
+
+def _hub(spec: str, how: Reading) -> Raw:
+    try:
+        found = open_hub(spec, how)
+    except FedkinError:  # the reader will say so
+        return Raw("hub")
+    if found.inputs is not None:
+        return Raw("hub", found.told())
+    named = replace(how, target=found.target, client=found.client)
+    table = table_of(found)
+    raw = _judged(table, named, (), (*found.told(), *_first(table)))
+    return replace(raw, kind="hub")
+
+
+def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, ...]) -> Raw:
+    """What looks wrong with the columns of a table."""
+    target, client = how.target, how.client
+    label, wrong = roles.check_target(table, target, how.binary)
     wrong += roles.check_client(table, client)
-    inputs = tuple(Field.read(c, table.column(c, "inputs")) for c in table.columns if c not in (target, client))
+    left = {target, client, *how.drop}
+    inputs = tuple(Field.read(c, table.column(c, "inputs")) for c in table.columns if c not in left)
     ids, names = _clients(table, client, paths)
     fields = Fields(inputs, label, ids, names, table.places)
     wrong += [
@@ -126,7 +150,7 @@ def _table(paths: list[Path], path: Path, target: str | None, client: str | None
     ]
     told = [_summary(table, name, role) for name, role in ((target, "target"), (client, "client"))]
     summaries = (*(t for t in told if t is not None), *(f.summary("input") for f in inputs))
-    return Raw("table", seen, summaries, fields, _class_names(table, target, label, binary), tuple(wrong))
+    return Raw("table", seen, summaries, fields, _class_names(table, target, label, how.binary), tuple(wrong))
 
 
 def _summary(table: Table, name: str | None, role: str) -> ColumnSummary | None:
@@ -143,7 +167,7 @@ def _class_names(table: Table, target: str | None, label: Array | None, binary: 
     return tuple(names[k] for k in sorted(names))
 
 
-def _clients(table: Table, client: str | None, paths: list[Path]) -> tuple[Indices | None, tuple[str, ...]]:
+def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Indices | None, tuple[str, ...]]:
     if client is not None and client in table.columns:
         names, ids = np.unique(table.column(client, "client"), return_inverse=True)
         return ids.astype(np.int64), tuple(str(n) for n in names)
@@ -214,6 +238,11 @@ def _lines(path: Path) -> tuple[str, ...]:
         return ()
     texts = [line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n") for line in lines if line]
     return tuple("".join(c if c.isprintable() or c == "\t" else "?" for c in t)[:_LINE] for t in texts)
+
+
+def _first(table: Table) -> tuple[str, ...]:
+    """The header and first rows as a csv file would hold them."""
+    return tuple(", ".join(row)[:_LINE] for row in [list(table.columns), *table.rows[: _LINES - 1]])
 
 
 def _names(folder: Path) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import numpy as np
 
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
-from fedkin.data.inspection.finding import EXAMPLES, ClientSummary, Finding, are, first, percent
+from fedkin.data.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
 from fedkin.data.partition import Natural, Partition
 
 FEW_TRAIN = 10  # training samples below which a client is small
+FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
 RARE = 10.0  # the largest class is so many times larger than the smallest
 UNEQUAL = 20.0  # the largest client is so many times larger than the middle one
 
@@ -23,7 +24,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
         found.append(
             Finding(
                 "small-client",
-                "warning",
+                _severity(len(small), len(summaries)),
                 f"{are(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
                 "so few samples are learnt by heart in one round, and a figure from a handful of test samples says "
                 "nothing",
@@ -48,7 +49,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
         found.append(
             Finding(
                 "one-class-client",
-                "warning",
+                _severity(len(single), len(summaries)),
                 f"{are(len(single), 'client')} with samples of one class only: {first(single)}",
                 "a model that always says this class is perfect there; such clients lift the mean of every method that "
                 "adapts to a client",
@@ -70,6 +71,10 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             )
         )
     return found
+
+
+def _severity(some: int, all_of_them: int) -> Severity:
+    return "note" if some <= FEW_CLIENTS * all_of_them else "warning"
 
 
 def classes_of(

@@ -19,12 +19,14 @@ from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
 from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_known
+from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import read_tables
 from fedkin.data.synthetic import planted_dataset
 
 __all__ = [
     "KNOWN",
     "SOURCES",
+    "Reading",
     "absolute",
     "brings_clients",
     "csv_files",
@@ -75,43 +77,22 @@ def load(
         DataError: nothing there, or it cannot be used as data.
         ConfigError: an option is missing or does not belong to this kind of data; a function gave a whole federation.
     """
-    found = read(
-        spec,
-        target=target,
-        client=client,
-        binary=binary,
-        drop=drop,
-        image_size=image_size,
-        scaling=scaling,
-        site=site,
-    )
+    found = read(spec, Reading(target, client, binary, tuple(drop), image_size, scaling, site))
     if isinstance(found, Federation):
         raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
     return found
 
 
-def read(
-    spec: str | Path | Sequence[str | Path],
-    *,
-    target: str | None = None,
-    client: str | None = None,
-    binary: bool = False,
-    drop: Sequence[str] = (),
-    image_size: int | None = None,
-    scaling: Scaling = "pooled",
-    site: bool = False,
-) -> Dataset | Federation:
+def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Federation:
     """As `load`; a function's federation is given as it is."""
     if isinstance(spec, str) and is_function(spec):
-        if any((target, client, binary, drop, image_size)):
+        if how.anything:
             raise ConfigError(f"{spec} is a function, which gives the data as it likes; it takes no settings of data")
         return read_function(spec)
     if isinstance(spec, str) and spec.startswith(PREFIX):
-        return read_hub(
-            spec, target=target, client=client, binary=binary, drop=drop, image_size=image_size, scaling=scaling
-        )
+        return read_hub(spec, how)
     if isinstance(spec, str) and is_known(spec) and not Path(spec).exists():
-        if any((target, client, binary, drop, image_size)):
+        if how.anything:
             raise ConfigError(f"{spec} is a data set that is known by name; it takes no settings of tables or images")
         return read_known(spec)
     paths = [Path(spec)] if isinstance(spec, (str, Path)) else [Path(p) for p in spec]
@@ -121,8 +102,8 @@ def read(
     tables = csv_files(paths)
     if tables:
         title = first.resolve().stem if len(paths) == 1 else first.resolve().parent.name
-        return read_tables(tables, name=title, target=target, client=client, binary=binary, drop=drop, scaling=scaling)
-    if target is not None or binary or drop or scaling != "pooled":
+        return read_tables(tables, how, name=title)
+    if how.of_tables:
         raise ConfigError(f"target, binary, drop and scaling are for tables (csv, parquet); {name} is none")
     if len(paths) > 1:
         raise ConfigError(
@@ -130,16 +111,16 @@ def read(
         )
     archive = _archive(first)
     if archive is not None:
-        return read_npz(archive, client=client, site=site)
-    if client is not None:
+        return read_npz(archive, client=how.client, site=how.site)
+    if how.client is not None:
         raise ConfigError(f"client names a table's column or an npz array; {name} is neither")
     if first.is_dir() and not is_idx_folder(first) and is_image_folder(first):
-        return read_image_folder(first, side=image_size)
-    if image_size is not None:
+        return read_image_folder(first, side=how.image_size)
+    if how.image_size is not None:
         raise ConfigError(f"image_size is for folders of images; {name} is none")
     if name in SOURCES:
         return SOURCES[name]()
-    return _folder(first, name, site)
+    return _folder(first, name, how.site)
 
 
 def is_function(spec: str) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data.preparation import text_of
+from fedkin.data.columns import text_of
 from fedkin.data.sources.files import listed, nearest
 
 PARQUET = frozenset({".parquet", ".pq"})
+_DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Table:
             )
         at = self.columns.index(name)
         return [row[at].strip() for row in self.rows]
+
+    def records(self) -> list[dict[str, str]]:
+        """The rows by column, as `Preparation.apply` takes them."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def read_csv(paths: Sequence[Path], name: str) -> Table:
@@ -95,7 +101,8 @@ def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+            delimiter = max(",;\t", key=first.count)
+            reader = csv.reader(file, delimiter=delimiter)
             lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
@@ -104,4 +111,6 @@ def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]
     header = tuple(field.strip() for field in lines[0][1])
     if len(set(header)) < len(header) or "" in header:
         raise DataError(f"{path}: every column needs a name of its own, the header is {listed(header)}")
+    if delimiter == ";":  # as spreadsheets write where 1,5 is one and a half
+        return header, [(n, [_DECIMAL.sub(r"\1.\2", field) for field in row]) for n, row in lines[1:]]
     return header, lines[1:]

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Data
-from fedkin.data.checks import Scaling
+from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
-from fedkin.data.preparation import Preparation, image_preparation, text_of
+from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import Array, class_numbers, listed, numbered
 from fedkin.data.sources.images import images_of
+from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import from_table
 
 PREFIX = "hf:"
@@ -32,46 +34,112 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 _log = logging.getLogger("fedkin.data")
 
 
-def read_hub(
-    spec: str,
-    *,
-    target: str | None = None,
-    client: str | None = None,
-    binary: bool = False,
-    drop: Sequence[str] = (),
-    image_size: int | None = None,
-    scaling: Scaling = "pooled",
-) -> Dataset:
+@dataclass(frozen=True)
+class Opened:
+    """A data set before its samples are read, and which of its columns are what.
+
+    Attributes:
+        spec: as it was asked for.
+        splits: name and rows of each part, those to train on first.
+        target, client, inputs: names of columns; without ``inputs`` all other columns are a table.
+        guessed: which of the three nobody named: ``label``, ``client``, ``input``.
+    """
+
+    spec: str
+    splits: list[tuple[str, Any]]
+    target: str
+    client: str | None
+    inputs: str | None
+    guessed: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+        return Path(self.spec.removeprefix(PREFIX)).name
+
+    @property
+    def tests(self) -> int:
+        """Rows of the official test part, which are the last."""
+        return sum(len(part) for name, part in self.splits if name == "test")
+
+    @property
+    def taken(self) -> tuple[tuple[str, str], ...]:
+        """What was taken for what, see `Preparation.taken`."""
+        roles = {"label": self.target, "client": self.client, "input": self.inputs or "all other columns"}
+        return tuple((role, column) for role, column in roles.items() if column is not None)
+
+    def told(self) -> tuple[str, ...]:
+        """The same for people, and how many rows each split has."""
+        sizes = [f"split {name}: {len(part):,} rows" for name, part in self.splits]
+        ways = {"label": "--target", "client": "--client-column"}
+        named = [
+            f"{role}: {column}"
+            + ("" if role not in self.guessed else f" (guessed; {ways[role]} says otherwise)" if role in ways else "")
+            for role, column in self.taken
+        ]
+        return (*sizes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
+
+
+def open_hub(spec: str, how: Reading) -> Opened:
+    """What `read_hub` would read, without reading it; errors as there."""
+    splits = _splits(_opened(spec), spec)
+    first = splits[0][1]
+    columns = [c for c in first.column_names if c not in how.drop]
+    target = _column(how.target, "label", columns, _labelled(first) or _LABELS, spec)
+    client = _column(how.client, "client", columns, _CLIENTS, spec, needed=False)
+    inputs = _input_column(first, [c for c in columns if c not in (target, client)])
+    asked = {"label": how.target, "client": how.client, "input": None}
+    return Opened(spec, splits, target, client, inputs, tuple(role for role, name in asked.items() if name is None))
+
+
+def read_hub(spec: str, how: Reading) -> Dataset:
     """``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: what `save_to_disk` wrote, or files that `datasets` reads.
 
     The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
-    input; else a column of lists of numbers; else all other columns are a table, whose splits are put together. The
-    columns of label and client are found by their type and usual names; what was taken is told in the log
-    ``fedkin.data``.
+    input; else a column of lists of numbers; else all other columns are a table. The columns of label and client are
+    found by their type and usual names; what was taken is told in the log ``fedkin.data`` and in the preparation.
 
     Args:
         spec: see above.
-        target: the column with the label.
-        client: the column with the client.
-        binary, drop, scaling: tables, see `load`.
-        image_size: images: bring all to so many pixels in height and width.
+        how: ``target`` is the column with the label, ``client`` that with the client.
 
     Raises:
         ConfigError: `datasets` is not installed.
         DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
     """
-    splits = _splits(_opened(spec), spec)
-    first = splits[0][1]
-    columns = [c for c in first.column_names if c not in drop]
-    target = _column(target, "label", columns, _labelled(first) or _LABELS, spec)
-    client = _column(client, "client", columns, _CLIENTS, spec, needed=False)
-    inputs = _input_column(first, [c for c in columns if c not in (target, client)])
-    _log.info("%s: label '%s', client '%s', input '%s'", spec, target, client or "none", inputs or "all other columns")
-    if inputs is None:
-        return _table(spec, splits, target, client, binary, drop, scaling)
-    if binary or scaling != "pooled":
-        raise ConfigError(f"binary and scaling are for tables; '{inputs}' of {spec} holds whole inputs")
-    return _samples(spec, splits, inputs, target, client, image_size)
+    found = open_hub(spec, how)
+    _log.info(
+        "%s: label '%s', client '%s', input '%s'",
+        spec, found.target, found.client or "none", found.inputs or "all other columns",
+    )  # fmt: skip
+    if found.inputs is not None:
+        if how.binary or how.scaling != "pooled":
+            raise ConfigError(f"binary and scaling are for tables; '{found.inputs}' of {spec} holds whole inputs")
+        return _samples(found, how.image_size)
+    if how.image_size is not None:
+        raise ConfigError(f"image_size is for images; {spec} holds a table")
+    made = from_table(table_of(found), replace(how, target=found.target, client=found.client), tests=found.tests)
+    assert made.table is not None  # it was made of one
+    assert made.preparation is not None
+    told = replace(made.preparation, taken=found.taken)
+    return replace(made, table=replace(made.table, taken=found.taken), preparation=told)
+
+
+def table_of(found: Opened) -> Table:
+    """All splits as one table, the test part last; class names stand for their numbers."""
+    first = found.splits[0][1]
+    columns = tuple(first.column_names)
+    names = getattr(first.features[found.target], "names", None)
+    rows, places = [], []
+    for split, part in found.splits:
+        fields = [part[column] for column in columns]
+        for i, row in enumerate(zip(*fields, strict=True)):
+            rows.append([
+                names[v] if names and c == found.target and isinstance(v, int) and v >= 0 else text_of(v)
+                for c, v in zip(columns, row, strict=True)
+            ])  # fmt: skip
+            places.append(f"{split}, row {i + 1}")
+    return Table(columns, rows, [0] * len(rows), places, found.name)
 
 
 def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[Dataset | None, str]:
@@ -79,7 +147,7 @@ def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[D
     if not _reachable():
         return None, "the Hugging Face hub cannot be reached from here"
     try:
-        found = read_hub(f"{PREFIX}{name}", target=target, client=client)
+        found = read_hub(f"{PREFIX}{name}", Reading(target=target, client=client))
     except (ConfigError, DataError) as error:
         return None, str(error)
     return found, ""
@@ -154,11 +222,9 @@ def _input_column(data: Any, columns: list[str]) -> str | None:
     return None
 
 
-def _samples(
-    spec: str, splits: list[tuple[str, Any]], inputs: str, target: str, client: str | None, side: int | None
-) -> Dataset:
-    data = [part for _, part in splits]
-    n = sum(len(part) for name, part in splits if name != "test")
+def _samples(found: Opened, side: int | None) -> Dataset:
+    spec, inputs, target, client = found.spec, found.inputs or "", found.target, found.client
+    data = [part for _, part in found.splits]
     picture = type(data[0].features[inputs]).__name__ == "Image"
     if side is not None and not picture:
         raise ConfigError(f"image_size is for images; '{inputs}' of {spec} holds lists of numbers")
@@ -171,20 +237,20 @@ def _samples(
     named = getattr(data[0].features[target], "names", None)
     labels = tuple(map(str, named)) if named else labels
     ids, names = (None, None) if client is None else numbered(_texts(data, client))
-    shape, tests = tuple(x.shape[1:]), len(x) - n
+    shape, tests = tuple(x.shape[1:]), found.tests
+    n = len(x) - tests
+    made = image_preparation(shape, labels, resized=side is not None)
     return Dataset(
         x=x[:n],
         y=y[:n],
         classes=max(int(y.max()) + 1, len(labels or ())),
-        name=Path(spec.removeprefix(PREFIX)).name,
+        name=found.name,
         official_test=Data(x[n:], y[n:]) if tests else None,
         client=None if ids is None else ids[:n],
         test_client=None if ids is None or not tests else ids[n:],
         client_names=names,
         labels=labels,
-        preparation=image_preparation(shape, labels, resized=side is not None)
-        if picture
-        else Preparation("array", shape, labels),
+        preparation=replace(made if picture else Preparation("array", shape, labels), taken=found.taken),
     )
 
 
@@ -197,29 +263,3 @@ def _numbers(part: Any, column: str, spec: str) -> Array:
 
 def _texts(data: list[Any], column: str) -> Array:
     return np.array([text_of(value) for part in data for value in part[column]])
-
-
-def _table(
-    spec: str,
-    splits: list[tuple[str, Any]],
-    target: str,
-    client: str | None,
-    binary: bool,
-    drop: Sequence[str],
-    scaling: Scaling,
-) -> Dataset:
-    """All splits as one table; class names stand for their numbers."""
-    columns = tuple(splits[0][1].column_names)
-    names = getattr(splits[0][1].features[target], "names", None)
-    rows, places = [], []
-    for split, part in splits:
-        fields = [part[column] for column in columns]
-        for i, row in enumerate(zip(*fields, strict=True)):
-            rows.append([
-                names[v] if names and c == target and isinstance(v, int) and v >= 0 else text_of(v)
-                for c, v in zip(columns, row, strict=True)
-            ])  # fmt: skip
-            places.append(f"{split}, row {i + 1}")
-    name = Path(spec.removeprefix(PREFIX)).name
-    table = Table(columns, rows, [0] * len(rows), places, name)
-    return from_table(table, target=target, client=client, binary=binary, drop=drop, scaling=scaling)

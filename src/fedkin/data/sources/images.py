@@ -4,6 +4,8 @@ below ``root/train/``, ``root/val/`` and ``root/test/``."""
 from __future__ import annotations
 
 import importlib
+import re
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,16 @@ from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import image_preparation
+from fedkin.data.progress import each
 from fedkin.data.sources.files import Array, pixels
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
-_TRAIN, _TEST = ("train", "training"), ("test", "testing")
+TRAIN, _TEST = ("train", "training"), ("test", "testing")
 _VALIDATION = ("val", "valid", "validation")  # trained on, as MedMNIST's: a client's validation part is drawn anew
+
+FAULTS = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
+"""What Pillow raises for damaged files (SyntaxError for a broken PNG)."""
+_USUAL = 64  # pixels: what small networks are made for
 
 Found = tuple[Path, str, str]
 """A file, its class, and its client or ""."""
@@ -28,21 +35,22 @@ Found = tuple[Path, str, str]
 
 def is_image_folder(folder: Path) -> bool:
     """Do folders one or two levels below, or three below ``train``, hold images?"""
-    roots = [folder, *(f for f in _folders(folder) if f.name.lower() in _TRAIN)]
+    roots = [folder, *(f for f in _folders(folder) if f.name.lower() in TRAIN)]
     subs = [sub for root in roots for sub in _folders(root)]
     return any(_images(sub) or any(_images(deep) for deep in _folders(sub)) for sub in subs)
 
 
 def has_client_folders(folder: Path) -> bool:
     """Are there folders of clients above those of the classes?"""
-    roots = [f for f in _folders(folder) if f.name.lower() in _TRAIN] or [folder]
+    roots = [f for f in _folders(folder) if f.name.lower() in TRAIN] or [folder]
     return any(_images(deep) for root in roots for sub in _folders(root) for deep in _folders(sub))
 
 
 def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
     """Images as float32 ``[1 or 3, height, width]`` in 0..1; grey only when all of them are.
 
-    The classes are the folders' names in alphabetical order, gathered over all clients and parts. Where there is a
+    The classes are the folders' names in alphabetical order, gathered over all clients and parts; clients are in the
+    order of the numbers in their names. Where there is a
     folder ``train``, the images below ``test`` are the official test part, and those below ``val`` are trained on.
 
     Args:
@@ -60,7 +68,7 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
     if not train:
         raise DataError(f"{root}: no images in root/class/ or root/client/class/ ({', '.join(sorted(SUFFIXES))})")
     labels = {name: i for i, name in enumerate(sorted({c for _, c, _ in found}))}
-    clients = {name: i for i, name in enumerate(sorted({c for _, _, c in found if c}))}
+    clients = {name: i for i, name in enumerate(sorted({c for _, _, c in found if c}, key=by_number))}
     x = pixels(_read_all([path for path, _, _ in found], side))
     y = torch.tensor([labels[c] for _, c, _ in found], dtype=torch.int64)
     ids = torch.tensor([clients[c] for _, _, c in found], dtype=torch.int64) if clients else None
@@ -81,7 +89,10 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
 
 def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: bool, factor: float) -> Tensor:
     """Images as a network was trained on them: see `Preparation.apply`."""
-    values = [_read(Path(one), _pillow()) if isinstance(one, str | Path) else np.asarray(one) for one in raw]
+    values = [
+        _read(Path(one), _pillow()) if isinstance(one, str | Path) else np.asarray(one)
+        for one in each(raw, "reading images")
+    ]
     arrays = []
     for i, value in enumerate(values):
         where = str(raw[i]) if isinstance(raw[i], str | Path) else f"image {i + 1}"
@@ -109,15 +120,15 @@ def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: boo
 def _parts(root: Path) -> tuple[list[Found], list[Found]]:
     """Training and test images."""
     by_name = {folder.name.lower(): folder for folder in _folders(root)}
-    if not any(name in by_name for name in _TRAIN):
+    if not any(name in by_name for name in TRAIN):
         return _listing(root), []
-    others = [name for name in by_name if name not in (*_TRAIN, *_VALIDATION, *_TEST)]
+    others = [name for name in by_name if name not in (*TRAIN, *_VALIDATION, *_TEST)]
     if others:
         raise DataError(
             f"{root}: beside a folder of training images there is {others[0]}/; expected train/, val/ and test/ only, "
             "or folders of classes or clients only"
         )
-    train = [f for name in (*_TRAIN, *_VALIDATION) if name in by_name for f in _listing(by_name[name])]
+    train = [f for name in (*TRAIN, *_VALIDATION) if name in by_name for f in _listing(by_name[name])]
     test = [f for name in _TEST if name in by_name for f in _listing(by_name[name])]
     if train and test and bool(train[0][2]) != bool(test[0][2]):
         raise DataError(f"{root}: train/ and test/ differ in depth; use class/ or client/class/ below both")
@@ -140,12 +151,12 @@ def _listing(root: Path) -> list[Found]:
 def _read_all(files: list[Path], side: int | None) -> Array:
     pillow = _pillow()
     arrays: list[Array] = []
-    for path in files:
+    for path in each(files, "reading images"):
         arrays.append(_read(path, pillow, side))
         if arrays[-1].shape[:2] != arrays[0].shape[:2]:
             raise DataError(
                 f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; all images need the same "
-                f"size, resize them first, or let fedkin do it: --image-size {min(arrays[0].shape[:2])}"
+                f"size, resize them first, or let fedkin do it: --image-size {usual_side(min(arrays[0].shape[:2]))}"
             )
     return _stacked(arrays)
 
@@ -169,7 +180,7 @@ def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
         if arrays[i].shape[:2] != arrays[0].shape[:2]:
             raise DataError(
                 f"{where}, image {i}: {_size(arrays[i])} pixels, the first has {_size(arrays[0])}; all images need the "
-                f"same size, let fedkin bring them to one: --image-size {min(arrays[0].shape[:2])}"
+                f"same size, let fedkin bring them to one: --image-size {usual_side(min(arrays[0].shape[:2]))}"
             )
     return _stacked(arrays)
 
@@ -180,7 +191,7 @@ def _read(path: Path, pillow: Any, side: int | None = None) -> Array:
         with pillow.open(path) as found:
             image = importlib.import_module("PIL.ImageOps").exif_transpose(found)
             return _bytes(image, pillow, side)
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow raises SyntaxError on a broken PNG
+    except (*FAULTS, pillow.DecompressionBombError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from error
 
 
@@ -206,6 +217,17 @@ def _pillow() -> Any:
         raise ConfigError(
             'reading images needs Pillow, which is not installed: pip install "fedkin[images]"'
         ) from error
+
+
+def usual_side(smallest: int) -> int:
+    """A size to propose for images whose smallest side is that."""
+    return min(_USUAL, smallest)
+
+
+def by_number(name: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Sorts "writer 2" before "writer 10"."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts), name
 
 
 def _folders(folder: Path) -> list[Path]:

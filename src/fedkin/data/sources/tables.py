@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import Data
 from fedkin.data.card import (
     MAX_CATEGORIES,
     MAX_CLASSES,
@@ -21,27 +22,19 @@ from fedkin.data.card import (
     numbers_of,
     whole_labels,
 )
-from fedkin.data.checks import Scaling, check_one_client, check_scaling
+from fedkin.data.checks import check_one_client, check_scaling
+from fedkin.data.columns import Input, Raw
 from fedkin.data.dataset import Dataset
-from fedkin.data.preparation import Input, Preparation, Raw, Rows
+from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed
+from fedkin.data.sources.reading import Reading
 
 Values = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int64]
 
 
-def read_tables(
-    paths: Sequence[Path],
-    *,
-    name: str,
-    target: str | None,
-    client: str | None = None,
-    binary: bool = False,
-    drop: Sequence[str] = (),
-    scaling: Scaling = "pooled",
-    card: Card | None = None,
-) -> Dataset:
+def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
     """Tables as float32 ``[features]`` inputs.
 
     Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
@@ -56,12 +49,8 @@ def read_tables(
 
     Args:
         paths: one file, or one per client: the file's name is then the client's.
+        how: target (whole numbers or texts), client (with a card it need not be there), binary, drop and scaling.
         name: name of the data set.
-        target: column with the class, whole numbers or texts.
-        client: column with the client, if there is one; with a card it need not be there.
-        binary: two classes, ``target > 0`` and the rest.
-        drop: columns to leave out.
-        scaling: whose values the columns of numbers are standardised by.
         card: the data are one site's, and columns, texts and classes are those that all sites agreed on: a text that
             is not on the card becomes zeros.
 
@@ -71,30 +60,27 @@ def read_tables(
         ConfigError: no target; ``pooled`` with a card; ``client`` where the data are not of several clients.
     """
     if card is not None:
-        check_scaling(scaling, name)
-    table = read_csv(paths, name)
-    return from_table(table, paths, target=target, client=client, binary=binary, drop=drop, scaling=scaling, card=card)
+        check_scaling(how.scaling, name)
+    return from_table(read_csv(paths, name), how, paths, card=card)
 
 
 def from_table(
-    table: Table,
-    paths: Sequence[Path] = (),
-    *,
-    target: str | None,
-    client: str | None = None,
-    binary: bool = False,
-    drop: Sequence[str] = (),
-    scaling: Scaling = "pooled",
-    card: Card | None = None,
+    table: Table, how: Reading, paths: Sequence[Path] = (), *, card: Card | None = None, tests: int = 0
 ) -> Dataset:
-    """As `read_tables`, from rows that have been read; several ``paths`` are one client each."""
+    """As `read_tables`, from rows that have been read.
+
+    Args:
+        table, how, card: as there.
+        paths: where the rows are from; several are one client each.
+        tests: so many of the last rows are the official test part.
+    """
     name = table.name
-    client = client if card is None or client in table.columns else None
-    features = _features(table, target, client, drop)
+    client = how.client if card is None or how.client in table.columns else None
+    features = _features(table, how.target, client, how.drop)
     found = (
-        card_of(table, features, target or "", binary)
+        card_of(table, features, how.target or "", how.binary)
         if card is None
-        else _fitting(table, card, features, target, binary)
+        else _fitting(table, card, features, how.target, how.binary)
     )
     empty = [column.name for column in found.columns if column.kind == "empty"]
     if empty:
@@ -105,18 +91,21 @@ def from_table(
         columns=tuple(
             Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns
         ),
-        own=scaling == "client",
+        own=how.scaling == "client",
         target=found.target,
         binary=found.binary,
         labels=found.labels,
     )
     x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
+    y, n = numbered_classes(table, found), len(x) - tests
     return Dataset(
-        x=x,
-        y=_numbered_classes(table, found),
+        x=x[:n],
+        y=y[:n],
         classes=found.classes,
         name=name,
-        client=ids,
+        official_test=Data(x[n:], y[n:]) if tests else None,
+        client=None if ids is None else ids[:n],
+        test_client=None if ids is None or not tests else ids[n:],
         client_names=client_names,
         labels=found.labels,
         preparation=preparation,
@@ -124,31 +113,23 @@ def from_table(
     )
 
 
-def table_card(
-    paths: Sequence[Path],
-    *,
-    name: str,
-    target: str | None,
-    client: str | None = None,
-    binary: bool = False,
-    texts: Sequence[str] = (),
-) -> Card:
+def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequence[str] = ()) -> Card:
     """What one site says of its table.
 
     Args:
-        paths, name, target, client, binary: as for `read_tables`.
+        paths, how, name: as for `read_tables`.
         texts: columns, perhaps the target, that are told as texts although they could be numbers here.
 
     Raises:
         DataError, ConfigError: as `read_tables`.
     """
     table = read_csv(paths, name)
-    client = client if client in table.columns else None
-    features = _features(table, target, client, ())
+    client = how.client if how.client in table.columns else None
+    features = _features(table, how.target, client, ())
     check_one_client(_clients(table, client, paths)[1], name)
     for column in texts:
         table.column(column, "columns of texts")
-    return card_of(table, features, target or "", binary, texts)
+    return card_of(table, features, how.target or "", how.binary, texts)
 
 
 def card_of(table: Table, features: Sequence[str], target: str, binary: bool, texts: Sequence[str] = ()) -> Card:
@@ -217,23 +198,33 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     return labels, found is not None
 
 
-def _numbered_classes(table: Table, card: Card) -> Tensor:
-    """The number of each row's class, int64 ``[n]``."""
+def numbered_classes(
+    table: Table,
+    card: Card,
+    whose: str = "all sites agreed on",
+    todo: str = "correct it, or start the run again with this site in it",
+) -> Tensor:
+    """The number of each row's class, int64 ``[n]``; ``whose`` classes the card has and what ``todo``, for messages.
+
+    Raises:
+        DataError: a field of the target is empty or no class, or not one of the card's.
+    """
     assert card.target is not None  # a card of a table
     assert card.labels is not None
     fields = table.column(card.target, "target")
-    labels, numeric = _labels(table, card.target, card.binary, not card.numeric)
+    _, numeric = _labels(table, card.target, card.binary, not card.numeric)
     if card.binary:
         return torch.tensor([float(field) > 0 for field in fields], dtype=torch.int64)
     place_of = {label: i for i, label in enumerate(card.labels)}
-    unknown = [label for label in labels if label not in place_of]
-    if unknown:
-        raise DataError(
-            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that all sites agreed "
-            f"on, {listed(card.labels)}; correct it, or start the run again with this site in it"
-        )
     named = [str(int(float(field))) for field in fields] if numeric else fields
-    return torch.tensor([place_of[label] for label in named], dtype=torch.int64)
+    unknown = sorted({name for name in named if name not in place_of})
+    if unknown:
+        at = next(i for i, name in enumerate(named) if name not in place_of)
+        raise DataError(
+            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that {whose}, "
+            f"{listed(card.labels)} ({table.places[at]}); {todo}"
+        )
+    return torch.tensor([place_of[name] for name in named], dtype=torch.int64)
 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...] | None]:

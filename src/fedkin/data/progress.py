@@ -1,0 +1,37 @@
+"""Long reading that can be watched: readers tell how far they are, whoever listens shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+Listener = Callable[[str], None]
+_EVERY = 0.1  # seconds between two lines, so that telling costs nothing beside the reading
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def heard(by: Listener) -> Iterator[None]:
+    """While this lasts, ``by`` is called with what is being read and how much is done, and with "" at the end."""
+    token = _listener.set(by)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def each(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items one after another; the listener is told "``what``, 1,200 of 20,000" now and then."""
+    listener, last = _listener.get(), time.monotonic()
+    for i, item in enumerate(items):
+        if listener is not None and time.monotonic() - last >= _EVERY:
+            listener(f"{what}, {i:,} of {len(items):,}")
+            last = time.monotonic()
+        yield item
+    if listener is not None:
+        listener("")

@@ -1,0 +1,40 @@
+"""How data are to be read: the settings that readers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedkin.data.checks import Scaling
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What somebody says of data before they are read; each kind of data takes some of it, see `load`.
+
+    Attributes:
+        target: tables, Hugging Face: the column with the class.
+        client: tables, Hugging Face: the column with the client; npz: the array with it.
+        binary: tables: two classes, target > 0 and the rest.
+        drop: tables: columns to leave out.
+        image_size: images: bring all to so many pixels in height and width.
+        scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each ``client``'s.
+        site: npz, idx: the data are one site's, which may have few samples and not the largest labels.
+    """
+
+    target: str | None = None
+    client: str | None = None
+    binary: bool = False
+    drop: tuple[str, ...] = ()
+    image_size: int | None = None
+    scaling: Scaling = "pooled"
+    site: bool = False
+
+    @property
+    def of_tables(self) -> bool:
+        """Is anything set that only tables take, beside the column with the client?"""
+        return self.target is not None or self.binary or bool(self.drop) or self.scaling != "pooled"
+
+    @property
+    def anything(self) -> bool:
+        """Is any setting of columns or images set?"""
+        return any((self.target, self.client, self.binary, self.drop, self.image_size))

@@ -1,0 +1,260 @@
+"""`inspect` on every kind of source, and what it does not say: no warning of what is natural."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.config import DataSettings
+from fedkin.core.samples import Data
+from fedkin.data import IID, Dataset, Finding, Inspection, Sharing, inspect, load, look
+from fedkin.data.inspection.finding import ClientSummary
+from fedkin.data.inspection.shares import clients_of
+from fedkin.data.progress import each, heard
+
+
+def codes(found: Inspection, severity: Any = None) -> list[str]:
+    return [f.code for f in found.findings if severity in (None, f.severity)]
+
+
+def one(found: Inspection, code: str) -> Finding:
+    """The only finding of that kind."""
+    (finding,) = [f for f in found.findings if f.code == code]
+    return finding
+
+
+def patients(n: int = 200) -> dict[str, list[Any]]:
+    """Columns with a constant, gaps, a numbering and a flag, of two hospitals and two classes."""
+    rng = np.random.default_rng(0)
+    pressure = rng.normal(130, 15, n).round(1).tolist()
+    return {
+        "patient": list(range(500, 500 + n)),
+        "age": rng.normal(55, 10, n).round(2).tolist(),
+        "pressure": [None if i % 4 == 0 else v for i, v in enumerate(pressure)],
+        "unit": ["mmHg"] * n,
+        "smoker": [bool(v) for v in rng.integers(0, 2, n)],
+        "hospital": ["north", "south"] * (n // 2),
+        "ill": [i // 2 % 2 for i in range(n)],
+    }
+
+
+def write_csv(path: Path, told: dict[str, list[Any]]) -> Path:
+    plain = [[int(v) if isinstance(v, bool) else "" if v is None else v for v in column] for column in told.values()]
+    path.write_text("\n".join([",".join(told), *(",".join(map(str, row)) for row in zip(*plain, strict=True)), ""]))
+    return path
+
+
+# ---- tables that are no csv files -----------------------------------------------------------------------------------
+FAULTS = ["constant-column", "missing-values", "id-column"]
+
+
+def test_parquet_is_judged_as_csv_is(tmp_path: Path) -> None:
+    """The same findings, columns and clients; what lies there is shown as rows of text."""
+    arrow: Any = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra 'parquet'")
+    parquet = importlib.import_module("pyarrow.parquet")
+    told = patients()
+    parquet.write_table(arrow.table(told), tmp_path / "a.parquet")
+    write_csv(tmp_path / "a.csv", told)
+    a, b = (inspect(tmp_path / name, target="ill", client="hospital") for name in ("a.parquet", "a.csv"))
+    assert codes(a) == codes(b) == FAULTS
+    assert (a.kind, a.columns, a.clients) == ("a table", b.columns, b.clients)
+    assert one(a, "constant-column").columns == ("unit",)
+    assert one(a, "missing-values").rows[0] == "a.parquet, row 1"
+    assert a.seen[0] == "patient, age, pressure, unit, smoker, hospital, ill"
+    folder = tmp_path / "by-hospital"
+    folder.mkdir()
+    for name in ("north", "south"):
+        keep = [h == name for h in told["hospital"]]
+        own = {k: [v for v, there in zip(c, keep, strict=True) if there] for k, c in told.items() if k != "hospital"}
+        parquet.write_table(arrow.table(own), folder / f"{name}.parquet")
+    found = inspect(folder, target="ill")
+    assert [c.name for c in found.clients] == ["north", "south"]
+    assert codes(found) == FAULTS
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 cut")
+    found = inspect(tmp_path / "b.parquet", target="ill")
+    assert (one(found, "unreadable-table").severity, found.seen) == ("error", ())
+
+
+def test_dropped_columns_are_not_judged(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", patients())
+    how = Sharing(IID(), clients=3, target="ill", client_column="hospital", drop=("patient", "unit"))
+    found = look(tmp_path / "a.csv", how)
+    assert codes(found, "warning") == ["missing-values"]
+    assert [c.name for c in found.columns] == ["ill", "hospital", "age", "pressure", "smoker"]
+
+
+def test_a_table_in_memory_has_the_names_of_its_columns(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", patients())
+    found = inspect(load(tmp_path / "a.csv", target="ill", client="hospital"))
+    assert codes(found) == FAULTS
+    assert one(found, "constant-column").columns == ("unit",)
+    assert one(found, "id-column").columns == ("patient",)
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    """A table is judged by its columns; of images the splits are shown, and which columns were taken for what."""
+    datasets: Any = pytest.importorskip("datasets", reason="needs the library datasets, the extra 'hf'")
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    told = {("label" if name == "ill" else name): column for name, column in patients().items()}
+    datasets.Dataset.from_dict(told).save_to_disk(str(tmp_path / "t"))
+    found = inspect(f"hf:{tmp_path}/t")
+    assert found.kind == "a data set in the format of Hugging Face"
+    assert codes(found) == FAULTS
+    assert found.seen[1:4] == (
+        "label: label (guessed; --target says otherwise)",
+        "client: hospital (guessed; --client-column says otherwise)",
+        "input: all other columns",
+    )
+    assert {c.name: c.role for c in found.columns}["hospital"] == "client"
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 4, 4)).astype(np.uint8)
+    rows = {"image": [image.fromarray(p) for p in pixels], "label": [i % 2 for i in range(40)]}
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "p"))
+    found = inspect(f"hf:{tmp_path}/p", IID(), clients=2)
+    assert (found.findings, found.classes) == ((), ("cat", "dog"))
+    assert "float32, 0 to 1" in found.inputs  # not 0 to 255: that is how they are kept
+    assert "input: image (guessed)" not in found.seen
+    assert "client: none (--client-column names one)" in found.seen
+    assert one(inspect(f"hf:{tmp_path}/nothing"), "refused").severity == "error"
+
+
+def test_functions_and_names(tmp_path: Path, write_idx: Callable[[Path, Any], None]) -> None:
+    """They are called what they are, whether they can be read or not."""
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\n\ndef wards():\n    rng = np.random.default_rng(0)\n"
+        "    return {n: (rng.integers(0, 256, (60, 4, 4)).astype(np.uint8), np.arange(60) % 2) for n in 'ab'}\n\n"
+        "def broken():\n    return 3\n"
+    )
+    found = inspect(f"{tmp_path}/own.py:wards")
+    assert (found.kind, found.findings, [c.name for c in found.clients]) == ("what a function gives", (), ["a", "b"])
+    assert "float32, 0 to 1" in found.inputs
+    found = inspect(f"{tmp_path}/own.py:broken")
+    assert (found.kind, codes(found)) == ("what a function gives", ["refused"])
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 60), ("t10k", 12)):
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte", rng.integers(0, 256, (n, 4, 4)))
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", np.arange(n) % 3)
+    found = inspect(f"mnist:{tmp_path}", IID(), clients=2)
+    assert (found.kind, found.findings, found.samples) == ("a data set that is known by name", (), 72)
+
+
+# ---- images ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two clients with two classes of 20 images in 20 sizes."""
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    rng = np.random.default_rng(0)
+    for client in ("ann 2", "ann 10"):
+        for label in ("cat", "dog"):
+            (tmp_path / "p" / client / label).mkdir(parents=True)
+            for i in range(20):
+                pixels = rng.integers(0, 256, (20 + i, 30, 3)).astype(np.uint8)
+                image.fromarray(pixels).save(tmp_path / "p" / client / label / f"{i}.png")
+    return tmp_path / "p"
+
+
+def test_images_that_are_resized_may_have_any_size(photos: Path) -> None:
+    """No error where the reader brings them to one size; without that, the advice is a command that works."""
+    finding = one(inspect(photos), "mixed-image-sizes")
+    assert (finding.severity, "--image-size 20;" in finding.todo) == ("error", True)
+    found = look(photos, Sharing(None, image_size=20))
+    assert (found.findings, found.usable()) == ((), True)
+    assert [c.name for c in found.clients] == ["ann 2", "ann 10"]  # in the order of the numbers
+    image = importlib.import_module("PIL.Image")
+    image.new("RGB", (90, 20)).save(photos / "ann 2" / "cat" / "wide.png")
+    finding = one(look(photos, Sharing(None, image_size=20)), "mixed-image-sizes")
+    assert finding.severity == "note"
+    assert "all become 20 x 20" in finding.what
+
+
+def test_parts_are_no_clients_where_images_cannot_be_read(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    for part in ("train", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            image.new("L", (4, 4)).save(tmp_path / part / label / "0.png")
+    (tmp_path / "test" / "dog" / "0.png").write_bytes(b"no image")
+    found = inspect(tmp_path)
+    assert one(found, "unreadable-image").rows[0].startswith("test/dog/0.png")
+    assert (found.classes, found.class_samples) == (("cat", "dog"), (2, 2))
+    assert [c.name for c in found.clients] == ["all rows"]
+
+
+def test_long_reading_is_told(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far it is, and the end; nobody has to listen."""
+    monkeypatch.setattr("fedkin.data.progress._EVERY", 0.0)
+    lines: list[str] = []
+    with heard(lines.append):
+        load(photos, image_size=8)
+    assert lines[0] == "reading images, 0 of 80"
+    assert lines[-2:] == ["reading images, 79 of 80", ""]
+    assert list(each([1, 2], "numbers")) == [1, 2]
+    assert len(lines) == 81
+
+
+# ---- what is natural ------------------------------------------------------------------------------------------------
+def test_rows_that_are_equal_by_chance_are_not_called_copies(tmp_path: Path) -> None:
+    """An age and a sex of 400 people: many are alike, nobody was copied. With a third column that tells them apart,
+    the same number of equal rows can only be copies."""
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal(55, 9):.1f},{'fm'[i % 2]},{rng.integers(2)},{i % 3}" for i in range(400)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,sex,ill,site", *rows, ""]))
+    found = inspect(tmp_path / "a.csv", target="ill", client="site")
+    assert codes(found, "warning") == []
+    assert one(found, "few-inputs").severity == one(found, "duplicates-between-clients").severity == "note"
+
+    rows = [f"{row},{rng.normal():.6f}" for row in rows]
+    rows += [row.replace(",0,0,", ",0,1,") for row in rows if ",0,0," in row]  # those of site 0 are also at site 1
+    (tmp_path / "b.csv").write_text("\n".join(["age,sex,ill,site,marker", *rows, ""]))
+    found = inspect(tmp_path / "b.csv", target="ill", client="site")
+    assert "few-inputs" not in codes(found)
+    assert one(found, "duplicates-between-clients").severity == "warning"
+
+
+def test_every_row_three_times_is_a_warning() -> None:
+    """However many copies there are: it is what columns could give by chance that makes them natural."""
+    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)).repeat(3, 1)
+    found = inspect(Dataset(x, torch.arange(300) % 100 % 2, classes=2, name="thrice"), IID(), clients=3)
+    assert one(found, "train-test-leak").severity == "warning"
+    assert "few-inputs" not in codes(found)
+
+
+@pytest.mark.parametrize(("copies", "severity"), [(3, "note"), (30, "warning")])
+def test_few_copies_in_test_parts_are_a_note(copies: int, severity: str) -> None:
+    """Of 200 test samples: up to 0.5 / sqrt(200), 3.5 %, is less than chance moves their accuracy."""
+    x = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0))
+    x[800 : 800 + copies] = x[:copies]
+    test = Data(x[800:], torch.arange(200) % 2)
+    data = Dataset(x[:800], torch.arange(800) % 2, classes=2, name="toy", official_test=test)
+    finding = one(inspect(data, IID(), clients=4, split="official"), "train-test-leak")
+    assert finding.severity == severity
+
+
+def test_one_small_client_of_many_is_a_note() -> None:
+    """Up to a tenth of the clients: the mean over all hardly notices them."""
+
+    def summaries(small: int, n: int) -> tuple[ClientSummary, ...]:
+        sizes = [(4, (6, 0))] * small + [(40, (30, 30))] * (n - small)
+        return tuple(ClientSummary(str(i), size, 2, 6, counts) for i, (size, counts) in enumerate(sizes))
+
+    for small, n, severity in ((2, 20, "note"), (3, 20, "warning"), (1, 4, "warning")):
+        found = {f.code: f.severity for f in clients_of(summaries(small, n), 2)}
+        assert found == {"small-client": severity, "one-class-client": severity}
+
+
+HEALTHY = [("mnist", None), ("mnist", "natural"), ("fashion-mnist", None), ("pneumoniamnist", None), ("uci-har", None)]
+
+
+@pytest.mark.parametrize(("name", "partition"), HEALTHY)
+def test_no_warning_of_sound_data(name: str, partition: str | None, shared_data: Path) -> None:
+    """Real data sets without known faults."""
+    how = DataSettings(data=str(shared_data / name), partition=partition).sharing(0)
+    found = look(str(shared_data / name), how)
+    assert codes(found, "error") == codes(found, "warning") == []
