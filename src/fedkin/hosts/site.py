@@ -168,7 +168,7 @@ class Site:
         answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
         place = self.store.path(of.head["run"]).parent / "model"
         take_home(place, self.client, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
-        log.info("the model of %s is in %s; use it: fedkin predict %s FILE", self.client, place, place)
+        log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(of.head)).asked:
             log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
         return self._yes(of.head)

@@ -15,7 +15,8 @@ import torch
 from fedkin.cli.export import predict_command
 from fedkin.config import Settings
 from fedkin.data import SiteData
-from fedkin.exporting import export_all, load_export
+from fedkin.exporting import export_all, folders, load_export
+from fedkin.hosts.post import CODES
 from fedkin.hosts.site import Site
 from fedkin.hosts.wire import Letter
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
@@ -232,3 +233,21 @@ def test_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert sorted(p.name for p in first.parent.iterdir()) == ["memory.safetensors", "model"]
     assert [p.name for p in other.iterdir()] == ["thesis.tex"]
     assert "is no export" in caplog.text
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """While the model is written anew: the older one stays whole, nothing half-written is left, both sides say why."""
+    s = settings("fedavg", run={"rounds": 1})
+    on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+    place = taken_home(tmp_path, "c0")
+    before = {p.name: p.read_bytes() for p in place.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders, "_sync", full)
+    on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+    assert {p.name: p.read_bytes() for p in place.iterdir()} == before
+    assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]
+    assert f"c0 has no model of its own to keep: {CODES['disk']}" in caplog.text
+    assert "No space left on device" in caplog.text
