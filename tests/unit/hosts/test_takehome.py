@@ -141,6 +141,30 @@ def test_shares_of_a_table_are_scaled_by_all_training_parts(hospitals: Path, tmp
     assert len(found) == 1
 
 
+def test_images_take_their_size_and_classes_along(tmp_path: Path) -> None:
+    """Sites with other classes: an export names those of all sites, in the order of the model, and takes a picture."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow comes with fedkin[images]")
+    rng, shades = np.random.default_rng(0), {"cat": 30, "dog": 120, "owl": 220}
+    for site, classes in {"a": ("cat", "dog"), "b": ("dog", "owl")}.items():
+        for name in classes:
+            (tmp_path / "data" / site / name).mkdir(parents=True)
+            for i in range(12):
+                pixels = np.clip(rng.normal(shades[name], 10, (6, 6)), 0, 255).astype(np.uint8)
+                image.fromarray(pixels).save(tmp_path / "data" / site / name / f"{i}.png")
+    none = {"alpha": "none", "clients": "none", "samples_per_client": "none"}
+    data = {**none, "data": str(tmp_path / "data"), "partition": "natural"}
+    s = settings("fedproto", data=data, hosts={"clients": 2})
+    both = {i: Site(n, SiteData(tmp_path / "data" / n), tmp_path / "disks") for i, n in enumerate("ab")}
+    on_hosts(s, tmp_path, Direct(both))
+    for name, theirs in zip("ab", export_all(simulated(s), tmp_path / "simulated"), strict=True):
+        same_export(taken_home(tmp_path, name), theirs, "data", "fingerprints")
+        model = load_export(taken_home(tmp_path, name))
+        assert model.preparation is not None
+        assert model.preparation.labels == model.labels == ("cat", "dog", "owl")
+        picture = tmp_path / "data" / name / "dog" / "3.png"
+        assert model.predict_file(picture).names == load_export(theirs).predict_file(picture).names
+
+
 # ---- people's own code ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
