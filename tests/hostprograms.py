@@ -134,7 +134,7 @@ class Fleet:
         assert not (folder / "failed.txt").exists(), (folder / "failed.txt").read_text()
         return rounds(folder)
 
-    def until(self, true: Callable[[], bool], seconds: float = 120.0) -> None:
+    def until(self, true: Callable[[], bool], seconds: float = 300.0) -> None:
         """Waits until something is true; the test fails with the programs' last words if it never is."""
         end = time.monotonic() + seconds
         while not true():

@@ -148,6 +148,23 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
+def taken_home(folder: Path, client: str) -> Path:
+    """Where a site of `sites` wrote its model."""
+    (place,) = (folder / "disks" / client).glob("*/model")
+    return place
+
+
+def same_export(one: Path, other: Path, *but: str) -> None:
+    """Two exports have the same files, and the same card but for some entries."""
+    assert sorted(p.name for p in one.iterdir()) == sorted(p.name for p in other.iterdir())
+    for path in one.iterdir():
+        if path.name not in ("card.json", "README.md"):
+            assert path.read_bytes() == (other / path.name).read_bytes(), path.name
+    cards = [json.loads((place / "card.json").read_text(encoding="utf-8")) for place in (one, other)]
+    assert cards[0].keys() == cards[1].keys()
+    assert {n: v for n, v in cards[0].items() if n not in but} == {n: v for n, v in cards[1].items() if n not in but}
+
+
 def same_server(a: Result, b: Result) -> bool:
     """Whether two servers ended with the same state, bit for bit."""
     return a.server.state.keys() == b.server.state.keys() and all(

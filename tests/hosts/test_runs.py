@@ -16,8 +16,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin.config import Settings
+from fedkin.exporting import export_all
 from hostprograms import Fleet, events, rounds, server_equals
-from hosttoys import settings, simulated, traced
+from hosttoys import same_export, settings, simulated, traced
 
 pytestmark = pytest.mark.hosts
 HOSTS = {"clients": 3, "least": 1, "deadline": 30.0, "patience": 120.0}
@@ -53,8 +54,9 @@ def same_as_simulated(folder: Path, s: Settings) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.short) if n == "fedrep" else n for n in PARITY])
-def test_a_run_equals_the_simulator(fleet: Fleet, name: str) -> None:
-    """F1: server state, every line of rounds and clients; and every client has its own model on its own disk."""
+def test_a_run_equals_the_simulator(fleet: Fleet, name: str, tmp_path: Path) -> None:
+    """F1: server state, every line of rounds and clients; and every client has its own model on its own disk, in the
+    folder that `fedkin export` writes in a simulation."""
     s = settings(name, run={"rounds": 3}, hosts=HOSTS)
     folder = fleet.submit(s, f"parity-{name}")
     lines = fleet.finish(folder)
@@ -63,8 +65,9 @@ def test_a_run_equals_the_simulator(fleet: Fleet, name: str) -> None:
     assert lines == theirs.rounds
     assert [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()] == theirs.clients
     assert (folder / "report.html").exists()
-    for i in range(3):
-        assert len(list(fleet.disk(i).glob("clients/*/*/model/weights.safetensors"))) >= 1
+    run = json.loads((folder / "clients.json").read_text())["run"]
+    for i, ours in enumerate(export_all(theirs, tmp_path / "simulated")):
+        same_export(fleet.disk(i) / "clients" / f"c{i}" / run / "model", ours, "client_name", "fingerprints")
 
 
 def test_workers_that_fail(fleet: Fleet) -> None:

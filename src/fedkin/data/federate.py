@@ -81,11 +81,12 @@ def site_shard(
     split: Literal["pooled", "official"] = "pooled",
     samples_per_client: int | None = None,
     min_samples: int = 1,
-) -> Shard:
-    """The shard of one client whose data are all there is here.
+) -> tuple[Shard, Preparation | None]:
+    """The shard of one client whose data are all there is here, and how its inputs were made, where that is known.
 
-    It equals, bit for bit, ``federate(everything, Natural(), ...).clients[number]`` in a place that has the data of all
-    clients. With ``official`` that holds where every client has an official test part of its own.
+    They equal, bit for bit, ``clients[number]`` and ``preparation.of(number)`` of ``federate(everything, Natural(),
+    ...)`` in a place that has the data of all clients. With ``official`` that holds where every client has an official
+    test part of its own.
 
     Args:
         dataset: this client's samples; natural clients in it are not looked at.
@@ -110,7 +111,8 @@ def site_shard(
     index = _capped(np.arange(len(pool)), samples_per_client, seed, number)
     dealer = _Dealer(dataset, seed, test, validation)
     parts = dealer.parts(number, index, own)
-    return dealer.shard(parts, 0, dealer.prepare([parts]))
+    preparation = dealer.prepare([parts])
+    return dealer.shard(parts, 0, preparation), preparation
 
 
 class _Dealer:

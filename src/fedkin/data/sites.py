@@ -2,7 +2,8 @@
 
 site = SiteData("hospital.csv")
 card = site.card(how)                    # told to the server, which merges the cards of all sites
-shard = site.shard(merged, number, how)  # stays here
+shard = site.shard(merged, number, how)  # stays here, as does all below
+how_made = site.preparation(merged, number, how)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
 from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.planting import Kind, plant
+from fedkin.data.preparation import Preparation
 from fedkin.data.sources import SOURCES, Reading, csv_files, read
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
@@ -140,8 +142,8 @@ class SiteData:
             raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[Sharing, Card] | None = None
-        self._shard: tuple[tuple[Card, int, Sharing], Shard] | None = None
-        self._dealt: tuple[Sharing, Card, Shard] | None = None
+        self._shard: tuple[tuple[Card, int, Sharing], Shard, Preparation | None] | None = None
+        self._dealt: tuple[Sharing, _Share] | None = None
 
     def card(self, how: Sharing) -> Card:
         """What this site says of its data.
@@ -151,7 +153,7 @@ class SiteData:
             ConfigError: the settings ask for what one site cannot do alone.
         """
         if self._card is None or self._card[0] != how:
-            found = self._own_card(how) if self.share is None else self._shared(how)[0]
+            found = self._own_card(how) if self.share is None else self._shared(how).card
             self._card = how, found.checked(self.data)
         return self._card[1]
 
@@ -168,10 +170,26 @@ class SiteData:
             DataError: the data cannot be used, or do not fit the card.
             ConfigError: the settings ask for what one site cannot do alone.
         """
+        return self._read(card, number, how)[0]
+
+    def preparation(self, card: Card, number: int, how: Sharing) -> Preparation | None:
+        """How the inputs of `shard` were made of raw data, for this client; None where that is not known.
+
+        Raises:
+            DataError, ConfigError: as `shard`.
+        """
+        return self._read(card, number, how)[1]
+
+    def name(self, how: Sharing) -> str:
+        """What these data are called in a model's card: without the place of their file, which is nobody's business."""
+        return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
+
+    def _read(self, card: Card, number: int, how: Sharing) -> tuple[Shard, Preparation | None]:
         asked = (card, number, how)
         if self._shard is None or self._shard[0] != asked:
-            self._shard = asked, self._own_shard(*asked) if self.share is None else self._share_of(card, how)
-        return self._shard[1]
+            found = self._own_shard(*asked) if self.share is None else self._share_of(card, how)
+            self._shard = asked, *found
+        return self._shard[1:]
 
     def _own_card(self, how: Sharing) -> Card:
         tables = self._tables(how)
@@ -183,7 +201,7 @@ class SiteData:
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
-    def _own_shard(self, card: Card, number: int, how: Sharing) -> Shard:
+    def _own_shard(self, card: Card, number: int, how: Sharing) -> tuple[Shard, Preparation | None]:
         tables = self._tables(how)
         kind = "table" if tables else "array"
         if card.kind != kind:
@@ -230,8 +248,8 @@ class SiteData:
         check_one_client(dataset.client_names, self.data)
         return dataset
 
-    def _shared(self, how: Sharing) -> tuple[Card, Shard]:
-        """The card of the whole data set, and this share of it."""
+    def _shared(self, how: Sharing) -> _Share:
+        """This share of the whole data set."""
         assert self.share is not None  # the callers have looked
         if self._dealt is None or self._dealt[0] != how:
             federation = self._deal(self.data, how)
@@ -241,17 +259,28 @@ class SiteData:
                     f"so shares 0 to {len(federation) - 1}"
                 )
             card = Card("array", federation.classes, federation.labels, inputs=federation.shape)
-            self._dealt = how, card, federation.clients[self.share]
-        return self._dealt[1:]
+            made = None if federation.preparation is None else federation.preparation.of(self.share)
+            self._dealt = how, _Share(federation.name, card, federation.clients[self.share], made)
+        return self._dealt[1]
 
-    def _share_of(self, card: Card, how: Sharing) -> Shard:
-        own, shard = self._shared(how)
-        if own != card:
+    def _share_of(self, card: Card, how: Sharing) -> tuple[Shard, Preparation | None]:
+        own = self._shared(how)
+        if own.card != card:
             raise DataError(
-                f"{self.data}: inputs {list(own.shape)} and {own.classes} classes; all sites agreed on "
+                f"{self.data}: inputs {list(own.card.shape)} and {own.card.classes} classes; all sites agreed on "
                 f"{list(card.shape)} and {card.classes}: with --share all of them need the same data set"
             )
-        return shard
+        return own.shard, own.preparation
+
+
+@dataclass(frozen=True)
+class _Share:
+    """One client's share of a data set, and what is kept of the rest: its name and card."""
+
+    name: str
+    card: Card
+    shard: Shard
+    preparation: Preparation | None
 
 
 def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
@@ -273,11 +302,12 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
                 f"{where}: class {listed(unknown)} is none of those that all sites agreed on, {listed(card.labels)}"
             )
         new = torch.tensor([card.labels.index(label) for label in dataset.labels])
-    test = dataset.official_test
+    test, made = dataset.official_test, dataset.preparation
     return replace(
         dataset,
         y=new[dataset.y],
         classes=card.classes,
         labels=card.labels,
+        preparation=None if made is None else replace(made, labels=card.labels),
         official_test=None if test is None else Data(test.x, new[test.y]),
     )

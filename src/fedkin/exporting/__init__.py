@@ -1,7 +1,9 @@
 """A model to take home: what a client predicts with, as a folder that needs no fedkin; and what a newcomer would get.
 
 ``played``   a run after its last round, with its clients
-``writing``  the folder of an export
+``writing``  clients' models taken from it
+``taken``    what an export is made of, at a simulated run or at the host of a client
+``folders``  the folder of an export
 ``loader``   loads it; lies in every export as ``load.py``
 ``network``  a network as a list of torch layers
 ``rules``    how a method predicts, in the loader's words

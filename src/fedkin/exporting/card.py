@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedkin.core import Net
-from fedkin.course import Played
 from fedkin.exporting.loader import FORMAT
-from fedkin.exporting.played import name_of
 from fedkin.exporting.rules import WORDS
+from fedkin.exporting.taken import Origin, Taken
 from fedkin.models import MODELS
 from fedkin.version import __version__
 
 
-def card(p: Played, client: int | None, rule: dict[str, Any], tensors: dict[str, str]) -> dict[str, Any]:
-    """What is known before the model is tried on the client's test part; ``client`` None: the model of all."""
-    c, data = p.course, p.federation
-    shard = None if client is None else p.job.shards[client]
-    model = str(c.table["model"]["model"])
+def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, Any]:
+    """What is known before the model is tried on the client's test part.
+
+    Args:
+        tensors: what each of the bundle's is: a network, several, or neither.
+    """
+    net, shard, model = origin.net, taken.shard, str(origin.table["model"]["model"])
     return {
         "format": FORMAT,
-        "what": "the model that all clients share" if client is None else "what one client predicts with",
-        "client": client,
-        "client_name": None if client is None else name_of(p, client),
-        "method": c.table["method"],
-        "title": c.title,
-        "paper": type(c.method).paper,
-        "round": p.server.round,
-        "rounds_planned": c.plan.rounds,
-        "seed": c.plan.seed,
-        "data": data.name,
-        "columns": None if data.preparation is None else dict(data.preparation.taken) or None,
-        "classes": data.classes,
-        "input": {"shape": list(c.net.shape), "dtype": "float32", "channels_last": c.net.channels_last},
-        "network": {**network_of(c.net, model), "by_name": model in MODELS or ":" in model},
-        "rule": rule,
+        "what": "the model that all clients share" if taken.client is None else "what one client predicts with",
+        "client": taken.client,
+        "client_name": taken.name,
+        "method": origin.table["method"],
+        "title": origin.title,
+        "paper": type(origin.method).paper,
+        "round": origin.round,
+        "rounds_planned": origin.rounds,
+        "seed": origin.seed,
+        "data": origin.data,
+        "columns": None if taken.preparation is None else dict(taken.preparation.taken) or None,
+        "classes": net.classes,
+        "input": {"shape": list(net.shape), "dtype": "float32", "channels_last": net.channels_last},
+        "network": {**network_of(net, model), "by_name": model in MODELS or ":" in model},
+        "rule": taken.rule,
         "tensors": tensors,
         "trained_on": None if shard is None else {
             "samples": len(shard.train),
-            "per_class": shard.train.counts(data.classes).tolist(),
+            "per_class": shard.train.counts(net.classes).tolist(),
         },
-        "config": c.table,
-        "fingerprints": dict(c.marks),
-        "command": None if p.folder is None or "made_by" in c.table else _command(p.folder),
+        "config": origin.table,
+        "fingerprints": dict(origin.marks),
+        "command": origin.command,
         "versions": {"fedkin": __version__, "torch": torch.__version__},
     }  # fmt: skip
 
@@ -61,16 +61,12 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
     }
 
 
-def _command(folder: Path) -> str:
-    return f"fedkin run {shlex.quote(str(folder / 'config.toml'))}"
-
-
 def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
     """What the exported model makes of the test part.
 
     Args:
         found: its confusion matrix ``[C, C]``, rows true classes.
-        evaluated: that of the run's evaluation of the same round.
+        evaluated: that of the run's evaluation of the same round, None if there was none.
     """
     n, right = int(found.sum()), int(found.diagonal().sum())
     return {
@@ -79,6 +75,7 @@ def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
         "accuracy": right / n if n else None,
         "confusion": found.tolist(),
         "as_evaluated": None if evaluated is None else bool(torch.equal(found, evaluated)),
+        "correct_as_evaluated": None if evaluated is None else int(evaluated.diagonal().sum()),
     }
 
 
@@ -133,7 +130,10 @@ def _accuracy(card: dict[str, Any]) -> str:
     if not test["n"]:
         return "The client has no test samples, so nothing is known of its accuracy."
     text = f"Right on {test['correct']} of {test['n']} test samples of this client ({100 * test['accuracy']:.1f} %)."
-    return text if test["as_evaluated"] else f"{text} The run's evaluation differs from that by rounding."
+    if test["as_evaluated"] is not False:
+        return text
+    other = f"In the run's own evaluation of that round it was right on {test['correct_as_evaluated']}"
+    return f"{text} {other}: rounding, or private training that draws other noise each time."
 
 
 def _limits(card: dict[str, Any]) -> str:

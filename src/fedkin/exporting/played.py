@@ -40,7 +40,8 @@ def played(run: Run) -> Played:
     if (folder.path / "clients.json").exists():
         raise ConfigError(
             f"{folder.path} is a run over real hosts: clients' data and states are on their machines, not here. When "
-            "the run ended, each node wrote its own model beside its memory: FOLDER/CLIENT/RUN/model on its disk"
+            "the run ended, each node wrote the same folder with its own model to its own disk: "
+            "clients/CLIENT/RUN/model in the node's --folder"
         )
     table = read_toml(folder.path / "config.toml")
     if "made_by" in table:

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
-from fedkin.core.sources import is_file
+from fedkin.core.importing import is_import_path
+from fedkin.core.sources import fingerprint, is_file
 
 
 def settings_of(table: Mapping[str, Any], where: str = "the run's settings") -> Settings:
@@ -19,8 +20,18 @@ def settings_of(table: Mapping[str, Any], where: str = "the run's settings") -> 
     for part, key in (("method", "name"), ("model", "model")):
         of = table.get(part)
         if isinstance(of, Mapping):
-            require_installed(str(of.get(key, "")))
+            require_installed(name := str(of.get(key, "")))
+            _require_same(name, of.get("code"))
     return settings_from(table, where)
+
+
+def _require_same(name: str, code: object) -> None:
+    """Raises `ConfigError` if the sender has another text of an own method or network; ``code`` is its fingerprint."""
+    if code is not None and is_import_path(name) and code != fingerprint(name):
+        raise ConfigError(
+            f"{name} has another text here than at the server; install the same version of its package on both, and "
+            "start this node again"
+        )
 
 
 def require_installed(*names: str) -> None:

@@ -12,6 +12,7 @@ from fedkin.config import Settings, digest
 from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.engines import Plan, hand_over
+from fedkin.exporting.rules import rule
 from fedkin.folder import RunFolder
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
@@ -70,6 +71,7 @@ def serve(
     )
     privacy.require(settings.method, net)
     fleet.open(net, network_mark(net))
+    _warn_of(settings)
     marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
     course = Course(
@@ -86,6 +88,14 @@ def _keep(course: Course, fleet: Fleet, plan: Plan, result: Result, recipe: Reci
     missing = hand_over(course.method, course.net, fleet, plan, result.server)
     for i, why in missing.items():
         log.warning("%s has no model of its own to keep: %s", fleet.members.listed[i].client, why)
+
+
+def _warn_of(settings: Settings) -> None:
+    """Says before the first round that clients will have nothing to take home after the last."""
+    try:
+        rule(settings.method)
+    except ConfigError as e:
+        log.warning("no client will have a model of its own in the end: %s", e)
 
 
 def _only_simulated(settings: Settings) -> None:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedkin.config import Settings, digest
 from fedkin.core import Bundle, ClientError, DataError, FedkinError, Net
 from fedkin.core.samples import Shard
@@ -26,13 +28,13 @@ from fedkin.hosts.account import Account, Limits, OverBudget
 from fedkin.hosts.own import settings_of
 from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
+from fedkin.hosts.takehome import take_home
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
-from fedkin.report.folder import write_atomic
 from fedkin.runner import laid_out, privacy_of
 
 log = logging.getLogger("fedkin.site")
@@ -67,6 +69,7 @@ class Site:
         self.store = Store(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon)
         self._job: tuple[str, Job] | None = None
+        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
         self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
 
     def answer(self, of: Letter) -> Letter:
@@ -154,6 +157,7 @@ class Site:
     def _evaluate(self, of: Letter) -> Letter:
         head, kept = of.head, self._kept(of.head)
         answer, reply = self._perform(self._job_of(head), of, kept.ledger.state(head["ack"])), Bundle()
+        self._reported[head["run"]] = head["round"], answer.reply.test
         if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
             reply = Bundle(counts=self.account.told(head["run"], len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
@@ -163,13 +167,27 @@ class Site:
         kept, job = self._kept(of.head), self._job_of(of.head)
         answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
         place = self.store.path(of.head["run"]).parent / "model"
-        self._export(place, of.head, answer.reply)
-        log.info("the model of %s is in %s", self.client, place)
+        take_home(place, self.client, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
+        log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(of.head)).asked:
             log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
         return self._yes(of.head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
+    def _evaluation(self, of: Letter, job: Job, kept: Kept) -> Tensor | None:
+        """The confusion matrix ``[C, C]`` that was told of the round whose model is kept.
+
+        A process that was started since then evaluates again, to the same end; but for private training, which would
+        train with other noise.
+        """
+        round, found = self._reported.get(of.head["run"], (-1, None))
+        if round == of.head["round"]:
+            return found
+        if job.private is not None:
+            return None
+        again = Letter({**of.head, "kind": "evaluate"}, of.body)
+        return self._perform(job, again, kept.ledger.state(of.head["ack"])).reply.test
+
     def _kept(self, head: Mapping[str, Any]) -> Kept:
         kept = self.store.load(head["run"])
         if head["session"] < kept.session:
@@ -238,22 +256,6 @@ class Site:
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip
         return job
-
-    def _export(self, place: Path, head: Mapping[str, Any], b: Bundle) -> None:
-        from safetensors.torch import save
-
-        settings = settings_of(head["settings"])
-        said = {
-            "client": self.client,
-            "method": settings.table()["method"],
-            "model": settings.table()["model"],
-            "card": head["card"],
-            "seed": settings.run.seed,
-            "round": head["round"],
-            "fedkin": versions(settings.method)["fedkin"],
-        }
-        write_atomic(place / "weights.safetensors", save(dict(b.owned())), sync=True)
-        write_atomic(place / "model.json", (json.dumps(said, indent=2) + "\n").encode(), sync=True)
 
     _steps: Mapping[str, Callable[[Site, Letter], Letter]] = {
         "hello": _hello,

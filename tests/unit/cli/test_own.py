@@ -256,3 +256,19 @@ def test_no_file_goes_to_hosts(fedkin: Command, mine: str, tmp_path: Path) -> No
         settings_of(told)
     with pytest.raises(ConfigError, match="no code is sent to nodes"):
         settings_of({"method": {"name": "fedavg"}, "model": {"model": "./net.py:build"}})
+
+
+def test_a_node_with_another_text_says_so(
+    fedkin: Command, mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server's settings say of the code is compared before anything is run, with words for a node's owner."""
+    (tmp_path / "own" / "own_of_a_team.py").write_text(
+        METHOD.replace("from helper import half", "def half(): return 1")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    name = "own_of_a_team:Cautious"
+    told = Settings(name, get_method(name)).table()
+    assert settings_of(told).name == name
+    told["method"]["code"] = "0" * 32
+    with pytest.raises(ConfigError, match="another text here than at the server; install the same version"):
+        settings_of(told)

@@ -62,6 +62,9 @@ def test_hospitals_apart_and_together(hospitals: Path, binary: bool) -> None:
     together = deal(hospitals, how)
     card, shards = read_apart(hospitals, how)
     assert (card.shape, card.classes, card.labels) == (together.shape, together.classes, together.labels)
+    assert together.preparation is not None
+    for k, path in enumerate(sorted(hospitals.iterdir())):
+        assert SiteData(path).preparation(card, k, how) == together.preparation.of(k)
     assert card.shape == (5 + 3,)  # chol, ca and thal have a flag for empty fields
     assert all(equal(*pair) for pair in zip(shards, together.clients, strict=True))
     x = torch.cat([part.x for part in (shards[2].train, shards[2].validation, shards[2].test)])
@@ -232,6 +235,9 @@ def test_named_classes_of_arrays(tmp_path: Path) -> None:
     card = merge({name: site.card(how) for name, site in sites.items()})
     assert card.labels == ("cat", "dog", "owl")
     assert [site.shard(card, 0, how).train.y.tolist() for site in sites.values()] == [[2, 0, 2], [1, 2]]
+    made = sites["b"].preparation(card, 0, how)
+    assert made is not None
+    assert (made.labels, sites["b"].name(how)) == (card.labels, "b, natural")
     with pytest.raises(DataError, match="class owl is none of those that all sites agreed on, cat, dog"):
         sites["b"].shard(replace(card, classes=2, labels=("cat", "dog")), 0, how)
     with pytest.raises(DataError, match="classes are named here or at the other sites, not both"):
@@ -286,8 +292,8 @@ def test_site_shard(make_dataset: Callable[..., Dataset], test_part: bool, split
         return
     together = federate(dataset, Natural(), **more)
     for k, shard in enumerate(together.clients):
-        assert equal(site_shard(only(dataset, k), k, **more), shard)
-    assert not equal(site_shard(only(dataset, 0), 1, **more), together.clients[0])
+        assert equal(site_shard(only(dataset, k), k, **more)[0], shard)
+    assert not equal(site_shard(only(dataset, 0), 1, **more)[0], together.clients[0])
 
 
 def test_site_shard_refuses(make_dataset: Callable[..., Dataset]) -> None:
@@ -325,8 +331,12 @@ def test_shares(data: DataSettings) -> None:
 def test_shares_of_a_folder_of_tables(hospitals: Path) -> None:
     """A share may be standardised by the values of all: whoever deals it out has read them."""
     how = replace(OWN, scaling="pooled")
-    site = SiteData(hospitals, share=3)
-    assert equal(site.shard(site.card(how), 3, how), deal(hospitals, how).clients[3])
+    site, together = SiteData(hospitals, share=3), deal(hospitals, how)
+    card = site.card(how)
+    assert equal(site.shard(card, 3, how), together.clients[3])
+    assert site.preparation(card, 3, how) == together.preparation
+    assert together.preparation is not None
+    assert site.name(how) == together.name == "heart, natural"
 
 
 def test_shares_that_are_not_there(hospitals: Path) -> None:

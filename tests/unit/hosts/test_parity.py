@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.exporting import load_export
 from fedkin.methods import METHODS
-from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites
+from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
 
 
 @pytest.mark.parametrize("name", [*METHODS, "ifca-cam", "fesem-cam"])
@@ -21,9 +22,11 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
     assert ours.clients == theirs.clients
     assert ours.final == {n: v for n, v in theirs.final.items() if n != "ari"}
-    kept = sorted(path.parent.parent.parent.name for path in (tmp_path / "disks").glob("*/*/model/model.json"))
-    assert kept == ["c0", "c1", "c2"]
-    assert all(path.with_name("weights.safetensors").stat().st_size for path in tmp_path.glob("disks/*/*/model/*.json"))
+    last = {line["client"]: line for line in ours.clients}
+    for i in range(3):
+        card = load_export(taken_home(tmp_path, f"c{i}")).card
+        assert card["test"]["as_evaluated"] is True
+        assert (card["client"], card["test"]["correct"]) == (i, last[i]["correct"])
 
 
 def test_hosts_with_banks_in_files_equal_the_simulator(tmp_path: Path) -> None:

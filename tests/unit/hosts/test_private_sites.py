@@ -15,6 +15,7 @@ import torch
 from fedkin.config import RunSettings, Settings
 from fedkin.core import ConfigError, EngineError, RunFolderError
 from fedkin.data import SiteData
+from fedkin.exporting import load_export
 from fedkin.hosts import account as account_module
 from fedkin.hosts import serve as serve_module
 from fedkin.hosts.account import Account, Limits, OverBudget, Used
@@ -29,7 +30,7 @@ from fedkin.hosts.wire import Letter
 from fedkin.hosts.worker import Duty, Watch
 from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy import Privacy, composed, epsilon, total
-from hosttoys import Direct, lines, on_hosts, settings, simulated, sites
+from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from toys import mlp
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
@@ -165,6 +166,11 @@ def test_steps_are_the_simulators(name: str, tmp_path: Path) -> None:
     assert ours.summary["privacy"] == theirs.summary["privacy"]
     assert ours.summary["privacy"]["epsilon"] > 0
     assert not torch.equal(ours.server.state.model, theirs.server.state.model)
+    told = {line["client"]: line["correct"] for line in ours.clients}
+    for i in range(3):  # a model that is trained for the evaluation is trained again to be kept, by other noise
+        kept = load_export(taken_home(tmp_path, f"c{i}")).card["test"]
+        assert kept["correct_as_evaluated"] == told[i]
+        assert kept["as_evaluated"] or name == "fedavg-ft"
 
 
 def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""An export's folder: written beside its place, tried, and moved there whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from fedkin.core import Bundle, EngineError, Net, RunFolderError
+from fedkin.exporting import card as cards
+from fedkin.exporting import loader
+from fedkin.exporting.network import described
+from fedkin.exporting.programs import Format, write_program
+from fedkin.exporting.taken import Origin, Taken
+
+_TOLERANCE = 1e-4  # logits of the exported model against those of the run's network
+
+
+def write_export(
+    origin: Origin, taken: Taken, place: Path, formats: Collection[Format] = (), *, force: bool = False
+) -> None:
+    """Writes one model's folder; when this returns it is on the disk.
+
+    Args:
+        origin: the run that it is from.
+        taken: the model.
+        place: the new folder.
+        formats: programs to write beside it, see `fedkin.exporting.export`.
+        force: an older export in ``place`` is replaced.
+
+    Raises:
+        RunFolderError: ``place`` holds something else, or an export and not ``force``.
+        EngineError: the written model does not give the run's logits.
+        ConfigError: a format that this model does not allow.
+        OSError: it could not be written; what was there before is untouched.
+    """
+    net = origin.net
+    labels = list(origin.labels or map(str, range(net.classes)))
+    stored, kinds = _named(net, taken.bundle)
+    card, plan = cards.card(origin, taken, kinds), described(net)
+    half = place.with_name(f".{place.name}.{os.getpid()}.new")
+    shutil.rmtree(half, ignore_errors=True)
+    try:
+        half.mkdir(parents=True)
+        (half / "model.safetensors").write_bytes(save(stored, metadata={"format": "pt"}))
+        (half / "labels.json").write_text(json.dumps(labels, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if plan is not None:
+            (half / "network.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+        shutil.copyfile(loader.__file__, half / "load.py")
+        prepared = _preparation(taken, half)
+        _tell(half, card | {"test": None}, labels, standalone=plan is not None, prepared=prepared)
+        model = loader.load(half, None if plan is not None else net._factory)
+        card["test"] = None if taken.client is None else cards.tested(_tried(origin, taken, model), taken.evaluated)
+        for name in formats:
+            write_program(name, model, half)
+        card["files"] = sorted(f.name for f in half.iterdir())
+        _tell(half, card, labels, standalone=plan is not None, prepared=prepared)
+        _move(half, place, force)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def require_free(place: Path, force: bool) -> None:
+    """Raises `RunFolderError` unless an export may be written to this place."""
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return
+    ours = _is_export(place)
+    if not ours:
+        raise RunFolderError(f"{place} exists and is no export; name another folder with --out")
+    if not force:
+        raise RunFolderError(f"{place} exists already; name another folder with --out, or replace it with --force")
+
+
+def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors under the names of the network's parameters, and what each of the bundle's is.
+
+    ``network``: a flat vector ``[P]``; ``networks``: rows ``[k, P]``, stored as ``[k, *shape]``; ``plain``: as it is.
+    """
+    stored, kinds = dict[str, Tensor](), dict[str, str]()
+    for name, t in b.items():
+        flat = t.dim() in (1, 2) and t.shape[-1] == net.size and t.dtype == torch.float32
+        kinds[name] = ("plain", "network", "networks")[t.dim() if flat else 0]
+        if not flat:
+            stored[name] = t.detach().clone(memory_format=torch.contiguous_format)
+            continue
+        for parameter, (span, shape) in net.places().items():
+            stored[f"{name}.{parameter}"] = t[..., span].detach().reshape(*t.shape[:-1], *shape).clone()
+    return stored, kinds
+
+
+def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
+    """The exported model's confusion matrix on the client's test part.
+
+    Raises:
+        EngineError: its logits are not those of the run's own code.
+    """
+    assert taken.shard is not None  # a client's model
+    net, test, c = origin.net, taken.shard.test, origin.net.classes
+    if not len(test):
+        return torch.zeros(c, c, dtype=torch.int64)
+    with torch.no_grad():
+        wanted = torch.cat([origin.method.predict(net, taken.bundle, x) for x in net.layout(test.x).split(256)])
+    got = model.logits(test.x)
+    if not torch.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+        apart = float((got - wanted).nan_to_num().abs().max())
+        raise EngineError(
+            f"the exported model of client {taken.client} does not give the run's logits (they differ by up to "
+            f"{apart:.2g}); nothing was written. This is a fault of fedkin's: please report it with the config"
+        )
+    return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
+
+
+def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], *, standalone: bool, prepared: bool) -> None:
+    (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = cards.readme(card, list(labels), standalone=standalone, prepared=prepared)
+    (half / "README.md").write_text(text, encoding="utf-8")
+
+
+def _preparation(taken: Taken, half: Path) -> bool:
+    """Writes how raw inputs were prepared, where that is known."""
+    if taken.preparation is None:
+        return False
+    text = json.dumps(taken.preparation.to_json(), indent=2, ensure_ascii=False)
+    (half / "preparation.json").write_text(text + "\n", encoding="utf-8")
+    return True
+
+
+def _is_export(place: Path) -> bool:
+    try:
+        card = json.loads((place / "card.json").read_text(encoding="utf-8"))
+        return bool(card["format"] == loader.FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _move(half: Path, place: Path, force: bool) -> None:
+    """Puts the whole folder in its place; what was there is kept until then."""
+    require_free(place, force)
+    for file in (*half.iterdir(), half):
+        _sync(file)
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    if place.exists():
+        os.replace(place, old)
+    os.replace(half, place)
+    _sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Comes back when a file or a folder would survive a loss of power."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

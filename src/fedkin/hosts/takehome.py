@@ -1,0 +1,69 @@
+"""A client's model on its own host: the folder that ``fedkin export`` writes, of what this client has and was sent.
+
+Of other clients there is nothing in it but what is in the model itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedkin.config import digest
+from fedkin.core import Bundle
+from fedkin.data import Card, SiteData
+from fedkin.engines import Job
+from fedkin.exporting.folders import write_export
+from fedkin.exporting.rules import rule
+from fedkin.exporting.taken import Origin, Taken
+from fedkin.hosts.own import settings_of
+from fedkin.methods import get_title
+
+
+def take_home(
+    place: Path, client: str, data: SiteData, head: Mapping[str, Any], job: Job, model: Bundle, reported: Tensor | None
+) -> None:
+    """Writes what a client predicts with; an export that is there from before is replaced.
+
+    Args:
+        place: the folder.
+        client: what the client is called.
+        data: its data, as they were read for ``job``.
+        head: of the letter that asks for it.
+        job: the run at this host.
+        model: what the client predicts with.
+        reported: its confusion matrix ``[C, C]`` on the test part as the server was told it, if that is known.
+
+    Raises:
+        ConfigError: a method that predicts by code of its own.
+        EngineError, RunFolderError, OSError: see `write_export`.
+    """
+    settings, number = settings_of(head["settings"]), head["client"]
+    card, how, table = Card.from_json(head["card"]), settings.data.sharing(settings.run.seed), settings.table()
+    origin = Origin(
+        method=job.method,
+        net=job.net,
+        title=get_title(settings.name),
+        table=table,
+        marks={"config": digest(table), "network": head["network"], "run": head["run"]},
+        round=head["round"],
+        rounds=settings.run.rounds,
+        seed=settings.run.seed,
+        data=data.name(how),
+        labels=card.labels,
+    )
+    taken = Taken(
+        bundle=model,
+        rule=rule(job.method),
+        preparation=data.preparation(card, number, how),
+        client=number,
+        name=client,
+        shard=job.shards[number],
+        evaluated=reported,
+    )
+    write_export(origin, taken, place, force=True)
+    for left in place.parent.glob(f".{place.name}.*"):  # of a worker that was ended while it wrote
+        shutil.rmtree(left, ignore_errors=True)
