@@ -105,11 +105,20 @@ class DataSettings:
         if self.partition is not None:
             return self.partition
         of_natural = {f.name for f in fields(PARTITIONS["natural"])}  # type: ignore[arg-type]
-        given = [n for n in _OF_PARTITIONS if getattr(self, n) not in (None, False) and n not in of_natural]
+        given = [n for n in self._given() if n not in of_natural]
         if is_shelf(self.data) or [n for n in given if n != "groups" or not self.plant]:
             return "dirichlet"
         named = True if self.client_column is not None else brings_clients(self.data)
         return {True: "natural", False: "dirichlet", None: None}[named]
+
+    @property
+    def open(self) -> bool:
+        """Whether no setting says who the clients are, so that the data decide."""
+        return self.partition is None and self.clients is None and not self._given()
+
+    def _given(self) -> list[str]:
+        """The settings of partitions that are set."""
+        return [n for n in _OF_PARTITIONS if getattr(self, n) not in (None, False)]
 
     def resolved(self) -> DataSettings:
         """The same with the partition's name written out, if it is known without reading the data."""

@@ -162,6 +162,7 @@ def run(
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or title_of(method), _attacked(false, len(federation))
+    beside |= {"notes": list(federation.notes)} if federation.notes else {}
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
-from fedkin.cli.outcome import new_folder, write_outcome
+from fedkin.cli.outcome import new_folder, tell_clients, write_outcome
 from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, as_run, compare, plan_from, run_name
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
@@ -38,8 +38,8 @@ def run_command(args: list[str]) -> int:
     settings, show = run_flags(args)
     folder = show.out or new_folder(label(settings.name))
     title, new = get_title(settings.name), not taken(folder)
-    if settings.data.partition is None and settings.data.chosen() == "natural" and not (show.quiet or show.json):
-        screen.note("clients: those that the data bring (partition natural); --partition chooses another")
+    if not (show.quiet or show.json):
+        tell_clients(settings.data)
     require(show.track)
     tracking = Tracking(show.track, folder, title, settings.table())
     try:
@@ -78,6 +78,8 @@ def compare_command(args: list[str]) -> int:
     """``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
     folder = show.out or new_folder("compare")
+    if not (show.quiet or show.json):
+        tell_clients(plan.data)
     try:
         return _compare(plan, folder, show)
     except KeyboardInterrupt:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedkin.cli import screen
 from fedkin.comparison import Plan
-from fedkin.config import digest
+from fedkin.config import DataSettings, digest
+from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
 from fedkin.report import tables
@@ -25,6 +27,20 @@ def new_folder(name: str) -> Path:
         n += 1
         folder = stem.with_name(f"{stem.name}-{n}")
     return folder
+
+
+def tell_clients(data: DataSettings) -> None:
+    """Says on standard error who the clients of somebody's own data are, where that was not said by any setting."""
+    if not data.open or not Path(data.data).exists():
+        return
+    chosen = data.chosen()
+    if chosen == "natural":
+        screen.note("clients: those that the data bring (partition natural); --partition chooses another")
+    elif chosen == "dirichlet":
+        screen.note(
+            f"clients: {DEFAULT_CLIENTS} made up, to whom all samples are dealt (partition dirichlet), since these "
+            "data name none; --client-column COLUMN, or one file or folder for each client, names them"
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
-from fedkin.cli.outcome import new_folder
+from fedkin.cli.outcome import new_folder, tell_clients
 from fedkin.config import read_toml
 from fedkin.spaces import Values
 from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
@@ -21,6 +21,8 @@ def sweep_command(args: list[str]) -> int:
     """``fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]``."""
     sweep, show = sweep_flags(args)
     folder = show.out or new_folder("sweep")
+    if not (show.quiet or show.json):
+        tell_clients(sweep.base.data)
     return play(sweep, folder, show, show.track)
 
 

@@ -68,6 +68,11 @@ class EngineError(FedkinError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the one that was probably meant, or all there are."""
     names = list(known)
-    alike = [n for n in names if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is no "thal"
+    return meant(name, names) or f"; there are {', '.join(names)}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The same, but nothing where none is near."""
+    alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is no "thal"
     close = get_close_matches(name, alike, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
+    return f"; did you mean {close[0]!r}?" if close else ""

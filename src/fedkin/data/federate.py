@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,6 +18,7 @@ from fedkin.data.partition import Assignment, Partition
 from fedkin.data.preparation import Preparation
 from fedkin.data.splitting import check_fractions, three_parts
 
+_log = logging.getLogger("fedkin.data")
 Parts = tuple[Indices, Indices, Indices]
 """Numbers of a client's samples for training, validation and testing."""
 
@@ -157,6 +159,8 @@ def _federation(
     assigned: Assignment,
     preparation: Preparation | None,
 ) -> Federation:
+    for note in assigned.notes:
+        _log.warning("%s: %s", dataset.name, note)
     return Federation(
         clients=tuple(shards),
         classes=dataset.classes,
@@ -165,6 +169,7 @@ def _federation(
         labels=dataset.labels,
         client_names=assigned.names,
         preparation=preparation,
+        notes=assigned.notes,
     )
 
 

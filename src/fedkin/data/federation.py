@@ -35,6 +35,7 @@ class Federation:
         labels: names of the classes.
         client_names: names of the clients, where they have any (hospital, writer).
         preparation: how their inputs were made of raw data, where that is known.
+        notes: what to know of how the data became clients, such as which were left out.
 
     Raises:
         DataError: no client, a client without training samples, inputs of different shapes, labels out of range,
@@ -48,6 +49,7 @@ class Federation:
     labels: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
     preparation: Preparation | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.clients:

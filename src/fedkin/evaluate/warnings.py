@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,11 @@ class Warning:
 
     kind: str
     text: str
+
+
+def data(notes: Iterable[str]) -> list[Warning]:
+    """What was noted when the data became clients."""
+    return [Warning("data", f"{note}.") for note in notes]
 
 
 def collapsed(title: str, against: Against, reference: str) -> list[Warning]:

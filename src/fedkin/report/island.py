@@ -108,7 +108,8 @@ def _warnings(
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
         found += [careful.Warning(w.kind, prefix + w.text) for w in _of_seeds(by_seed, [run.seed for run in runs])]
-    return [*_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
+    notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.summary.get("notes") or ())
+    return [*careful.data(notes), *_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
 
 
 def _own(part: Part, reference: str) -> list[careful.Warning]:

@@ -534,3 +534,42 @@ def test_sweep_refuses_what_it_cannot_try(flags: str, said: str, fedkin: Command
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert not Path("a").exists()
+
+
+# ---- who the clients are ------------------------------------------------------------------------------------------
+def tables(folder: str, **rows: int) -> None:
+    """A csv file for each client, with so many rows."""
+    Path(folder).mkdir()
+    for name, n in rows.items():
+        lines = [f"{i % 7},{i % 3},{i % 2}" for i in range(n)]
+        Path(folder, f"{name}.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
+
+
+QUICK = "--target y --model linear --rounds 1 --steps 1 --engine loop"
+
+
+@pytest.mark.parametrize("command", ["run fedavg", "compare fedper", "sweep fedprox --grid method.mu=0.1"])
+def test_clients_that_the_data_bring_and_those_left_out(
+    command: str, fedkin: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said before anything is trained, and on the page: they take no part, and no figure is about them."""
+    tables("own", north=40, south=40, tiny=3)
+    done = fedkin(f"{command} --data own {QUICK} --out a")
+
+    assert done.code == 0, done.err
+    assert done.err.startswith("clients: those that the data bring (partition natural)")
+    note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps everybody"
+    assert [r.getMessage() for r in caplog.records if r.name == "fedkin.data"] == [f"own: {note}"]
+    for page in Path("a").glob("report.html"):
+        assert page.read_text(encoding="utf-8").count(f"{note}.") == 1
+    summary = next(Path("a").rglob("summary.json"))
+    assert json.loads(summary.read_text())["notes"] == [note]
+
+
+def test_clients_that_are_made_up(fedkin: Command) -> None:
+    """One file names no clients; said unless a setting says who they are."""
+    tables("own", all=4000)
+    one = f"run fedavg --data own {QUICK}"
+    assert fedkin(f"{one} --out a").err.startswith("clients: 20 made up, to whom all samples are dealt")
+    for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
+        assert fedkin(f"{one} {said} --out b{n}").err == "", said

@@ -72,7 +72,7 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
         ("export run", "one of --client 7, --all, --global"),
         ("export run --client 0 --all", "one of --client 7, --all, --global"),
         ("export run --client 9", "no client '9'; the run has clients 0 to 3"),
-        ("export nothing --client 0", "not a run folder"),
+        ("export nothing --client 0", "there is no folder nothing"),
         ("export run --global", "no global model"),
         ("predict", "needs an exported folder and a file"),
         ("predict run", "FILE"),

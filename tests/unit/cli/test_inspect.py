@@ -71,8 +71,10 @@ def test_the_data_of_a_run(fedkin: Command, small: str) -> None:
     [
         ("inspect --data nowhere.csv", "no data called 'nowhere.csv'"),
         ("inspect --data a.txt", "expected a"),
+        ("inspect --data a.txt --target y", "and a.txt is none"),
+        ("inspect --data nowhere --target y", "no data called 'nowhere'"),
         ("inspect digits --clients 2000", "2000 clients cannot share the 1797 samples"),
-        ("inspect digits --binary", "target, binary, drop and scaling are for tables"),
+        ("inspect digits --binary", "digits is a built-in data set"),
     ],
 )
 def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Command) -> None:

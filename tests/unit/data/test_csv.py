@@ -110,6 +110,12 @@ def test_target_is_needed(table: Path) -> None:
         ("x,y\n1,0\ninf,1\n", "line 3: 'x' is inf"),
         ("x,y\n?,0\nNA,1\n", "column 'x' is empty in every row; drop it"),
         ("x,y\n" + "".join(f"t{i},0\n" for i in range(51)), "column 'x' holds 51 different texts, at most 50"),
+        (
+            "x,y\n" + "".join(f"t{i},0\n" for i in range(51)),
+            "give numbers instead of texts such as 't0', or .* --drop x",
+        ),
+        ("x,y\n" + "".join(f"2020-01-{i},0\n" for i in range(51)), "they look like dates: give the days since"),
+        ("x,y\n" + "".join(f'"{i},5",0\n' for i in range(51)), "they look like numbers with a decimal comma"),
         ("x,y\n" + "".join(f"1,{i}\n" for i in range(1001)), "target 'y' has 1001 different values, at most 1000"),
     ],
 )

@@ -241,6 +241,10 @@ def test_natural() -> None:
     assert assigned.names == ("a", "c")
     assert assigned.groups is not None
     assert assigned.groups.tolist() == [5, 7]
+    assert assigned.notes == (
+        "1 client of the data is left out for fewer than 10 samples: b (4). --min-samples 1 keeps everybody",
+    )
+    assert not Natural(min_samples=1).split(pool, None, 0).notes
     assert len(Natural(min_samples=1).split(pool, None, 0).train) == 3
     assert len(Natural(min_samples=1).split(pool, 2, 0).train) == 2
     assert len(Natural(min_samples=1).split(pool, 99, 0).train) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
+from fedkin.data.sources import brings_clients
 
 
 def test_digits() -> None:
@@ -44,8 +44,19 @@ def test_unknown_path(tmp_path: Path) -> None:
     for missing in ("fashoin", "nothing.npz", "nothing.csv"):
         with pytest.raises(DataError, match="no data called"):
             load(tmp_path / missing)
-    with pytest.raises(DataError, match=re.escape(f"did you mean '{tmp_path / 'fashion'}'?")):
+    with pytest.raises(DataError, match=r"did you mean 'fashion'\?"):
         load(str(tmp_path / "fashoin"))
+    with pytest.raises(DataError, match="no data called"):  # not: that it is no table
+        load(str(tmp_path / "fashoin"), target="y", binary=True)
+
+
+def test_a_built_in_name_is_that_whatever_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the same name is meant by its path."""
+    monkeypatch.chdir(tmp_path)
+    Path("digits").mkdir()
+    np.savez("digits/a.npz", x=np.zeros((3, 2)), y=np.arange(3))
+    assert (len(load("digits")), brings_clients("digits")) == (1797, False)
+    assert len(load("./digits")) == 3
 
 
 def test_folder_without_data(tmp_path: Path) -> None:
@@ -59,10 +70,13 @@ def test_folder_without_data(tmp_path: Path) -> None:
 
 def test_other_files(tmp_path: Path) -> None:
     """A file of another kind is refused; a packed one with the advice to unpack it."""
-    for name, advice in (("a.npz.xz", "unpack it"), ("a.xlsx", "convert it")):
+    for name, advice in (("a.npz.xz", "unpack it"), ("a.sav", "convert it"), ("a.xlsx", r"save it as \.csv")):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(DataError, match=advice):
             load(tmp_path / name)
+    for given in (tmp_path, tmp_path / "a.xlsx"):
+        with pytest.raises(DataError, match=r"a\.xlsx is a spreadsheet, which is not read; save it as \.csv"):
+            load(given, target="y")
 
 
 def test_folder_with_one_archive(tmp_path: Path) -> None:
@@ -76,14 +90,18 @@ def test_folder_with_one_archive(tmp_path: Path) -> None:
 
 def test_options_of_other_readers(tmp_path: Path) -> None:
     """Options that do not belong to the kind of data are refused rather than ignored."""
-    with pytest.raises(ConfigError, match=r"target, binary, drop and scaling are for tables .*; digits is none"):
-        load("digits", target="y")
-    with pytest.raises(ConfigError, match="client names a table's column or an npz array; digits is neither"):
-        load("digits", client="writer")
+    (tmp_path / "a.npy").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=r"target, binary, drop and scaling are for tables .*, and .*a\.npy is none"):
+        load(tmp_path / "a.npy", target="y")
+    with pytest.raises(ConfigError, match=r"client names a table's column or an npz array; .*a\.npy is neither"):
+        load(tmp_path / "a.npy", client="writer")
+    with pytest.raises(ConfigError, match=r"image_size is for folders of images; .*a\.npy is none"):
+        load(tmp_path / "a.npy", image_size=8)
+    for setting in ({"target": "y"}, {"client": "writer"}, {"image_size": 8}, {"drop": ["a"]}):
+        with pytest.raises(ConfigError, match="digits is a built-in data set; it takes no settings of tables or ima"):
+            load("digits", **setting)
     with pytest.raises(ConfigError, match="only csv and parquet files can be given several at a time"):
         load(["digits", "synthetic"])
-    with pytest.raises(ConfigError, match="image_size is for folders of images; digits is none"):
-        load("digits", image_size=8)
     with pytest.raises(ConfigError, match="no data named"):
         load([])
 

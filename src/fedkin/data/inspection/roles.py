@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedkin.core.errors import nearest
+from fedkin.core.errors import meant
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.inspection.fields import Field
@@ -32,7 +32,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
         return None, [
             _error(
                 "unknown-target",
-                f"there is no column {target!r}{nearest(target, table.columns)}",
+                f"there is no column {target!r}{meant(target, table.columns)}",
                 "the target is the column with the class",
                 "give the name as it stands in the header",
                 columns=(target,),
@@ -62,7 +62,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
         return [
             _error(
                 "unknown-client-column",
-                f"there is no column {client!r}{nearest(client, table.columns)}",
+                f"there is no column {client!r}{meant(client, table.columns)}",
                 "the client column says whose row it is",
                 "give the name as it stands in the header",
                 columns=(client,),

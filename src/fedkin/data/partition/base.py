@@ -28,12 +28,14 @@ class Assignment:
         test: numbers of each client's test samples, for protocols with a test rule of their own.
         groups: true group of each client, int64 ``[K]``, where the partition makes or knows groups.
         names: names of the clients, where they have any.
+        notes: what the one who gave the data would want to know, such as clients that were left out.
     """
 
     train: tuple[Indices, ...]
     test: tuple[Indices, ...] | None = None
     groups: Tensor | None = None
     names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Partition(ABC):

@@ -14,6 +14,8 @@ from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
 from fedkin.data.partition.base import Assignment, Partition, check_at_least
 
+_SHOWN = 5
+
 
 @dataclass(frozen=True)
 class Natural(Partition):
@@ -54,6 +56,19 @@ class Natural(Partition):
             test=_own_tests(pool, large),
             groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
             names=None if pool.client_names is None else tuple(pool.client_names[i] for i in large),
+            notes=self._left_out(pool, ids, sizes),
+        )
+
+    def _left_out(self, pool: Pool, ids: Indices, sizes: Indices) -> tuple[str, ...]:
+        small = np.flatnonzero(sizes < self.min_samples)
+        if not len(small):
+            return ()
+        names = [str(ids[i]) if pool.client_names is None else pool.client_names[ids[i]] for i in small]
+        shown = ", ".join(f"{name} ({sizes[i]})" for name, i in zip(names[:_SHOWN], small, strict=False))
+        more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
+        who = "1 client of the data is" if len(small) == 1 else f"{len(small)} clients of the data are"
+        return (
+            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. --min-samples 1 keeps everybody",
         )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.importing import is_import_path
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.sources.csvfile import PARQUET
 from fedkin.data.sources.digits import read_digits
-from fedkin.data.sources.files import listed, nearest
+from fedkin.data.sources.files import listed
 from fedkin.data.sources.functions import read_function
 from fedkin.data.sources.hub import PREFIX, read_hub
 from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
@@ -44,6 +44,7 @@ SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic":
 """Data that need no file, by name."""
 
 _TABLES = frozenset({".csv", *PARQUET})
+_SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".ods"})
 
 
 def load(
@@ -91,6 +92,10 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
         return read_function(spec)
     if isinstance(spec, str) and spec.startswith(PREFIX):
         return read_hub(spec, how)
+    if isinstance(spec, str) and spec in SOURCES:  # whatever lies here: a folder of this name is meant by ./NAME
+        if how.anything:
+            raise ConfigError(f"{spec} is a built-in data set; it takes no settings of tables or images")
+        return SOURCES[spec]()
     if isinstance(spec, str) and is_known(spec) and not Path(spec).exists():
         if how.anything:
             raise ConfigError(f"{spec} is a data set that is known by name; it takes no settings of tables or images")
@@ -103,12 +108,16 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
     if tables:
         title = first.resolve().stem if len(paths) == 1 else first.resolve().parent.name
         return read_tables(tables, how, name=title)
-    if how.of_tables:
-        raise ConfigError(f"target, binary, drop and scaling are for tables (csv, parquet); {name} is none")
     if len(paths) > 1:
         raise ConfigError(
             f"only csv and parquet files can be given several at a time, got {listed([str(p) for p in paths])}"
         )
+    if not first.exists():
+        raise DataError(_nothing(first, name))
+    if sheets := _spreadsheets(first):
+        raise DataError(f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet")
+    if how.of_tables:
+        raise ConfigError(f"target, binary, drop and scaling are for tables (csv, parquet), and {name} is none")
     archive = _archive(first)
     if archive is not None:
         return read_npz(archive, client=how.client, site=how.site)
@@ -118,8 +127,6 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
         return read_image_folder(first, side=how.image_size)
     if how.image_size is not None:
         raise ConfigError(f"image_size is for folders of images; {name} is none")
-    if name in SOURCES:
-        return SOURCES[name]()
     return _folder(first, name, how.site)
 
 
@@ -139,7 +146,7 @@ def brings_clients(spec: str) -> bool | None:
     if is_known(spec) and not Path(spec).exists():
         return spec.partition(":")[0] in BY_CLIENT
     path = Path(spec)
-    if not path.is_dir() or is_idx_folder(path):
+    if spec in SOURCES or not path.is_dir() or is_idx_folder(path):
         return False
     return len(csv_files([path])) > 1 or has_client_folders(path)
 
@@ -196,11 +203,15 @@ def _folder(path: Path, name: str, site: bool) -> Dataset:
 
 def _nothing(path: Path, name: str) -> str:
     known = [*SOURCES, *KNOWN]
-    around = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    return (
-        f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder"
-        f"{nearest(name, [*known, *around])}"
-    )
+    around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = meant(path.name, around if "/" in name else [*known, *around])
+    return f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder{near}"
+
+
+def _spreadsheets(path: Path) -> list[Path]:
+    """Files of office programs, where somebody means a table."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [p for p in files if p.suffix.lower() in _SHEETS and not p.name.startswith((".", "~"))]
 
 
 def _inside(path: Path) -> str:

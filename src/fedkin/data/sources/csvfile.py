@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.data.columns import text_of
-from fedkin.data.sources.files import listed, nearest
+from fedkin.data.sources.files import listed
 
 PARQUET = frozenset({".parquet", ".pq"})
 _DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
@@ -39,7 +39,7 @@ class Table:
         """The fields of one column; ``use`` says in the message what it was wanted for."""
         if name not in self.columns:
             raise DataError(
-                f"{self.name}: no column '{name}' for the {use}{nearest(name, self.columns)}; "
+                f"{self.name}: no column '{name}' for the {use}{meant(name, self.columns)}; "
                 f"the columns are {listed(self.columns)}"
             )
         at = self.columns.index(name)

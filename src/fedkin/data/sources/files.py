@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,12 +93,6 @@ def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
     """Ids ``0..K-1`` in the order of the values, and the values as names."""
     names, numbers = np.unique(values, return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:

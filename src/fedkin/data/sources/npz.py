@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, nearest, numbered, pixels
+from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, numbered, pixels
 
 _CLIENT_KEYS = ("client", "subject", "writer")
 _UNIT_KEYS = ("unit", "segment")
@@ -155,6 +155,6 @@ def _clients(
     if client is None:
         return None, None
     raise DataError(
-        f"{path}: no array '{client}' with the client of each sample{nearest(client, arrays)}; "
+        f"{path}: no array '{client}' with the client of each sample{meant(client, arrays)}; "
         f"it holds {listed(sorted(arrays))}"
     )

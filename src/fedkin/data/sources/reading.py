@@ -37,4 +37,4 @@ class Reading:
     @property
     def anything(self) -> bool:
         """Is any setting of columns or images set?"""
-        return any((self.target, self.client, self.binary, self.drop, self.image_size))
+        return self.of_tables or self.client is not None or self.image_size is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,13 @@ from fedkin.data.sources.reading import Reading
 
 Values = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int64]
+
+_LOOKS = {  # what texts look like -> what to do about it
+    "they look like numbers with a decimal comma: write 2.3 for 2,3": re.compile(r"[+-]?\d+([.,]\d+)?"),
+    "they look like dates: give the days since some day as a number": re.compile(
+        r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
+    ),
+}
 
 
 def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
@@ -182,7 +190,10 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     found = None if as_texts and not binary else numbers_of(fields)
     if binary:
         if found is None:
-            raise DataError(f"{table.name}: binary needs a target of numbers, '{target}' holds texts")
+            raise DataError(
+                f"{table.name}: binary needs a target of numbers, '{target}' holds texts, which are classes as they "
+                "are; leave binary out"
+            )
         return binary_labels(target), False
     if found is not None:
         numbers = np.array(found)
@@ -262,9 +273,17 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
-            "become inputs; drop the column or give numbers"
+            f"become inputs; {_advice(categories)}, or leave the column out: --drop {name}"
         )
     return Column(name, "text", any(empty), tuple(categories))
+
+
+def _advice(texts: Sequence[str]) -> str:
+    """What to do about a column of texts that are probably no categories."""
+    for kind, looks in _LOOKS.items():
+        if all(looks.fullmatch(text) for text in texts if text):
+            return kind
+    return f"give numbers instead of texts such as '{next(text for text in texts if text)}'"
 
 
 def _values(table: Table, name: str) -> Values | None:
