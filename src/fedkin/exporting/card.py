@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Net
+from fedkin.data.preparation import Preparation
 from fedkin.exporting.loader import FORMAT
 from fedkin.exporting.rules import WORDS
 from fedkin.exporting.taken import Origin, Taken
@@ -79,11 +80,19 @@ def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
     }
 
 
-def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepared: bool) -> str:
-    """The card for people, as Markdown."""
+def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepared: Preparation | None) -> str:
+    """The card for people, as Markdown.
+
+    Args:
+        card: what is known.
+        labels: names of the classes.
+        standalone: the network is written down in the folder.
+        prepared: how raw data become inputs, where that is known.
+    """
     who = "all clients" if card["client"] is None else f"client {card['client']}"
     who += f" ({card['client_name']})" if card["client_name"] else ""
     shape = ", ".join(map(str, card["input"]["shape"]))
+    made = "made of raw data as below" if prepared else "prepared as those it was trained on"
     lines = [
         f"# {card['title']}: the model of {who}",
         "",
@@ -94,7 +103,7 @@ def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepare
         "| --- | --- |",
         f"| predicts with | {WORDS[card['rule']['kind']]} |",
         f"| network | {card['network']['name']} |",
-        f"| inputs | float32 `[n, {shape}]`{'' if prepared else ', prepared as those it was trained on'} |",
+        f"| inputs | float32 `[n, {shape}]`, {made} |",
         *([f"| columns | {', '.join(f'{r}: {c}' for r, c in card['columns'].items())} |"] if card["columns"] else []),
         f"| classes | {', '.join(labels)} |",
         *_trained(card, labels),
@@ -115,12 +124,48 @@ def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepare
         _needs(standalone),
         "Nothing is unpickled. With fedkin also from the command line: `fedkin predict THIS_FOLDER FILE`.",
         "",
+        *([] if prepared is None else ["## Raw data", "", _raw(prepared), "", *_prepare(prepared), ""]),
         "## Limits",
         "",
         _limits(card),
         "",
     ]
     return "\n".join(lines)
+
+
+def _raw(made: Preparation) -> str:
+    """How raw data become inputs, in words; the numbers are in ``preparation.json``."""
+    if made.kind == "table":
+        return (
+            "`preparation.json` says how a row becomes `x`, column by column. A number becomes `(value - mean) / std`, "
+            "and 0 where the field is empty or `std` is 0; with `gaps`, a second input behind it is 1 where the field "
+            'is empty. A text becomes one input for each of its `categories`, 1 for its own; an empty field is "".'
+        )
+    scale = "" if made.factor == 1 else f"; its values are multiplied by {made.factor:.6g}"
+    if made.kind == "array":
+        return f"`preparation.json` says how an array becomes `x`: as it is{scale}."
+    height, width = made.size or (0, 0)
+    size = f"is brought to {height} x {width} pixels" if made.resized else f"has {height} x {width} pixels"
+    colour = "grey" if made.mode == "L" else "colour, red first"
+    return f"`preparation.json` says how an image becomes `x`: it {size}, {colour}{scale}."
+
+
+def _prepare(made: Preparation) -> list[str]:
+    """The code for it; ``fedkin predict`` does the same."""
+    names = ", ".join(f"{column.name!r}: ..." for column in made.columns)
+    raw = {"table": f"[{{{names}}}]", "image": '["scan.png"]', "array": "[array]"}[made.kind]
+    return [
+        "`fedkin predict` does it by itself. In Python, with fedkin installed:",
+        "",
+        "```python",
+        "import json",
+        "from pathlib import Path",
+        "from fedkin.data import Preparation",
+        "",
+        'made = Preparation.from_json(json.loads(Path("THIS FOLDER/preparation.json").read_text()))',
+        f"x = made.apply({raw})",
+        "```",
+    ]
 
 
 def _accuracy(card: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedkin.core import Bundle, EngineError, Net, RunFolderError
+from fedkin.data.preparation import Preparation
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.network import described
@@ -54,7 +55,8 @@ def write_export(
         if plan is not None:
             (half / "network.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
         shutil.copyfile(loader.__file__, half / "load.py")
-        prepared = _preparation(taken, half)
+        prepared = taken.preparation
+        _write_preparation(prepared, half)
         _tell(half, card | {"test": None}, labels, standalone=plan is not None, prepared=prepared)
         model = loader.load(half, None if plan is not None else net._factory)
         card["test"] = None if taken.client is None else cards.tested(_tried(origin, taken, model), taken.evaluated)
@@ -117,19 +119,18 @@ def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
     return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
 
 
-def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], *, standalone: bool, prepared: bool) -> None:
+def _tell(
+    half: Path, card: dict[str, Any], labels: Sequence[str], *, standalone: bool, prepared: Preparation | None
+) -> None:
     (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     text = cards.readme(card, list(labels), standalone=standalone, prepared=prepared)
     (half / "README.md").write_text(text, encoding="utf-8")
 
 
-def _preparation(taken: Taken, half: Path) -> bool:
-    """Writes how raw inputs were prepared, where that is known."""
-    if taken.preparation is None:
-        return False
-    text = json.dumps(taken.preparation.to_json(), indent=2, ensure_ascii=False)
-    (half / "preparation.json").write_text(text + "\n", encoding="utf-8")
-    return True
+def _write_preparation(made: Preparation | None, half: Path) -> None:
+    if made is not None:
+        text = json.dumps(made.to_json(), indent=2, ensure_ascii=False)
+        (half / "preparation.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _is_export(place: Path) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +218,39 @@ def test_an_export_that_is_not_there(hospitals: Export, fedkin: Command) -> None
     done = fedkin("predict hom t.csv")
     assert done.code == 2
     assert "no exported model hom; in . there are home" in done.err.replace("\n", " ")
+
+
+def as_the_readme_says(home: Path, raw: str, data: str) -> list[int]:
+    """The classes that the code blocks of the export's README give; ``raw`` stands where it has an example."""
+    blocks = re.findall(r"```python\n(.*?)```", (home / "README.md").read_text(encoding="utf-8"), re.S)
+    use, prepare = (block.replace("THIS FOLDER", str(home)) for block in blocks)
+    assert raw in prepare
+    found: dict[str, Any] = {}
+    loader = {name: module for name, module in sys.modules.items() if name == "load"}
+    sys.path.insert(0, str(home))
+    try:
+        exec(prepare.replace(raw, data), found)
+        exec(use.replace("\nmodel.predict(x)", "\nlabels = model.predict(x)"), found)
+    finally:
+        sys.path.remove(str(home))
+        sys.modules.pop("load", None)
+        sys.modules.update(loader)
+    return list(found["labels"].tolist())
+
+
+def test_the_readme_of_an_export_takes_raw_images(model: Path) -> None:
+    """With the code that stands in it, from files to classes."""
+    assert as_the_readme_says(model, '["scan.png"]', '["p/ann/cat/0.png", "p/ann/dog/0.png"]') == [0, 1]
+
+
+def test_the_readme_of_an_export_takes_raw_rows(fedkin: Command) -> None:
+    """The same for a table; every column is named, and the words say what is done with it."""
+    Path("t").mkdir()
+    for name in ("ann", "bob"):
+        lines = [f"{i % 7},{'ab'[i % 2]},{'yes' if i % 2 else 'no'}" for i in range(60)]
+        Path(f"t/{name}.csv").write_text("\n".join(["age,kind,ill", *lines]) + "\n")
+    assert fedkin(f"run fedavg --data t --target ill {RUN}").code == 0
+    assert fedkin("export run --client bob --out home").code == 0
+    rows = "[{'age': '3', 'kind': 'a'}, {'age': '', 'kind': 'b'}]"
+    assert as_the_readme_says(Path("home"), "[{'age': ..., 'kind': ...}]", rows) == [0, 1]
+    assert "`(value - mean) / std`" in (Path("home") / "README.md").read_text()
