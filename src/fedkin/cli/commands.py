@@ -10,9 +10,9 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
-from fedkin.cli.outcome import new_folder, tell_clients, write_outcome
+from fedkin.cli.outcome import new_folder, tell_clients, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
-from fedkin.comparison import Plan, as_run, compare, plan_from, run_name
+from fedkin.comparison import Plan, compare, plan_from, run_name
 from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
@@ -25,8 +25,8 @@ from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run, require_folder
-from fedkin.report.page import write_page
+from fedkin.report.folder import Run, read_run, require_folder
+from fedkin.report.page import one_run, run_page
 from fedkin.runner import resume, run_settings
 from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
 
@@ -177,6 +177,7 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
     elif not show.quiet:
         screen.table(found.table)
         screen.say("\n" + "\n".join(found.verdicts))
+        tell_warnings(found.report)
         for run in runs:
             if "privacy" in run.summary:
                 screen.say(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
@@ -200,9 +201,10 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
 
 def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     assert result.folder is not None
-    page = write_page(result.folder)
+    run = read_run(result.folder)
+    report, reference = one_run(run)
+    page = run_page(result.folder, run, report, reference)
     tracking.end()
-    run = as_run(result)
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
@@ -214,7 +216,9 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
             screen.say(_reached(run, show.reach))
         if show.per_client:
             screen.table(tables.client_table(run))
-        screen.say(f"\nEverything is in {result.folder}; pictures and tables: {page}")
+        tell_warnings(report)
+        screen.say("\nDid it pay? fedkin compare with the same flags puts Local and FedAvg beside it.")
+        screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     return 0
 
 

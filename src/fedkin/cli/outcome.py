@@ -15,7 +15,8 @@ from fedkin.evaluate import verdict
 from fedkin.methods import get_title
 from fedkin.report import tables
 from fedkin.report.folder import Run, by_title
-from fedkin.report.page import write_comparison
+from fedkin.report.island import Report
+from fedkin.report.page import comparison_page, several_runs
 from fedkin.report.papers import Origin, write_tables
 
 
@@ -45,10 +46,19 @@ def tell_clients(data: DataSettings) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A comparison's table, one sentence for every method but the reference, and the page that was written."""
+    """What came out of a comparison.
+
+    Attributes:
+        table: on the screen.
+        verdicts: one sentence for every method but the reference.
+        report: all that the page says; ``reference`` is the title of the method that it is set against.
+        page: where it was written.
+    """
 
     table: tables.Grid
     verdicts: tuple[str, ...]
+    report: Report
+    reference: str
     page: Path
 
 
@@ -59,5 +69,12 @@ def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) 
     verdicts = tuple(verdict(row.title, row.against, reference) for row in rows if row.against)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
     write_tables(folder, rows, origin, reference, decimals, "".join(f"- {text}\n" for text in verdicts))
-    page = write_comparison(folder, runs, command=command, reference=reference)
-    return Outcome(tables.comparison_table(rows, reference), verdicts, page)
+    report = several_runs(runs, reference)
+    page = comparison_page(folder, report, command, reference)
+    return Outcome(tables.comparison_table(rows, reference), verdicts, report, reference, page)
+
+
+def tell_warnings(report: Report) -> None:
+    """What a careful colleague would say before anyone believes the figures, as on the page."""
+    if report.warnings:
+        screen.say("\nBefore you believe it:\n" + "\n".join(f"- {warning.text}" for warning in report.warnings))

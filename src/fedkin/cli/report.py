@@ -11,14 +11,13 @@ from tyro.conf import Positional
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import write_outcome
+from fedkin.cli.outcome import Outcome, write_outcome
 from fedkin.comparison import plan_from, run_name
 from fedkin.config import read_toml
 from fedkin.core import RunFolderError
-from fedkin.methods import get_title
-from fedkin.report import export, island
+from fedkin.report import export
 from fedkin.report.folder import read_run
-from fedkin.report.page import one_run, several_runs, write_page
+from fedkin.report.page import one_run, run_page
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,12 @@ def report_command(args: list[str]) -> int:
     flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
     if (folder / "compare.toml").is_file():
-        report, page, reference = _comparison(flags)
+        found = _comparison(flags)
+        report, page, reference = found.report, found.page, found.reference
     else:
-        local = flags.local or _beside(folder)
-        page = write_page(folder, local)
-        report, reference = one_run(read_run(folder), local)
+        run = read_run(folder)
+        report, reference = one_run(run, flags.local or _beside(folder))
+        page = run_page(folder, run, report, reference)
     if not flags.quiet:
         screen.say(f"Pictures and tables: {page}")
     if flags.figures is not None:
@@ -57,7 +57,7 @@ def report_command(args: list[str]) -> int:
     return 0
 
 
-def _comparison(flags: ReportFlags) -> tuple[island.Report, Path, str]:
+def _comparison(flags: ReportFlags) -> Outcome:
     if flags.local is not None:
         raise RunFolderError(
             f"{flags.folder} is a comparison, which has its own Local; leave out --local {flags.local}"
@@ -70,9 +70,7 @@ def _comparison(flags: ReportFlags) -> tuple[island.Report, Path, str]:
         raise RunFolderError(f"{flags.folder} holds no finished run; go on with: fedkin resume {flags.folder}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
-    runs = [read_run(place) for place in done]
-    page, reference = write_outcome(plan, flags.folder, runs, flags.decimals).page, get_title(plan.against)
-    return several_runs(runs, reference), page, reference
+    return write_outcome(plan, flags.folder, [read_run(place) for place in done], flags.decimals)
 
 
 def _beside(folder: Path) -> Path | None:

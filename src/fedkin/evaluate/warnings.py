@@ -123,7 +123,7 @@ def seeds(count: int) -> list[Warning]:
     if count > 1:
         return []
     return [Warning("one seed", "One seed only: another seed deals other data and other starts, and may rank the "
-                                "methods otherwise. Compare over several (--seeds 0 1 2).")]  # fmt: skip
+                                "methods otherwise. Compare over several (fedkin compare --seeds 0 1 2).")]  # fmt: skip
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:

@@ -35,6 +35,11 @@ def write_page(
     """
     run = read_run(folder)
     report, reference = one_run(run, local, tolerance)
+    return run_page(folder, run, report, reference, command)
+
+
+def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
+    """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     compared = report.compared.get(reference, {})
     sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
     body = _harmed(report, reference) + markup.table(tables.final_table(run), "final")
@@ -72,7 +77,13 @@ def write_comparison(
         ConfigError: no run was given.
         RunFolderError: a folder is missing or damaged, or two runs have the same title and seed.
     """
-    report = several_runs(runs, reference, tolerance)
+    return comparison_page(folder, several_runs(runs, reference, tolerance), command, reference, tolerance)
+
+
+def comparison_page(
+    folder: Path | str, report: island.Report, command: str | None, reference: str, tolerance: float = 0.0
+) -> Path:
+    """`write_comparison`, where the report is known already, from `several_runs`."""
     rows = tables.comparison_rows(report.runs, reference, tolerance)
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentence, more = _comparison_headline(rows, verdicts, reference)

@@ -108,6 +108,8 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
+    assert "Before you believe it:\n- One seed only" in done.out
+    assert "Did it pay? fedkin compare" in done.out
 
 
 def test_without_out_the_folder_has_method_and_time(fedkin: Command, small: str) -> None:
@@ -331,6 +333,8 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
         (sentence,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
         assert f"- {title}: {sentence}" in written
     assert "pictures and tables: a/" in done.out.lower()
+    assert "One seed only" not in done.out
+    assert "One seed only" in fedkin(f"compare fedper {small} --out b").out.split("Before you believe it:")[1]
 
 
 def test_compare_against_another_method(fedkin: Command, small: str) -> None:
