@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedkin.report import charts, tables
 from fedkin.report.folder import write_atomic
+from fedkin.report.naming import different
 from fedkin.report.tables import DASH, Grid
 
 Found = Mapping[str, Any]
@@ -115,7 +116,7 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
     """Labels by client as a map: a row per client or group, a column per class; and the rows' sizes beside."""
     binned, names = _classes(found)
     rows = _rows(found)
-    labels = _different([_short(name) for name, _, _ in rows])
+    labels = different([_short(name) for name, _, _ in rows])
     cells, sizes = [], []
     for label, (_, members, parts) in zip(labels, rows, strict=True):
         counts = binned[members].sum(axis=0)
@@ -262,7 +263,7 @@ def _client_table(found: Found) -> str:
 def _classes(found: Found) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
     counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
-    names = _different([str(n) for n in found["classes"]])
+    names = different([str(n) for n in found["classes"]])
     if len(names) <= MOST_CLASSES:
         return counts, names
     ends = np.linspace(0, len(names), MOST_CLASSES + 1).astype(int)
@@ -299,16 +300,6 @@ def _bars(counts: npt.NDArray[np.int64]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 32 else f"{name[:31]}…"
-
-
-def _different(names: list[str]) -> list[str]:
-    """The same names; those that came before with their place, so that each stands for one row or column."""
-    seen: set[str] = set()
-    found = []
-    for i, name in enumerate(names):
-        found.append(f"{name} ({i})" if name in seen else name)
-        seen.add(name)
-    return found
 
 
 def _sentence(text: str) -> str:
