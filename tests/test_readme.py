@@ -32,17 +32,14 @@ def test_examples_run(text: str, tmp_path: Path) -> None:
 
 
 def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of that section, one after another, on small files of that name; the last gives every row a class."""
+    """The commands of that section, one after another, on small files; the last gives every row a class."""
     section = README.split("## From your files to a model")[1].split("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
     assert [args[0] for args in commands] == ["inspect", "compare", "export", "predict"]
     monkeypatch.chdir(tmp_path)
     Path("hospitals").mkdir()
-    header, rows = (
-        "age,chol,thal,num",
-        [f"{30 + i % 50},{i % 9 * 30},{('normal', '')[i % 2]},{i % 3}" for i in range(60)],
-    )
+    rows = [f"{30 + i % 50},{i % 9 * 30},{('normal', '')[i % 2]},{i % 3}" for i in range(60)]
     for n, name in enumerate(("cleveland", "hungarian", "va")):
         Path(f"hospitals/{name}.csv").write_text("\n".join(["age,chol,thal,num", *rows[n:]]) + "\n")
     Path("patients.csv").write_text("age,chol,thal\n54,210,normal\n61,,\n")
