@@ -12,19 +12,9 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.config import (
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    Settings,
-    code_of,
-    fill,
-    model_from,
-    plain,
-    require_code,
-)
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, model_from
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
-from fedkin.core.sources import copies, label, placed, told
+from fedkin.core.sources import code_of, copies, label, placed, require_code, told
 from fedkin.course import Result
 from fedkin.engines import Report
 from fedkin.folder import taken
@@ -32,6 +22,7 @@ from fedkin.methods import get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run, write_atomic
 from fedkin.runner import run_settings
+from fedkin.toml import fill, plain
 
 ALWAYS = ("local", "fedavg")
 OnRound = Callable[[str, int, Report, dict[str, Any]], None]

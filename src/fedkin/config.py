@@ -6,23 +6,21 @@ import dataclasses
 import hashlib
 import json
 import math
-import tomllib
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
-from fedkin.core.importing import is_import_path
-from fedkin.core.sources import copies, fingerprint, is_file, placed, told
+from fedkin.core.sources import code_of, copies, placed, require_code, told
 from fedkin.data import PARTITIONS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
 from fedkin.states import Kept
+from fedkin.toml import fill, named, plain, whole
 
 _OF_PARTITIONS = (
     "alpha",
@@ -35,7 +33,6 @@ _OF_PARTITIONS = (
     "equal_shares",
     "protocol",
 )
-_NONE = "none"
 _THERE = {"equal_shares": "balanced", "protocol": "variant"}
 
 
@@ -338,77 +335,8 @@ def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
     run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers", "state")}
     parts = {**{k: v for k, v in table.items() if k != "hosts"}, "run": run}
-    text = json.dumps(_whole(_named(parts, told)), sort_keys=True)  # wherever the folder with a copy of code lies
+    text = json.dumps(whole(named(parts, told)), sort_keys=True)  # wherever the folder with a copy of code lies
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _whole(value: Any) -> Any:
-    """The same with 1.0 as 1, so that it does not matter which of the two was written."""
-    if isinstance(value, Mapping):
-        return {k: _whole(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_whole(v) for v in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def plain(config: Any) -> dict[str, Any]:
-    """A settings dataclass as a table; a nested one becomes a nested table.
-
-    None is left out where it is the default; elsewhere it is written as "none", since TOML has no word for it.
-    """
-    found: dict[str, Any] = {}
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if value is None and f.default is not None:
-            value = _NONE
-        if value is not None:
-            found[f.name] = plain(value) if is_dataclass(value) else value
-    return found
-
-
-def code_of(name: str, *, files_only: bool = False) -> dict[str, str]:
-    """What a config keeps beside the name of one's own method or network, so that another text of it is noticed."""
-    own = is_file(name) or (is_import_path(name) and not files_only)
-    return {"code": fingerprint(name)} if own else {}
-
-
-def require_code(name: str, code: object, where: str) -> None:
-    """Raises `ConfigError` if a config says that one's own code was another when it was written."""
-    if code is not None and code != code_of(name).get("code"):
-        raise ConfigError(
-            f"{where}: {name} has changed since this was written; put the former text back, or begin a new run from a "
-            'config without the line code = "..."'
-        )
-
-
-def _named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """The tables with other names for the methods and the network in them."""
-    found = dict(table)
-    for part, key in (("method", "name"), ("model", "model")):
-        if isinstance(own := table.get(part), Mapping) and isinstance(own.get(key), str):
-            found[part] = {**own, key: rename(own[key])}
-    if isinstance(methods := table.get("methods"), list):  # of a comparison
-        found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
-        if isinstance(own := table.get("method"), Mapping):
-            found["method"] = {rename(name): values for name, values in own.items()}
-        if isinstance(found.get("against"), str):
-            found["against"] = rename(found["against"])
-    return found
-
-
-def read_toml(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file; files with one's own code that it names are looked for beside it first.
-
-    Raises:
-        ConfigError: it is missing or not TOML.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"no config file {path}")
-    try:
-        return _named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: placed(name, path.parent))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not a TOML file: {e}") from e
 
 
 def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
@@ -455,45 +383,3 @@ def model_from(table: Mapping[str, Any], where: str) -> ModelSettings:
     if own is not table:
         require_code(found.model, table.get("code"), where)
     return found
-
-
-def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
-    """A copy of a settings dataclass with values put in.
-
-    Raises:
-        ConfigError: a key is unknown or a value is not of its field's type.
-    """
-    if not isinstance(changes, Mapping):
-        raise ConfigError(f"{where} must be a table, got {changes!r}")
-    hints = get_type_hints(type(default))
-    names = [f.name for f in fields(default)]
-    values: dict[str, Any] = {}
-    for key, value in changes.items():
-        if key not in names:
-            raise ConfigError(f"{where}: unknown setting {key}{nearest(key, names)}")
-        old = getattr(default, key)
-        if is_dataclass(old):
-            values[key] = fill(old, value, f"{where} {key}")
-        else:
-            values[key] = _fitting(value, hints[key], f"{where} {key}")
-    return dataclasses.replace(default, **values)
-
-
-def _fitting(value: Any, hint: Any, where: str) -> Any:
-    """The value, if it is of the hinted type; whole numbers may stand for floats."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if value == _NONE and types.NoneType in options:
-        return None
-    allowed: list[str] = []
-    for option in options:
-        if get_origin(option) is Literal:
-            if value in get_args(option):
-                return value
-            allowed += [repr(v) for v in get_args(option)]
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        elif type(value) is option:
-            return value
-        elif option is not types.NoneType:
-            allowed.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[option])
-    raise ConfigError(f"{where} must be {' or '.join(allowed)}, got {value!r}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.banks import Banks
-from fedkin.config import digest, read_toml
+from fedkin.config import digest
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
 from fedkin.core.rows import kept_by
 from fedkin.data import Federation
@@ -22,6 +22,7 @@ from fedkin.evaluate import best, final
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
+from fedkin.toml import read_toml
 from fedkin.version import __version__
 
 OnRound = Callable[[Report, dict[str, Any]], None]

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import tomli_w
 
 from fedkin.banks import Banks
-from fedkin.config import RunSettings, Settings, digest, read_toml, settings_from
+from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard
@@ -38,6 +38,7 @@ from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
 from fedkin.states import Kept, States
+from fedkin.toml import read_toml
 
 IN_MEMORY = 256 << 20
 """Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, digest, fill, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.data import PARTITIONS
 from fedkin.methods import METHODS, get_method
+from fedkin.toml import fill, read_toml
 
 CHANGED = {  # every field at a value that is not its default
     "data": DataSettings(

@@ -13,11 +13,12 @@ import pytest
 
 import fedkin
 from fedkin.comparison import Plan, compare
-from fedkin.config import DataSettings, RunSettings, read_toml, settings_from
+from fedkin.config import DataSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, ModelError, Recipe
 from fedkin.data import planted_groups
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
+from fedkin.toml import read_toml
 from folders import assert_same_run
 from toys import Averaging, mlp, mlp_with_batchnorm
 

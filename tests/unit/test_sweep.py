@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from fedkin import sweep as module
-from fedkin.config import read_toml, settings_from
+from fedkin.config import settings_from
 from fedkin.core import ClientError, ConfigError, RunFolderError
 from fedkin.spaces import Range, grid_of, proposal, space_from
 from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
+from fedkin.toml import read_toml
 from folders import small
 from owncode import CAUTIOUS
 

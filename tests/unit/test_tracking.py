@@ -13,9 +13,9 @@ import pytest
 
 from fedkin import tracking
 from fedkin.cli import main
-from fedkin.config import read_toml
 from fedkin.methods import get_method
 from fedkin.runner import run_settings
+from fedkin.toml import read_toml
 from fedkin.tracking import Tracking, read_ids
 from folders import lines_in, records, small
 

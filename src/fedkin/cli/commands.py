@@ -13,7 +13,7 @@ from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run
 from fedkin.cli.outcome import new_folder, tell_clients, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, compare, plan_from, run_name
-from fedkin.config import DataSettings, ModelSettings, RunSettings, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
@@ -28,6 +28,7 @@ from fedkin.report import tables
 from fedkin.report.folder import Run, read_run, require_folder
 from fedkin.report.page import one_run, run_page
 from fedkin.runner import resume, run_settings
+from fedkin.toml import read_toml
 from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
 
 OnLine = Callable[[dict[str, Any]], None]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from fedkin.comparison import Plan, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, fill, read_toml, settings_from
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
@@ -20,6 +20,7 @@ from fedkin.methods import get_method
 from fedkin.report.papers import require_decimals
 from fedkin.spaces import space_from
 from fedkin.sweep import Sweep, sweep_table_of
+from fedkin.toml import fill, read_toml
 from fedkin.tracking import TrackerName
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pathlib import Path
 import tyro
 
 from fedkin.cli import screen
-from fedkin.config import Settings, read_toml, settings_from
+from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, EngineError
 from fedkin.core.sources import label
 from fedkin.hosts.control import Control
@@ -19,6 +19,7 @@ from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
 from fedkin.hosts.submit import submit
 from fedkin.report.folder import Lines
+from fedkin.toml import read_toml
 
 _LOOK = 30.0  # seconds between two questions to the link whether the run is still there
 

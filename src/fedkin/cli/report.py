@@ -13,11 +13,11 @@ from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, write_outcome
 from fedkin.comparison import plan_from, run_name
-from fedkin.config import read_toml
 from fedkin.core import RunFolderError
 from fedkin.report import export
 from fedkin.report.folder import read_run
 from fedkin.report.page import one_run, run_page
+from fedkin.toml import read_toml
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,21 @@ def fingerprint(name: str) -> str:
     return total.hexdigest()
 
 
+def code_of(name: str, *, files_only: bool = False) -> dict[str, str]:
+    """What a config keeps beside the name of one's own method or network, so that another text of it is noticed."""
+    own = is_file(name) or (is_import_path(name) and not files_only)
+    return {"code": fingerprint(name)} if own else {}
+
+
+def require_code(name: str, code: object, where: str) -> None:
+    """Raises `ConfigError` if a config says that one's own code was another when it was written."""
+    if code is not None and code != code_of(name).get("code"):
+        raise ConfigError(
+            f"{where}: {name} has changed since this was written; put the former text back, or begin a new run from a "
+            'config without the line code = "..."'
+        )
+
+
 def _imported(content: bytes) -> set[str]:
     """First names of all imports of a file; none if it is not Python, which is said when it is run."""
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedkin.banks import Banks
-from fedkin.config import digest, read_toml, settings_from
+from fedkin.config import digest, settings_from
 from fedkin.core import ConfigError, Net, RunFolderError
 from fedkin.course import Course, Played, Result, one_thread
 from fedkin.data.shelf import Shelf
@@ -20,6 +20,7 @@ from fedkin.identity import network_mark
 from fedkin.methods import get_title
 from fedkin.models.start import factory
 from fedkin.runner import laid_out, plan_of, privacy_of
+from fedkin.toml import read_toml
 
 Run = Result | Path | str
 """What `fedkin.run` gave, or the folder of a run."""

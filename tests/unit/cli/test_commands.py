@@ -15,11 +15,12 @@ import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
 from fedkin.cli import commands
-from fedkin.config import RunSettings, read_toml, settings_from
+from fedkin.config import RunSettings, settings_from
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.runner import run_settings
+from fedkin.toml import read_toml
 from folders import FILES, content, lines_in
 from toys import Averaging
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from commandline import Command
-from fedkin.config import read_toml, settings_from
+from fedkin.config import settings_from
 from fedkin.data import Federation
 from fedkin.exporting import load_export
+from fedkin.toml import read_toml
 
 
 @pytest.fixture

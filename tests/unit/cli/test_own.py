@@ -12,11 +12,12 @@ import pytest
 
 from commandline import Command
 from fedkin.comparison import Plan
-from fedkin.config import Settings, read_toml, settings_from
+from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
 from fedkin.hosts.own import settings_of
 from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method, get_title
+from fedkin.toml import read_toml
 from owncode import CAUTIOUS
 
 METHOD = CAUTIOUS.replace("import fedkin\n", "import fedkin\nfrom helper import half\n").replace("= 0.5", "= half()")

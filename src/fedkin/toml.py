@@ -1,0 +1,112 @@
+"""Settings dataclasses as tables of TOML files, and back; it knows no settings by name but those of one's own code."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fedkin.core.errors import ConfigError, nearest
+from fedkin.core.sources import placed
+
+_NONE = "none"
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """The tables of a TOML file; files with one's own code that it names are looked for beside it first.
+
+    Raises:
+        ConfigError: it is missing or not TOML.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"no config file {path}")
+    try:
+        return named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: placed(name, path.parent))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not a TOML file: {e}") from e
+
+
+def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
+    """A copy of a settings dataclass with values put in.
+
+    Raises:
+        ConfigError: a key is unknown or a value is not of its field's type.
+    """
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"{where} must be a table, got {changes!r}")
+    hints = get_type_hints(type(default))
+    names = [f.name for f in fields(default)]
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key not in names:
+            raise ConfigError(f"{where}: unknown setting {key}{nearest(key, names)}")
+        old = getattr(default, key)
+        if is_dataclass(old):
+            values[key] = fill(old, value, f"{where} {key}")
+        else:
+            values[key] = _fitting(value, hints[key], f"{where} {key}")
+    return dataclasses.replace(default, **values)
+
+
+def _fitting(value: Any, hint: Any, where: str) -> Any:
+    """The value, if it is of the hinted type; whole numbers may stand for floats."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value == _NONE and types.NoneType in options:
+        return None
+    allowed: list[str] = []
+    for option in options:
+        if get_origin(option) is Literal:
+            if value in get_args(option):
+                return value
+            allowed += [repr(v) for v in get_args(option)]
+        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        elif type(value) is option:
+            return value
+        elif option is not types.NoneType:
+            allowed.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[option])
+    raise ConfigError(f"{where} must be {' or '.join(allowed)}, got {value!r}")
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A settings dataclass as a table; a nested one becomes a nested table.
+
+    None is left out where it is the default; elsewhere it is written as "none", since TOML has no word for it.
+    """
+    found: dict[str, Any] = {}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if value is None and f.default is not None:
+            value = _NONE
+        if value is not None:
+            found[f.name] = plain(value) if is_dataclass(value) else value
+    return found
+
+
+def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    """The tables with other names for the methods and the network in them."""
+    found = dict(table)
+    for part, key in (("method", "name"), ("model", "model")):
+        if isinstance(own := table.get(part), Mapping) and isinstance(own.get(key), str):
+            found[part] = {**own, key: rename(own[key])}
+    if isinstance(methods := table.get("methods"), list):  # of a comparison
+        found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
+        if isinstance(own := table.get("method"), Mapping):
+            found["method"] = {rename(name): values for name, values in own.items()}
+        if isinstance(found.get("against"), str):
+            found["against"] = rename(found["against"])
+    return found
+
+
+def whole(value: Any) -> Any:
+    """The same with 1.0 as 1, so that it does not matter which of the two was written."""
+    if isinstance(value, Mapping):
+        return {k: whole(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [whole(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
