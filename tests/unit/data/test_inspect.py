@@ -278,6 +278,15 @@ def test_coarse_columns_are_not_called_copies(tmp_path: Path) -> None:
     assert found.of("warning") == ()
 
 
+def test_of_several_files_the_first_lines_are_those_of_the_first(tmp_path: Path) -> None:
+    """Which file they are from is said, and what the others are called."""
+    for name in ("north", "south", "west"):
+        (tmp_path / f"{name}.csv").write_text("a,ill\n" + "".join(f"{i % 7},{i % 2}\n" for i in range(40)))
+    found = look_at(tmp_path, client=None).seen
+    assert found[:3] == ("north.csv, the first of 3 files:", "a,ill", "0,0")
+    assert found[-1] == "the others: south.csv, west.csv"
+
+
 def test_a_broken_file_is_a_finding_with_its_first_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b,ill\n1,2,0\n1,2\n")

@@ -166,8 +166,8 @@ def _leaking(rows: Rows, few: bool) -> list[Finding]:
             f"copies of {are(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or validation "
             f"part, of {int(at_home.sum()):,} at the same client",
             "what was trained on is predicted too well: accuracies come out too high",
-            "remove the copies; where samples belong together (windows of one recording, pictures of one person), say "
-            "so with an array 'unit' in the npz file",
+            "remove the copies; samples that belong together (windows of one recording) are kept on one side of the "
+            "split by an array 'unit' in an npz file",
             clients=_clients(rows, leaking),
             rows=rows.places(tested[rows.group]),
         )

@@ -13,7 +13,7 @@ from fedkin.core.errors import DataError, FedkinError
 from fedkin.data.checks import Indices
 from fedkin.data.inspection import columns, gaps, pictures, roles
 from fedkin.data.inspection.fields import Field, Fields
-from fedkin.data.inspection.finding import EXAMPLES, ColumnSummary, Finding, are
+from fedkin.data.inspection.finding import EXAMPLES, ColumnSummary, Finding, are, first
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
 from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
@@ -105,14 +105,15 @@ def kind_of(data: str | Path) -> Kind:
 
 
 def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
-    more = tuple(p.name for p in paths[1 : 1 + 3 * EXAMPLES])
+    before = (f"{paths[0].name}, the first of {len(paths)} files:",) if len(paths) > 1 else ()
+    more = (f"the others: {first([p.name for p in paths[1:]], 3 * EXAMPLES)}",) if len(paths) > 1 else ()
     plain = paths[0].suffix.lower() not in PARQUET
     seen = _lines(paths[0]) if plain else ()
     try:
         table = read_csv(paths, path.name)
     except DataError as error:
-        return Raw("table", seen + more, findings=(refused("unreadable-table", error),))
-    return _judged(table, how, paths, (seen or _first(table)) + more)
+        return Raw("table", before + seen + more, findings=(refused("unreadable-table", error),))
+    return _judged(table, how, paths, before + (seen or _first(table)) + more)
 
 
 def _hub(spec: str, how: Reading) -> Raw:
