@@ -20,6 +20,7 @@ from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.methods import METHODS
 from fedkin.models import get_model
 from fedkin.runner import run_settings
+from toys import Averaging
 
 TINY = {
     "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
@@ -74,32 +75,16 @@ def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> N
 
 
 @dataclass(frozen=True)
-class Doubling(fedkin.Method):
+class Doubling(Averaging, fedkin.Method):
     """A method of one's own that predicts by code of its own."""
-
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=r.mean(up.model))
 
     def predict(self, net, b, x):
         return 2 * net(b.model, x)
 
 
 @dataclass(frozen=True)
-class Plain(fedkin.Method):
+class Plain(Averaging, fedkin.Method):
     """A method of one's own that predicts with one network."""
-
-    init, distribute = Doubling.init, Doubling.distribute
-    client_update, aggregate = Doubling.client_update, Doubling.aggregate
 
 
 class Branching(nn.Module):

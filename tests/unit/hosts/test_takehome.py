@@ -20,45 +20,29 @@ from fedkin.hosts.post import CODES
 from fedkin.hosts.site import Site
 from fedkin.hosts.wire import Letter
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
+from owncode import CAUTIOUS
 
 HERE = ("client_name", "fingerprints")  # a host knows its client's name, and no fingerprint of everybody's data
 KINDS = ["fedavg", "fedrep", "fedavg-ensemble", "fedproto", "ifca-cam", "fesem-cam", "pfedcs", "fedrod", "da-pfl"]
 
-METHODS = '''"""Mine."""
-
-from dataclasses import dataclass
-
-import fedkin
-
-
-@dataclass(frozen=True)
-class Plain(fedkin.Method):
-    """FedAvg."""
-
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=r.mean(up.model))
-
+METHODS = (
+    CAUTIOUS
+    + '''
 
 @dataclass(frozen=True)
 class Doubling(fedkin.Method):
-    """FedAvg with logits twice as large."""
+    """The same with logits twice as large."""
 
-    init, distribute = Plain.init, Plain.distribute
-    client_update, aggregate = Plain.client_update, Plain.aggregate
+    step: float = 0.5
+    """As above."""
+
+    init, distribute = Cautious.init, Cautious.distribute
+    client_update, aggregate = Cautious.client_update, Cautious.aggregate
 
     def predict(self, net, b, x):
         return 2 * net(b.model, x)
 '''
+)
 NETWORK = """
 from torch import nn
 
@@ -180,11 +164,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_methods_and_networks_by_import_path(installed: str, tmp_path: Path) -> None:
     """As those of the catalogue."""
-    s = settings(f"{installed}.methods:Plain", model={"model": f"{installed}.nets:build"})
+    s = settings(f"{installed}.methods:Cautious", model={"model": f"{installed}.nets:build"})
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["method"]["name"] == f"{installed}.methods:Plain"
+        assert load_export(taken_home(tmp_path, f"c{i}")).card["method"]["name"] == f"{installed}.methods:Cautious"
 
 
 def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
