@@ -86,11 +86,14 @@ def _command(args: list[str]) -> int:
 def _commands(name: str) -> Callable[[list[str]], int]:
     # here, so that help does not wait for torch; nothing is begun yet, and packages do not take an exception well that
     # comes while they load, so that Ctrl-C ends the process at once
-    before = signal.signal(signal.SIGINT, _leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in (n for n, handler in before.items() if callable(handler)):  # one that is ignored stays ignored
+        signal.signal(number, _leave)
     try:
         from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report, sweep
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in (n for n, handler in before.items() if callable(handler)):
+            signal.signal(number, before[number])
 
     known: dict[str, Callable[[list[str]], int]] = {
         "run": commands.run_command,

@@ -110,7 +110,8 @@ def test_stopped_in_a_round(
     assert lines_in(Path("a")) == whole
 
 
-def test_ctrl_c_while_packages_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_stopped_while_packages_load(number: int, tmp_path: Path) -> None:
     """No traceback of theirs is seen, and nothing is written."""
     process = start(*RUN, "--out", "a", cwd=tmp_path)
     loaded = Path(f"/proc/{process.pid}/maps")
@@ -118,13 +119,26 @@ def test_ctrl_c_while_packages_load(tmp_path: Path) -> None:
         process.kill()
         pytest.skip("only Linux says what a process has loaded")
     wait_for(lambda: "libtorch" in loaded.read_text(), lambda: process.poll() is None)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=20)
 
     assert (process.returncode, out) == (130, "")
     assert err.startswith("stopped")
     assert "Traceback" not in err
     assert not (tmp_path / "a").exists()
+
+
+def test_an_ignored_signal_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup, and in the background of a script: also while packages load."""
+    before, told = signal.signal(signal.SIGINT, signal.SIG_IGN), list[int]()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "signal", lambda number, handler: told.append(number))
+            fedkin.cli._commands("list")
+        assert signal.SIGINT not in told
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_help_waits_for_nothing() -> None:

@@ -20,7 +20,7 @@ from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.methods import METHODS
 from fedkin.models import get_model
 from fedkin.runner import run_settings
-from toys import Averaging
+from toys import Averaging, Branching
 
 TINY = {
     "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
@@ -85,18 +85,6 @@ class Doubling(Averaging, fedkin.Method):
 @dataclass(frozen=True)
 class Plain(Averaging, fedkin.Method):
     """A method of one's own that predicts with one network."""
-
-
-class Branching(nn.Module):
-    """A network whose way depends on values, which no list of layers can say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x):
-        x = x.flatten(1)
-        return self.head(x if float(x.sum()) > 0 else -x)
 
 
 def federation() -> fedkin.Federation:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import fedkin
 from fedkin.core import ConfigError
 from fedkin.exporting import export, load_export
+from toys import Branching
 
 X = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
 
@@ -53,18 +53,6 @@ def test_onnx_gives_the_logits(name: str, tmp_path: Path) -> None:
     for x in (X, X[:1]):
         got = torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
         torch.testing.assert_close(got, load_export(place).model.logits(x), rtol=1e-4, atol=1e-4)
-
-
-class Branching(nn.Module):
-    """Its way depends on values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x):
-        x = x.flatten(1)
-        return self.head(x if float(x.sum()) > 0 else -x)
 
 
 def test_what_cannot_be_traced_says_why(tmp_path: Path) -> None:
