@@ -14,7 +14,7 @@ from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
 from fedkin.report import tables
-from fedkin.report.folder import Run, by_title
+from fedkin.report.folder import Run
 from fedkin.report.island import Report
 from fedkin.report.page import comparison_page, several_runs
 from fedkin.report.papers import Origin, write_tables
@@ -65,11 +65,12 @@ class Outcome:
 def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Writes the tables and the page of a comparison into its folder."""
     reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
-    rows = tables.comparison_rows(by_title(runs), reference)
-    verdicts = tuple(verdict(row.title, row.against, reference) for row in rows if row.against)
+    report = several_runs(runs, reference)
+    findings = report.findings.get(reference, {})
+    rows = tables.comparison_rows(report.runs, reference, findings=findings)
+    verdicts = tuple(verdict(title, found, reference) for title, found in findings.items())
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
     write_tables(folder, rows, origin, reference, decimals, "".join(f"- {text}\n" for text in verdicts))
-    report = several_runs(runs, reference)
     page = comparison_page(folder, report, command, reference)
     return Outcome(tables.comparison_table(rows, reference), verdicts, report, reference, page)
 

@@ -36,7 +36,8 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         paths.append(folder / f"{name}.svg")
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
-        grid = tables.comparison_table(tables.comparison_rows(report.runs, reference), reference)
+        compared = tables.comparison_rows(report.runs, reference, findings=report.findings.get(reference))
+        grid = tables.comparison_table(compared, reference)
     else:
         grid = tables.final_table(report.parts[0].run)
     paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))

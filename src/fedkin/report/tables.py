@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, best, spread
+from fedkin.evaluate import Finding, Spread, best, spread
 from fedkin.report.folder import Run
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
@@ -33,8 +33,8 @@ NAMES = {
 }
 
 BOLD = (
-    "bold: the highest accuracy and all that are not clearly below it (paired interval); none where no method is "
-    "clearly below it"
+    "bold: every method from the highest accuracy down to the last that is not clearly below it (paired intervals; the "
+    "best is among them with 90 % probability)"
 )
 """What the emphasis says."""
 
@@ -73,7 +73,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
             percent(row.worst_decile),
             percent(row.macro_f1),
             percent(row.gain, sign=True),
-            _harmed(row.against),
+            _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
@@ -81,11 +81,17 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
     seeds = {row.seeds for row in rows}
     note = (
         "accuracy: mean over clients, last 10 evaluated rounds; worst 10 %: the same over the worst tenth of them; "
-        f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
+        f"gain: points over {reference}; MB: sent up and down in training"
     )
+    ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
+    if ranges and (first := ranges[0].harmed) is not None:
+        note += (
+            f"; harmed: number of {ranges[0].of} more than 1 point below {reference} in the last round, a range of "
+            f"{100 * first.level:g} % that allows for chance"
+        )
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
-        note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
+        note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
@@ -93,12 +99,11 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
     return Grid("Comparison", columns, cells, bold, note)
 
 
-def _harmed(comparisons: Sequence[Against]) -> str:
-    if not comparisons:
+def _harmed(finding: Finding | None) -> str:
+    found = None if finding is None else finding.harmed
+    if found is None:
         return DASH
-    harmed = sum(a.harmed for a in comparisons) / len(comparisons)
-    clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
-    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
+    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
 def final_table(run: Run) -> Grid:
