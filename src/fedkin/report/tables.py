@@ -33,7 +33,7 @@ NAMES = {
 }
 
 BOLD = (
-    "bold: every method from the highest accuracy down to the last that is not clearly below it (paired intervals; the "
+    "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
     "best is among them with 90 % probability)"
 )
 """What the emphasis says."""
