@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.engines import Report
+from fedkin.engines.check import OUTCOMES
 from fedkin.evaluate import adjusted_rand, score, summarise
 
 
@@ -66,6 +67,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         clients = [s.line(report.round) for s in scores]
         if told is not None:
             _tell(clients, report, told)
+        _outcomes(clients, report)
         line |= _views(report, clients)
     line |= _grouping(report, people)
     if report.notes:
@@ -79,6 +81,12 @@ def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None
         if i not in told:
             line["labels"] = b.counts.tolist()
             told.add(i)
+
+
+def _outcomes(clients: list[dict[str, Any]], report: Report) -> None:
+    """Right or wrong for every test sample, and which samples these are: hexadecimal digits, two for each byte."""
+    for line, b in zip(clients, report.evaluation.values(), strict=True):
+        line |= {name: bytes(b[name].tolist()).hex() for name in OUTCOMES if name in b}
 
 
 def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:

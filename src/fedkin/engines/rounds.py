@@ -164,7 +164,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    evaluation, false = _evaluated(method, recipe, transport, server, everyone) if plan.evaluates(t) else ({}, {})
+    evaluation, false = _evaluated(method, recipe, transport, plan, server, everyone) if plan.evaluates(t) else ({}, {})
     ended = time.perf_counter()
     return Report(
         round=t,
@@ -299,7 +299,7 @@ def _messages(
 
 
 def _evaluated(
-    method: Method, recipe: Recipe, transport: Transport, server: Server, r: Round
+    method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
     """Every client that has joined, in batches, with the models as they are after the round; whose answers are not
     used, and why."""
@@ -312,7 +312,7 @@ def _evaluated(
         if answers:
             names = scored(method, r.net, recipe, messages[min(answers)].body)
         for i, b in answers.items():
-            if why := false_score(b, names, r.net.classes):
+            if why := false_score(b, names, r.net.classes, outcomes=r.index == plan.outcomes_in):
                 false[i] = f"evaluation: {why}"
             else:
                 found[i] = b
