@@ -67,6 +67,8 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         if told is not None:
             _tell(clients, report, told)
         line |= _views(report, clients)
+        if lost := [i for i, b in report.evaluation.items() if int(b.unpredicted)]:
+            line["unpredicted"] = lost
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes

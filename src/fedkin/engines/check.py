@@ -89,20 +89,21 @@ def scored(method: Method, net: Net, recipe: Recipe, received: Bundle) -> set[st
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = ["", *(f"{name}." for name in method.views(client))]
     parts = {view + part for view in views for part in ("test", "validation")}
-    return {"counts", *parts, *({"cluster"} & set(model))}
+    return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
 
 
 def false_score(answer: Bundle, names: set[str], classes: int) -> str | None:
     """Why an evaluation cannot be used, or None if it can.
 
     Args:
-        answer: class counts ``[C]``, confusion matrices ``[C, C]`` and a cluster ``[]``, all int64.
+        answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
+            ``[]``, all int64.
         names: what it should hold, see `scored`.
     """
     if set(answer) != names:
         return f"sent {sorted(answer)}, expected {sorted(names)}"
     for name, t in answer.items():
-        shape = {"counts": [classes], "cluster": []}.get(name, [classes, classes])
+        shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
         if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):
