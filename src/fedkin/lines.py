@@ -69,6 +69,8 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
             _tell(clients, report, told)
         _outcomes(clients, report)
         line |= _views(report, clients)
+        if lost := [i for i, b in report.evaluation.items() if int(b.unpredicted)]:
+            line["unpredicted"] = lost
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedkin.core.errors import DataError
 from fedkin.evaluate import Against, against
 from fedkin.evaluate import warnings as careful
-from fedkin.report import accuracy, costs, spreads
+from fedkin.report import accuracy, costs, references, spreads
 from fedkin.report.figures import Figure, colours
 from fedkin.report.folder import Run
 from fedkin.report.parts import Part, parts_of
@@ -103,7 +103,8 @@ def _warnings(
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            if title in methods and all(a.identical for a in methods[title]):
+            alone = {title, reference} == {references.LOCAL, references.FULL}  # equal where all rounds are, no collapse
+            if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
