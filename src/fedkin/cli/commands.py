@@ -91,7 +91,7 @@ def compare_command(args: list[str]) -> int:
 
 def demo_command(args: list[str]) -> int:
     """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
-    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "fesem-cam")
+    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Plan(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
@@ -121,7 +121,7 @@ def list_command(args: list[str]) -> int:
     heads = {"papers": ("title", "paper", "presets")}
     kinds: dict[str, dict[str, tuple[str, ...]]] = {
         "methods": {},
-        "papers": {n: (TITLES[n], m.paper, ", ".join(m.presets)) for n, m in methods.items()},
+        "papers": {n: (TITLES[n], m.paper, ", ".join(m.presets_for(vars(m)))) for n, m in methods.items()},
         "partitions": {n: (_line(p),) for n, p in PARTITIONS.items()},
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,26 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.additive import for_rounds, train_both
 
 _TABLES = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}  # of the paper; fedbase is the package behind them
+_PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrapped method
+    "IFCA": {
+        "paper": {"update": "damped", "recipe": _TABLES},
+        "fedbase-0.10.3-ifca": {
+            "order": "cluster-first",
+            "update": "mean",
+            "choose_on": "cluster",
+            "recipe": _TABLES,
+        },
+    },
+    "FeSEM": {
+        "paper": {"warmup_of": "cluster", "update": "mean", "recipe": _TABLES},
+        "fedbase-0.10.3-fesem": {
+            "warmup_of": "cluster",
+            "order": "global-first",
+            "update": "mean",
+            "recipe": _TABLES,
+        },
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -24,11 +45,7 @@ class CAM(Method):
     reveals = "a global and a cluster model of its own, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
     robust = True
-    presets: ClassVar = {
-        "paper": {"recipe": _TABLES},
-        "fedbase-0.10.3-ifca": {"order": "cluster-first", "update": "mean", "choose_on": "cluster", "recipe": _TABLES},
-        "fedbase-0.10.3-fesem": {"order": "global-first", "update": "mean", "recipe": _TABLES},
-    }
+    presets: ClassVar = {"paper": {"recipe": _TABLES}}  # around methods that the paper does not wrap
 
     inner: Method
     """The clustered method that is wrapped."""
@@ -38,8 +55,8 @@ class CAM(Method):
     """What the warm-up trains: the global model by FedAvg, or a cluster model on each client alone."""
     order: Literal["simultaneous", "cluster-first", "global-first"] = "simultaneous"
     """Which of the two models a client trains first; each is trained with the other's output added."""
-    update: Literal["damped", "mean"] = "damped"
-    """New cluster model: moved by its members' share of all samples (Eq. 6), or their mean."""
+    update: Literal["mean", "damped"] = "mean"
+    """New cluster model: its members' mean, or moved by their share of the participants' samples (Eq. 6)."""
     choose_on: Literal["sum", "cluster"] = "sum"
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
     persist: bool = False
@@ -50,6 +67,10 @@ class CAM(Method):
         self.inner.require_clusters(of_models=self.warmup_of == "cluster")
         if self.warmup is not None:
             self.check("warmup", at_least=0)
+
+    @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
 
     def init(self, r: Round) -> Bundle:
         s = Bundle(model=r.w0, **self.inner.init(self._inside(r)).under("inner"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -63,6 +64,12 @@ class FedAMP(Method):
             self.check("sigma", above=0)
         elif self.sigma not in ("median", "first"):
             raise ConfigError(f'sigma of FedAMP must be a number above 0, "median" or "first", got {self.sigma!r}')
+
+    @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        variant = given.get("variant")
+        fits = {None, variant}  # a preset without a variant is for both
+        return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
 
     def init(self, r: Round) -> Bundle:
         sigma = 0.0 if isinstance(self.sigma, str) else self.sigma  # 0: not known yet, nobody learns
