@@ -99,15 +99,13 @@ def predict_command(args: list[str]) -> int:
         found = model.predict_file(flags.file)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
+    for line in found.notes:
+        screen.note(f"warning: {line}")
     if flags.json:
-        for line in found.notes:
-            screen.note(f"note: {line}")
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
             told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
             screen.write(json.dumps(told, ensure_ascii=False))
         return 0
-    for line in found.notes:
-        screen.note(f"note: {line}")
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN
     if left > 0:

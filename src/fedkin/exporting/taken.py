@@ -53,6 +53,7 @@ class Taken:
         client: whose it is, the client's number; None: that of all clients.
         name: what the client is called.
         shard: the client's data; None with ``client``.
+        ranges: what training had, see `fedkin.exporting.ranges`; None: nothing is told.
         evaluated: the confusion matrix ``[C, C]`` on its test part that the run's evaluation of the same round gave,
             rows true classes; None: there was no such evaluation.
     """
@@ -63,4 +64,5 @@ class Taken:
     client: int | None = None
     name: str | None = None
     shard: Shard | None = None
+    ranges: Mapping[str, Any] | None = None
     evaluated: Tensor | None = None

@@ -15,6 +15,7 @@ from fedkin.engines import asked, common
 from fedkin.exporting.folders import require_free, write_export
 from fedkin.exporting.played import Run, name_of, number_of, played, simulation
 from fedkin.exporting.programs import Format, require_formats
+from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
 
@@ -98,7 +99,8 @@ def export_global(
 
 
 def _global(p: Played, b: Bundle, how: dict[str, Any], place: Path, formats: Collection[Format], force: bool) -> Path:
-    write_export(_origin(p), Taken(b, how, p.federation.preparation), place, formats, force=force)
+    ranges = None if p.course.privacy.asked else of_all(p.federation)
+    write_export(_origin(p), Taken(b, how, p.federation.preparation, ranges=ranges), place, formats, force=force)
     return place
 
 
@@ -115,7 +117,8 @@ def _written(p: Played, places: dict[int, Path], formats: Collection[Format], fo
             for i in some:
                 made, shard = p.federation.preparation, p.job.shards[i]
                 own = None if made is None else made.of(i)
-                taken = Taken(kept[i], how, own, i, name_of(p, i), shard, seen[i].test)
+                ranges = None if c.privacy.asked else of_client(shard, own)
+                taken = Taken(kept[i], how, own, i, name_of(p, i), shard, ranges, seen[i].test)
                 write_export(origin, taken, places[i], formats, force=force)
                 yield places[i]
 
