@@ -26,7 +26,9 @@ METRICS = (
     "unseen",
     "validation",
 )
-"""What :func:`final` averages; ``ari`` is added where a run has it."""
+"""What :func:`final` averages; `GROUPED` is added where a run has it."""
+GROUPED = ("ari", "ari_evaluated")
+"""Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
 
 Line = Mapping[str, Any]
 
@@ -59,7 +61,7 @@ def final(rounds: Iterable[Line], last: int = 10) -> dict[str, float | int | Non
     """
     _check(last)
     lines = evaluated(rounds)[-last:]
-    metrics = [*METRICS, "ari"] if any(_number(line.get("ari")) is not None for line in lines) else METRICS
+    metrics = [*METRICS, *(m for m in GROUPED if any(_number(line.get(m)) is not None for line in lines))]
     result: dict[str, float | int | None] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
@@ -84,7 +86,7 @@ def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
             chosen, top = line, value
     if chosen is None:
         return None
-    metrics = [*METRICS, "ari"] if "ari" in chosen else METRICS
+    metrics = [*METRICS, *(m for m in GROUPED if m in chosen)]
     return {"round": int(chosen["round"]), **{metric: _number(chosen.get(metric)) for metric in metrics}}
 
 

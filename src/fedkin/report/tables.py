@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, best, spread
+from fedkin.evaluate import GROUPED, Against, Spread, best, spread
 from fedkin.report.folder import Run
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
@@ -30,6 +30,7 @@ NAMES = {
     "unseen": "accuracy on classes a client never trained on",
     "validation": "validation accuracy",
     "ari": "adjusted Rand index of the clusters",
+    "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
 BOLD = (
@@ -114,7 +115,7 @@ def final_table(run: Run) -> Grid:
     for key, name in NAMES.items():
         values = [final.get(key), *([chosen.get(key)] if chosen else [])]
         if any(v is not None for v in values):
-            show = _index if key == "ari" else _percent
+            show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
     spent = run.bytes
     note = f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
