@@ -272,6 +272,8 @@ def test_final_averages_the_adjusted_rand_index_where_there_is_one():
     assert "ari" not in final(lines)
     lines[0]["ari"], lines[1]["ari"] = 0.5, 1.0
     assert final(lines)["ari"] == 0.75
+    lines[1]["ari_evaluated"] = 0.25
+    assert final(lines)["ari_evaluated"] == 0.25
 
 
 def test_final_refuses_zero_rounds():

@@ -10,11 +10,12 @@
 
 from fedkin.evaluate.divergence import diverged
 from fedkin.evaluate.intervals import Difference, difference, interval
-from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, latest, to_target
+from fedkin.evaluate.rounds import GROUPED, METRICS, Reached, best, final, final_by_client, latest, to_target
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
 from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
 
 __all__ = [
+    "GROUPED",
     "METRICS",
     "Against",
     "ClientScore",

@@ -24,7 +24,9 @@ METRICS = (
     "unseen",
     "validation",
 )
-"""What :func:`final` averages; ``ari`` is added where a run has it."""
+"""What :func:`final` averages; `GROUPED` is added where a run has it."""
+GROUPED = ("ari", "ari_evaluated")
+"""Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
 MOST = 10
 """Maximum number of rounds that final figures are averaged over."""
 RULE = f"evaluated rounds of the last fifth of the run, at most {MOST}"
@@ -92,7 +94,7 @@ def final(rounds: Iterable[Line]) -> dict[str, Any]:
     by_round = {int(line["round"]): line for line in evaluated(everything)}
     averaged = window(by_round, max((int(line["round"]) for line in everything), default=0))
     lines = [by_round[t] for t in averaged]
-    metrics = [*METRICS, "ari"] if any(_number(line.get("ari")) is not None for line in lines) else METRICS
+    metrics = [*METRICS, *(m for m in GROUPED if any(_number(line.get(m)) is not None for line in lines))]
     result: dict[str, Any] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
@@ -172,7 +174,7 @@ def _mean_in(by_round: Mapping[int, float], averaged: Sequence[int]) -> float:
 
 def _one(line: Line) -> dict[str, float | int | None]:
     """The metrics of one round."""
-    metrics = [*METRICS, "ari"] if "ari" in line else METRICS
+    metrics = [*METRICS, *(m for m in GROUPED if m in line)]
     return {"round": int(line["round"]), **{metric: _number(line.get(metric)) for metric in metrics}}
 
 

@@ -98,9 +98,9 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
     return found
 
 
-def clusters(last: Sequence[int], title: str = "") -> list[Warning]:
-    """One cluster holds nearly everybody; ``last`` is each client's last known cluster, -1 unknown."""
-    sizes = Counter(int(c) for c in last if c >= 0)
+def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
+    """One cluster holds nearly everybody; ``usual`` is each client's cluster towards the end, -1 unknown."""
+    sizes = Counter(int(c) for c in usual if c >= 0)
     total = sum(sizes.values())
     if total < 3 or not sizes:
         return []

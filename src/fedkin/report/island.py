@@ -119,7 +119,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
-    return found + careful.clusters(p.last_cluster or [])
+    return found + careful.clusters(p.usual_cluster or [])
 
 
 def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:

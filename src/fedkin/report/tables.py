@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, best, spread
+from fedkin.evaluate import GROUPED, Against, Spread, best, spread
 from fedkin.report.folder import Run
 from fedkin.report.headline import MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
@@ -31,6 +31,7 @@ NAMES = {
     "unseen": "accuracy on classes a client never trained on",
     "validation": "validation accuracy",
     "ari": "adjusted Rand index of the clusters",
+    "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
 BOLD = (
@@ -132,7 +133,7 @@ def final_table(run: Run) -> Grid:
     for key, name in NAMES.items():
         values = [figures.get(key) for figures in shown.values()]
         if any(v is not None for v in values):
-            show = _index if key == "ari" else _percent
+            show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
     return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=_final_note(run, mean, chosen))
 
