@@ -67,7 +67,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         if told is not None:
             _tell(clients, report, told)
         line |= _views(report, clients)
-        if lost := [i for i, b in report.evaluation.items() if int(b.unpredicted)]:
+        if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
             line["unpredicted"] = lost
     line |= _grouping(report, people)
     if report.notes:
