@@ -210,7 +210,7 @@ def _trial(
             raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
         scores.append(result.final["validation"])
         tests.append(result.final["accuracy"])
-        last.append(result.summary["last"]["validation"])
+        last.append((result.summary["last"] or {}).get("validation"))
         rounds.append(result.final["rounds"])
     return Trial(number, values, spread(scores), test=spread(tests), rounds=spans(rounds), last=spread(last))
 

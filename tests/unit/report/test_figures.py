@@ -30,7 +30,7 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
     assert of(rows, "worst 10 %") == [60.0] * 3
     assert of(rows, "Local, final") == [50.0, 50.0]
     assert (rows[0]["round"], rows[0]["low"], rows[0]["high"]) == (1, 70.0, 80.0)
-    assert figure.fact == "DA-PFL: 75.0 % on average, 60.0 % for the worst tenth of clients"
+    assert figure.fact == "DA-PFL: 75.0 % on average (round 3), 60.0 % for the worst tenth of clients"
 
 
 def test_the_band_never_leaves_per_cent(made):
