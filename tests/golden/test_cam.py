@@ -2,8 +2,9 @@
 
 Formulas (NeurIPS 2023). A client predicts with ``F = h(x; global) + f(x; cluster)``, a sum of logits. Eq. 2: its
 cluster is the one whose f, *added to h*, has the least loss on its training data. Eq. 6: ``Theta_k <- (1 - s_k)
-Theta_k + sum_i n_i/N theta_i`` with N the participants' samples and s_k the share of them that the members hold; it is
-``update="damped"``, the preset "paper", while the default is the members' mean, as in the authors' package. Eq. 13: the pull of FeSEM-CAM,
+Theta_k + sum_i n_i/N theta_i`` with N the participants' samples and s_k the fraction of them that the members hold; it
+is ``update="damped"``, the preset "paper", and every test of it says so. The default is the members' mean, as in the
+authors' package and in Eq. 11. Eq. 13: the pull of FeSEM-CAM,
 ``theta <- theta - eta (grad + lam (theta - Theta_k))``.
 """
 
@@ -39,7 +40,7 @@ from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.pfa import PFA
-from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, Shard, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
 
 
 def exact(request: Train, client: Client) -> Tensor:

@@ -35,10 +35,9 @@ def kmeans_plus_plus(points: Tensor, weights: Tensor, k: int, rng: torch.Generat
     """Start centroids ``[k', d]`` by greedy k-means++, k' <= k distinct points.
 
     K-means++ (Arthur and Vassilvitskii 2007, Sec. 2.2) draws each centroid with a probability proportional to the
-    point's weight times its squared distance to the centroids before it. Greedy, as they suggest for further
-    work and scikit-learn does: 2 + floor(ln k) candidates are drawn for each, and the one that leaves the smallest weighted sum
-    of squared distances is taken, the first of equals. One candidate alone misses one of ten clear clusters in up to
-    half of the draws.
+    point's weight times its squared distance to the centroids before it. Greedy, as they suggest for further work and
+    scikit-learn does: 2 + floor(ln k) candidates are drawn for each, and the one that leaves the smallest weighted sum
+    of squared distances is taken, the first of equals. One candidate alone often misses one of ten clear clusters.
 
     Args:
         points: ``[m, d]``; weights: at least 0, ``[m]``; k: number of centroids.

@@ -119,6 +119,8 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
+    how = run.summary.get("config", {}).get("run", {})
+    found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
     return found + careful.clusters(p.usual_cluster or [])
 
 
