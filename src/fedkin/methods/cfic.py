@@ -25,7 +25,7 @@ class CFIC(Method):
     robust = True
 
     memory: float = 0.9
-    """How much of the correction h lasts into the next round (alpha in Eq. 5)."""
+    """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
     beta: float = 0.1
     """Length of a group's step in the correction; an absolute length in parameter space."""
     beta_decay: float = 1.0
@@ -138,10 +138,11 @@ def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "o
 def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
     """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
 
-    Clients without a known group can only fill up what the groups leave.
+    Clients of unknown label are one more group. The paper lets them only fill up what the known groups leave, which
+    may be nothing in every round: then they never train, and their labels are never learned.
     """
     budget = min(budget, len(ids))
-    groups = [ids[labels == k] for k in labels.unique().tolist() if k != _UNKNOWN]
+    groups = [ids[labels == k] for k in labels.unique().tolist()]
     each = budget // max(1, len(groups))
     if each == 0 and quota == "equal":
         chosen = torch.randperm(len(groups), generator=rng)[:budget]
