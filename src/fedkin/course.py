@@ -161,6 +161,9 @@ def _followed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
+    held = best(kept["rounds"])
+    if folder is not None:
+        folder.keep_best(_round(held))
     counted = total(kept["rounds"])
     told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
@@ -178,11 +181,18 @@ def _followed(
             folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, transport.states(server.acks), p.marks)
+            before, held = held, best([*([held] if held else []), *lines.rounds])
+            if _round(held) != _round(before):
+                folder.keep_best(_round(held))
         elif banks is not None:
             banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
     return _result(p, kept, server, folder)
+
+
+def _round(chosen: Mapping[str, Any] | None) -> int | None:
+    return None if chosen is None else int(chosen["round"])
 
 
 def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:

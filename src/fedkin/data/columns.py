@@ -66,7 +66,7 @@ def unscaled(x: npt.NDArray[np.floating[Any]], columns: Sequence[Input]) -> Raw:
             out[:, j] = np.where(values.any(axis=1), values.argmax(axis=1), -1) if column.width else -1
         else:
             mean, std = column.mean[0], column.std[0]
-            out[:, j] = mean if std == 0 else np.round(values[:, 0] * std + mean, digits(std))
+            out[:, j] = mean if std == 0 else np.round(values[:, 0] * std + mean, digits(std)) + 0.0  # -0.0 is 0.0
             if column.gaps:
                 out[values[:, 1] > 0, j] = np.nan
         at += column.width

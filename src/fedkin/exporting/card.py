@@ -34,6 +34,7 @@ def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, 
         "paper": type(origin.method).paper,
         "round": origin.round,
         "rounds_planned": origin.rounds,
+        "chosen": None if origin.chosen is None else {"by": "validation accuracy", **origin.chosen},
         "seed": origin.seed,
         "data": origin.data,
         "columns": None if taken.preparation is None else dict(taken.preparation.taken) or None,
@@ -104,8 +105,8 @@ def readme(
     lines = [
         f"# {card['title']}: the model of {who}",
         "",
-        f"Trained by {card['title']} on {card['data']}, round {card['round']} of {card['rounds_planned']}, seed "
-        f"{card['seed']}. {_accuracy(card)}",
+        f"Trained by {card['title']} on {card['data']}, round {card['round']} of {card['rounds_planned']}"
+        f"{_chosen(card)}, seed {card['seed']}. {_accuracy(card)}",
         "",
         "| | |",
         "| --- | --- |",
@@ -187,6 +188,12 @@ def _prepare(made: Preparation) -> list[str]:
         f"x = made.apply({raw})",
         "```",
     ]
+
+
+def _chosen(card: dict[str, Any]) -> str:
+    if card["chosen"] is None:
+        return ""
+    return f" (the highest validation accuracy, {100 * card['chosen']['validation']:.1f} % as the mean over clients)"
 
 
 def _ranges(ranges: Mapping[str, Any]) -> str:

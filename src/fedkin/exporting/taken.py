@@ -27,6 +27,7 @@ class Origin:
         data: what the data are called.
         labels: names of the classes; None: their numbers.
         command: what makes the run again; None where that is not known.
+        chosen: figures of the round, where validation chose it; None: it is the last.
     """
 
     method: Method
@@ -40,6 +41,7 @@ class Origin:
     data: str
     labels: tuple[str, ...] | None = None
     command: str | None = None
+    chosen: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
