@@ -6,7 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedkin.evaluate import METRICS, Against, Difference, Finding, Spread, against, difference, judge, marked, spread
+from fedkin.evaluate import (
+    GROUPED,
+    METRICS,
+    Against,
+    Difference,
+    Finding,
+    Spread,
+    against,
+    difference,
+    judge,
+    marked,
+    spread,
+)
 from fedkin.report.folder import Run
 
 
@@ -66,7 +78,7 @@ def comparison_rows(
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {name: s for name in (*METRICS, "ari") if (s := spread([f.get(name) for f in finals])) is not None}
+        metrics = {name: s for name in (*METRICS, *GROUPED) if (s := spread([f.get(name) for f in finals])) is not None}
         compared = tuple(comparisons(base, runs, tolerance).values()) if title != reference else ()
         finding = None if not compared else judge(compared, same) if findings is None else findings.get(title)
         rows.append(
