@@ -350,6 +350,7 @@ def tables() -> dict[str, str]:
             *(f"{found[t]:.0f}" for t in TRUTHS if t in found),
         )
         for (k, least, most), found in harmed_rows.items()
+        if len(found) == len(TRUTHS)
     ]
     other = [row(f"{x['truth']}, told {x['told']}", *(f"{v:.1f}" for v in x["size"])) for x in of("mistold")]
     other += [row(f"pooled: {x['seeds']}, {x['clients']}", *(f"{v:.1f}" for v in x["size"])) for x in of("rivals")]
