@@ -521,3 +521,10 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)
+
+
+@pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
+def test_presets_of_the_paper(preset: str, lr: float) -> None:
+    """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
+    assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
+    assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)

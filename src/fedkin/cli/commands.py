@@ -18,7 +18,7 @@ from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
-from fedkin.data import KNOWN, PARTITIONS, SOURCES
+from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
 from fedkin.folder import taken
 from fedkin.methods import LINES, METHODS, TITLES, get_title
@@ -124,6 +124,7 @@ def list_command(args: list[str]) -> int:
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},
     }
+    kinds["partitions"] |= {n: (_fixed(p),) for n, p in PROTOCOLS.items()}
     kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
     kinds["data"] |= {
         "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
@@ -141,6 +142,13 @@ def list_command(args: list[str]) -> int:
         columns = (kind, *heads.get(kind, ("what it is",)))
         screen.table(tables.Grid("", columns, rows, words=len(columns)))
     return 0
+
+
+def _fixed(protocol: Mapping[str, str | float]) -> str:
+    flags = " ".join(
+        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
+    )
+    return f"Short for {flags}: the protocol of DA-PFL's tables."
 
 
 def _list_methods(methods: Mapping[str, Method]) -> None:

@@ -28,7 +28,7 @@ class FedDyn(Method):
             "eval_model": "all-mean",
             "recipe": {"epochs": 5, "batch": 50, "lr": 0.1, "weight_decay": 1e-3},
         },
-        "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors compare
+        "cfic-table": {  # FLGo's (WwZzz/easyFL); that CFIC's authors compare with it is inferred
             "clip": 0.0,
             "recipe": {"epochs": 5, "batch": 64, "lr": 0.01},
         },
