@@ -42,7 +42,8 @@ def run_page(folder: Path | str, run: Run, report: island.Report, reference: str
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     compared = report.compared.get(reference, {})
     sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
-    body = _harmed(report, reference) + markup.table(tables.final_table(run), "final")
+    body = markup.note(references.what_local_is(run)) if compared and reference == references.LOCAL else ""
+    body += _harmed(report, reference) + markup.table(tables.final_table(run), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 

@@ -52,6 +52,17 @@ def test_nothing_is_said_unless_both_were_run(made):
     assert "in all rounds, since all clients take part" in references.which_is_which(plain)
 
 
+def test_the_page_of_a_run_says_what_its_local_is(folder):
+    """Where it is compared with Local and not all clients take part in every round."""
+    local = folder("local", title="Local", top=0.7)
+    pages = [
+        page.write_page(folder(name, title="M", **config(participation=share)), base).read_text(encoding="utf-8")
+        for name, share, base in (("a", 0.2, local), ("b", 1.0, local), ("c", 0.2, None))
+    ]
+    said = "Local: a client trains alone, and only in the rounds it is sampled for (20 % of the clients in each round)"
+    assert [said in text for text in pages] == [True, False, False]
+
+
 def test_others_leave_out_the_reference():
     assert references.others("Local") == ("Local (full)", "FedAvg")
     assert references.others("FedAvg") == ("Local (full)",)
