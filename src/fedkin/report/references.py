@@ -24,8 +24,8 @@ def what_local_is(run: Run) -> str:
     if share >= 1:
         return ""
     return (
-        f"{LOCAL}: a client trains alone, and only in the rounds it is sampled for ({100 * share:g} % of the clients in "
-        f"each round); {FULL}, which fedkin compare adds, trains every client in every round."
+        f"{LOCAL}: a client trains alone, and only in the rounds it is sampled for ({100 * share:g} % of the clients "
+        f"in each round); {FULL}, which fedkin compare adds, trains every client in every round."
     )
 
 
