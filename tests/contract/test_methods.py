@@ -35,6 +35,7 @@ from fedkin.methods import (
     FedSoft,
     FeSEM,
     Local,
+    LocalFull,
     Oracle,
     PerFedAvg,
     PFedCS,
@@ -216,7 +217,7 @@ def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     """A method added to the catalogue must be looked at here, too: its class appears among those checked."""
-    looked_at = {type(m) for m in VARIANTS.values()} | {Local}
+    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull}
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 

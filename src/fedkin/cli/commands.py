@@ -91,7 +91,7 @@ def compare_command(args: list[str]) -> int:
 
 def demo_command(args: list[str]) -> int:
     """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
-    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
+    methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Plan(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
