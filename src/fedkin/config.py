@@ -218,6 +218,9 @@ class RunSettings:
     """Seed of every random draw."""
     eval_every: int | None = None
     """Evaluate every so many rounds and in each of the last ten. Default: about 25 times in a run."""
+    evaluate: Moment = "delivered"
+    """Score each client's model as it would predict now, with what the server would deliver; or, where that is another
+    one, right after its last local training."""
     weighting: Literal["samples", "uniform"] = "samples"
     """What a client weighs in means: its training samples, or the same as every other."""
     dropout: float = 0.0

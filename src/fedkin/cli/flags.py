@@ -248,10 +248,10 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
             presets = type(base.method).presets
             if name not in presets:
                 raise ConfigError(f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}")
-            own = {k: v for k, v in presets[name].items() if k != "recipe"}
+            own = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
             method = fill(base.method, own, f"preset {name}")
-            recipe = fill(base.recipe, presets[name].get("recipe", {}), f"preset {name}")
-            return dataclasses.replace(base, method=method, recipe=recipe)
+            tables = {t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}") for t in PRESET_TABLES}
+            return dataclasses.replace(base, method=method, **tables)
     return base
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
+from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
@@ -51,6 +52,7 @@ class Job:
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the round whose evaluation tells of every test sample whether it was classified rightly; None: none.
+        evaluate: which of a client's models is scored and kept.
     """
 
     method: Method
@@ -62,6 +64,7 @@ class Job:
     private: Private | None = None
     gradient: Gradient = "auto"
     outcomes: int | None = None
+    evaluate: Moment = "delivered"
 
 
 @dataclass(frozen=True)
@@ -282,26 +285,31 @@ def _evaluate(turn: Turn) -> Work:
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
     """
-    method, client = turn.job.method, turn.client
-    found = method.personalize(client)
-    own = (yield from found) if isinstance(found, Generator) else found
-    models = {"": check_tensors(own, "client code must return")}
-    models |= {f"{name}.": b for name, b in method.views(client).items()}
-    out = Bundle(counts=client.counts())
-    if "cluster" in own:
-        out["cluster"] = own.cluster
+    models = yield from _models(turn)
+    out = Bundle(counts=turn.client.counts())
+    out |= {"cluster": b.cluster for name, b in models.items() if name in ("", "delivered") and "cluster" in b}
     for name, b in models.items():
         for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
             guessed = turn.guesses(b, data) if len(data) else data.y
-            out[name + part] = _confusion(data.y, guessed, turn.job.net.classes)
+            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
             if not name and part == "test" and turn.task.round == turn.job.outcomes:
                 out |= _outcomes(guessed, data)
     return out
 
 
-def _keep(turn: Turn) -> Work | Bundle:
-    """What the client predicts with, for itself to keep."""
-    return turn.job.method.personalize(turn.client)
+def _keep(turn: Turn) -> Work:
+    """The model that counts, for the client itself to keep."""
+    models = yield from _models(turn)
+    return models[""]
+
+
+def _models(turn: Turn) -> Generator[Any, Any, dict[str, Bundle]]:
+    """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
+    method, client = turn.job.method, turn.client
+    found = method.personalize(client)
+    own = (yield from found) if isinstance(found, Generator) else found
+    own = check_tensors(own, "client code must return")
+    return at_moment(own, method.views(client), turn.job.evaluate)
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:

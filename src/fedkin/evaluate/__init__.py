@@ -8,13 +8,14 @@
 """
 
 from fedkin.evaluate.intervals import Difference, difference, interval
-from fedkin.evaluate.rounds import GROUPED, METRICS, Reached, best, final, final_by_client, to_target
+from fedkin.evaluate.rounds import GROUPED, METRICS, OTHER_MOMENT, Reached, best, final, final_by_client, to_target
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
 from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
 
 __all__ = [
     "GROUPED",
     "METRICS",
+    "OTHER_MOMENT",
     "Against",
     "ClientScore",
     "Difference",

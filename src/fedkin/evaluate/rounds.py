@@ -26,9 +26,12 @@ METRICS = (
     "unseen",
     "validation",
 )
-"""What :func:`final` averages; `GROUPED` is added where a run has it."""
+"""What :func:`final` averages; `GROUPED` and `OTHER_MOMENT` are added where a run has them."""
 GROUPED = ("ari", "ari_evaluated")
 """Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
+OTHER_MOMENT = ("accuracy_trained", "accuracy_delivered")
+"""Accuracy of the model after a client's last local training; where that is the headline, of the one that it would
+predict with now."""
 
 Line = Mapping[str, Any]
 
@@ -61,7 +64,7 @@ def final(rounds: Iterable[Line], last: int = 10) -> dict[str, float | int | Non
     """
     _check(last)
     lines = evaluated(rounds)[-last:]
-    metrics = [*METRICS, *(m for m in GROUPED if any(_number(line.get(m)) is not None for line in lines))]
+    metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines))]
     result: dict[str, float | int | None] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
@@ -86,7 +89,7 @@ def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
             chosen, top = line, value
     if chosen is None:
         return None
-    metrics = [*METRICS, *(m for m in GROUPED if m in chosen)]
+    metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if m in chosen)]
     return {"round": int(chosen["round"]), **{metric: _number(chosen.get(metric)) for metric in metrics}}
 
 
