@@ -15,6 +15,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
+from fedkin.core.method import Moment
 from fedkin.core.sources import code_of, copies, placed, require_code, told
 from fedkin.data import PARTITIONS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient

@@ -175,9 +175,7 @@ def run(
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():
-        job = Job(
-            method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate
-        )
+        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
         job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"

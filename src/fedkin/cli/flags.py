@@ -14,6 +14,7 @@ import tyro
 from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.method import PRESET_TABLES
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
 from fedkin.methods import get_method

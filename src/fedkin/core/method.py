@@ -42,7 +42,7 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     """Authors, title, venue."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named settings: fields of the method, of the run's recipe under ``recipe`` and of the run itself under ``run``."""
+    """Named settings: fields of the method, of the recipe under ``recipe`` and of the run itself under ``run``."""
     family: ClassVar[str] = ""
     """What clients get out of it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
@@ -175,7 +175,7 @@ class Method(ABC):
         """One round of a client: yields `Train` requests and returns what leaves the client."""
 
     def personalize(self, c: Client) -> Work | Bundle:
-        """What this client predicts with now, made of what it is sent and what it keeps: by default the model it is sent.
+        """What this client predicts with now, of what it is sent and what it keeps: by default the model it is sent.
 
         It trains first only where the paper defines its prediction as an adaptation of what is sent. The model right
         after the last local training, where that is another one, is the view "trained".

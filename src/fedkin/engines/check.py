@@ -86,9 +86,7 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
     return None
 
 
-def scored(
-    method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered"
-) -> set[str]:
+def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
     data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())

@@ -51,7 +51,7 @@ class Plan:
         if self.eval_every < 1:
             raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
         if self.evaluate not in get_args(Moment):
-            raise ConfigError(f"evaluate must be one of {', '.join(map(repr, get_args(Moment)))}, got {self.evaluate!r}")
+            raise ConfigError(f"evaluate must be 'delivered' or 'trained', got {self.evaluate!r}")
         if not self.bound > 0:
             raise ConfigError(f"bound must be above 0, got {self.bound}")
         if self.min_answers < 1:

@@ -287,7 +287,9 @@ def _evaluate(turn: Turn) -> Work:
     """
     models = yield from _models(turn)
     out = Bundle(counts=turn.client.counts())
-    out |= {"cluster": b.cluster for name, b in models.items() if name in ("", "delivered") and "cluster" in b}
+    own = models.get("delivered", models[""])
+    if "cluster" in own:
+        out["cluster"] = own.cluster
     for name, b in models.items():
         for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
             guessed = turn.guesses(b, data) if len(data) else data.y

@@ -64,7 +64,8 @@ def final(rounds: Iterable[Line], last: int = 10) -> dict[str, float | int | Non
     """
     _check(last)
     lines = evaluated(rounds)[-last:]
-    metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines))]
+    some = [m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines)]
+    metrics = [*METRICS, *some]
     result: dict[str, float | int | None] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]

@@ -52,7 +52,11 @@ def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {name: s for name in (*METRICS, *GROUPED, *OTHER_MOMENT) if (s := spread([f.get(name) for f in finals])) is not None}
+        metrics = {
+            name: s
+            for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
+            if (s := spread([f.get(name) for f in finals])) is not None
+        }
         pairs = _pairs(figures.get(reference, {}), figures[title]) if title != reference else []
         compared = tuple(against(a, b, tolerance) for a, b in pairs)
         rows.append(

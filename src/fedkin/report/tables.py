@@ -19,6 +19,8 @@ from fedkin.report.rows import comparison_rows as comparison_rows
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "accuracy_trained": "the same, right after the last local training",
+    "accuracy_delivered": "the same, as clients would predict now",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -39,6 +41,7 @@ BOLD = (
 )
 """What the emphasis says."""
 
+_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -66,11 +69,13 @@ class Grid:
 def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
     """Methods side by side; bold is what an interval sets apart (see ``BOLD``)."""
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    columns = ("method", "accuracy %", *moments.values(), "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
             percent(row.accuracy),
+            *(percent(row.metrics.get(m)) for m in moments),
             percent(row.worst_decile),
             percent(row.macro_f1),
             percent(row.gain, sign=True),
@@ -84,6 +89,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
         "accuracy: mean over clients, last 10 evaluated rounds; worst 10 %: the same over the worst tenth of them; "
         f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
     )
+    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
         note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
