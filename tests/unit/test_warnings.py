@@ -82,8 +82,10 @@ def test_accuracy_that_still_rises() -> None:
 
 
 def test_a_run_that_diverged() -> None:
-    """A refusal for values that are not finite, or an accuracy that is none; other refusals are no sign of it."""
-    assert "from round 2 on" in careful.course([{"round": 2, "refused": {"3": "model holds nan"}}])[0].text
+    """Said with its first round and what to try; see `test_divergence`."""
+    (found,) = careful.course([{"round": 2, "evaluated": False, "refused": {"3": "model holds nan"}}])
+    assert found.text.startswith("Training diverged from round 2 on: ")
+    assert "--lr" in found.text
     assert kinds(careful.course(lines(0.5, math.nan))) == ["diverged"]
     assert careful.course([{"round": 2, "refused": {"3": "no information in the finishing letter"}}]) == []
 

@@ -153,7 +153,12 @@ class Method(ABC):
         return None
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients."""
+        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients: the one that the
+        server used when the client last took part, not one that clients would choose now."""
+        return None
+
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """How many clusters there are, empty ones included; None: one more than the highest of `relations`."""
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:

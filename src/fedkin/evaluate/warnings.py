@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedkin.core.sides import cohort_size
+from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
 from fedkin.evaluate.verdict import Against
@@ -24,7 +24,6 @@ SMALLER = 0.95
 OFTEN = 0.2
 """A client that was refused in more than this share of its rounds was refused often."""
 _NAMED = 8
-_NOT_FINITE = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     """Every client's accuracy is the reference's to the last digit."""
     if not against.identical:
         return []
-    what = "nobody learns from anybody" if reference == "Local" else "everybody gets one model"
+    what = "nobody learns from anybody" if reference.startswith("Local") else "everybody gets one model"
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}. Check its settings.")]
 
 
@@ -107,14 +106,9 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
     lines = evaluated(rounds)
     found = []
     values = [line.get("accuracy") for line in lines]
-    bad = [int(line["round"]) for line in lines if (v := line.get("accuracy")) is not None and not math.isfinite(v)]
-    worthless = [
-        line for line in rounds if any(_NOT_FINITE.search(str(r)) for r in (line.get("refused") or {}).values())
-    ]
-    if bad or worthless:
-        first = min([*bad, *(int(line["round"]) for line in worthless)])
-        found.append(Warning("diverged", f"Models are not finite from round {first} on: training diverged. "
-                                         "A smaller learning rate is the first thing to try."))  # fmt: skip
+    if (first := diverged(rounds)) is not None:
+        said = sentence(first)
+        found.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
     known = [float(v) for v in values if v is not None and math.isfinite(v)]
     fifth = len(known) // 5
     if fifth >= 2:
@@ -126,9 +120,9 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
     return found
 
 
-def clusters(last: Sequence[int], title: str = "") -> list[Warning]:
-    """One cluster holds nearly everybody; ``last`` is each client's last known cluster, -1 unknown."""
-    sizes = Counter(int(c) for c in last if c >= 0)
+def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
+    """One cluster holds nearly everybody; ``usual`` is each client's cluster towards the end, -1 unknown."""
+    sizes = Counter(int(c) for c in usual if c >= 0)
     total = sum(sizes.values())
     if total < 3 or not sizes:
         return []

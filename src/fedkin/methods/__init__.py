@@ -34,6 +34,7 @@ from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.fesem import FeSEM
 from fedkin.methods.ifca import IFCA
 from fedkin.methods.local import Local
+from fedkin.methods.local_full import LocalFull
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.own import own_method
 from fedkin.methods.per_fedavg import PerFedAvg
@@ -42,6 +43,7 @@ from fedkin.methods.pfedcs import PFedCS
 
 METHODS: dict[str, Callable[[], Method]] = {
     "local": Local,
+    "local-full": LocalFull,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFT,
     "fedprox": FedProx,
@@ -81,6 +83,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 
 TITLES = {
     "local": "Local",
+    "local-full": "Local (full)",
     "fedavg": "FedAvg",
     "fedavg-ft": "FedAvg + FT",
     "fedprox": "FedProx",
@@ -201,6 +204,7 @@ __all__ = [
     "FedRoD",
     "FedSoft",
     "Local",
+    "LocalFull",
     "Oracle",
     "PFedCS",
     "PerFedAvg",

@@ -152,6 +152,9 @@ class CAM(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         return self.inner.relations(s.inside("inner"), self._inside(r))
 
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        return self.inner.cluster_count(s.inside("inner"), self._inside(r))
+
     def notes(self, s: Bundle) -> dict[str, float]:
         return self.inner.notes(s.inside("inner"))
 

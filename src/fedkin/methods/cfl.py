@@ -157,6 +157,9 @@ class CFL(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
 
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return len(s.centres)
+
     def notes(self, s: Bundle) -> dict[str, float]:
         mean, longest = max(s.norms.tolist(), key=lambda n: n[1] / max(n[0], 1e-30))  # the nearest to a division
         return {"clusters": len(s.centres), "mean_update": mean, "longest_update": longest}

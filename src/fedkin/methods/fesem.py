@@ -91,3 +91,6 @@ class FeSEM(Method):
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters

@@ -105,6 +105,9 @@ class IFCA(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
 
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters
+
     def personalize(self, c: Client) -> Bundle:
         centres, k = self._choose(c)
         k = int(c.state.get("cluster", k))  # what it is until its next round, if it is chosen after training

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedkin.core.errors import DataError
 from fedkin.evaluate import Against, against
 from fedkin.evaluate import warnings as careful
-from fedkin.report import accuracy, costs, spreads
+from fedkin.report import accuracy, costs, references, spreads
 from fedkin.report.figures import Figure, colours
 from fedkin.report.folder import Run
 from fedkin.report.parts import Part, parts_of
@@ -103,7 +103,8 @@ def _warnings(
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            if title in methods and all(a.identical for a in methods[title]):
+            alone = {title, reference} == {references.LOCAL, references.FULL}  # equal where all rounds are, no collapse
+            if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
@@ -120,7 +121,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
     how = run.summary.get("config", {}).get("run", {})
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
-    return found + careful.clusters(p.last_cluster or [])
+    return found + careful.clusters(p.usual_cluster or [])
 
 
 def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import verdict
-from fedkin.report import charts, island, markup, people, tables
+from fedkin.report import charts, island, markup, people, references, tables
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
+from fedkin.report.headline import headline, rounds_of
 
-SECOND = "FedAvg"
 _NAMED = 12
 
 
@@ -87,11 +87,15 @@ def comparison_page(
     rows = tables.comparison_rows(report.runs, reference, tolerance)
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     sentence, more = _comparison_headline(rows, verdicts, reference)
-    second = report.compared.get(SECOND, {})
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
-    against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
-    body = markup.verdicts({f"Against {reference}": more, f"Against {SECOND}": against_second})
-    body += markup.table(tables.comparison_table(rows, reference), "comparison") + _harmed(report, reference)
+    lists = {f"Against {reference}": more}
+    for other in references.others(reference):
+        found = report.compared.get(other, {})
+        titles = [t for t in best_first if t in found and t != reference]
+        lists[f"Against {other}"] = [verdict(t, found[t], other) for t in titles]
+    grid = tables.comparison_table(rows, reference, headline(report.runs))
+    body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
+    body += markup.table(grid, "comparison") + _harmed(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
@@ -106,9 +110,8 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     if not read:
         raise ConfigError("a comparison needs at least one run, got none")
     groups = by_title(read)
-    bases = {
-        t: {run.seed: run.by_client for run in groups[t]} for t in dict.fromkeys((reference, SECOND)) if t in groups
-    }
+    compared_with = (reference, *references.others(reference))
+    bases = {t: {run.seed: run.by_client for run in groups[t]} for t in compared_with if t in groups}
     return island.made(groups, bases, reference, tolerance)
 
 
@@ -117,7 +120,9 @@ def _plain_headline(run: Run) -> str:
     if accuracy is None:
         return f"{run.title}: no round was evaluated"
     tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
-    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail}"
+    rounds, last = rounds_of([run]), run.last.get("accuracy")
+    alone = "" if last is None or rounds == f"round {run.last['round']}" else f"; {100 * last:.1f} % in the last one"
+    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail} ({rounds}{alone})"
 
 
 def _comparison_headline(
