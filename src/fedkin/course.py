@@ -225,7 +225,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "fedkin": __version__,
         "config": p.table,
         **p.beside,
-        **_noted(p, evaluated),
+        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
     }
     if folder is not None:

@@ -89,8 +89,8 @@ class Method(ABC):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; the table in `presets_for` holds the recipe and run that go with
-        it.
+        """The method with the fields of a named preset; the table in `presets_for` holds the recipe and run that go
+        with it.
 
         Raises:
             ConfigError: the method, as ``changes`` make it, has no such preset.
