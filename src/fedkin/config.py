@@ -15,6 +15,7 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
+from fedkin.core.method import Moment
 from fedkin.core.sources import code_of, copies, placed, require_code, told
 from fedkin.data import PARTITIONS, PROTOCOLS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient
@@ -240,6 +241,9 @@ class RunSettings:
     """Seed of every random draw."""
     eval_every: int | None = None
     """Evaluate every so many rounds and in each of the last ten. Default: about 25 times in a run."""
+    evaluate: Moment = "delivered"
+    """Score each client's model as it would predict now, with what the server would deliver; or, where that is another
+    one, right after its last local training."""
     weighting: Literal["samples", "uniform"] = "samples"
     """What a client weighs in means: its training samples, or the same as every other."""
     dropout: float = 0.0

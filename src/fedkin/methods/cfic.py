@@ -116,6 +116,9 @@ class CFIC(Method):
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
 
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
+
     def notes(self, s: Bundle) -> dict[str, float]:
         # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}

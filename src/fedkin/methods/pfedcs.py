@@ -67,8 +67,6 @@ class PFedCS(Method):
     """Oldest cached classifier in rounds. Default: no limit."""
     teacher_features: Literal["live", "round-start"] = "live"
     """The teacher sees the features of the body in training, or those from the start of the round."""
-    evaluate_at: Literal["trained", "download"] = "trained"
-    """The model reported: the client's own after its last training, or its classifier on the new common body."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,8 +160,7 @@ class PFedCS(Method):
         return to_all(body=s.body)
 
     def personalize(self, c: Client) -> Bundle:
-        own = {"trained": c.state.get("trained", c.received.body), "download": c.received.body}
-        return Bundle(model=torch.cat([self._head(c), own[self.evaluate_at]]))
+        return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        return {"download": Bundle(model=torch.cat([self._head(c), c.received.body]))}
+        return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}

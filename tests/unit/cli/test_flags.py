@@ -131,10 +131,20 @@ def test_a_preset_changes_fields_and_recipe(given: list[str]) -> None:
     for name, value in preset["recipe"].items():
         assert getattr(settings.recipe, name) == value
     for name, value in preset.items():
-        if name != "recipe":
+        if name not in ("recipe", "run"):
             assert getattr(settings.method, name) == value
     assert settings.recipe != Recipe()
     assert settings.method != get_method("da-pfl")
+
+
+def test_a_preset_changes_the_run() -> None:
+    """The authors of FedGH score after local training; a flag for another moment wins, and no other run is touched."""
+    moments = [run_flags(args)[0].run.evaluate for args in (
+        ["fedgh", "--preset", "code"], ["fedgh", "--preset", "code", "--evaluate", "delivered"], ["fedgh"],
+        ["fedgh", "--evaluate", "trained"],
+    )]  # fmt: skip
+    assert moments == ["trained", "delivered", "delivered", "trained"]
+    assert FedGH.preset("code") == FedGH(clip=50.0)
 
 
 def test_other_flags_win_over_a_preset() -> None:
