@@ -79,8 +79,8 @@ def test_every_common_setting_is_a_flag() -> None:
     text = (
         "--data synthetic --clients 7 --partition iid --alpha 0.25 --tries 7 --balance --equal-shares --protocol cifar "
         "--split official --samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 "
-        "--steps 3 --lr 1 --no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform --join-late 2@3 "
-        "--engine loop --gradient autograd "
+        "--steps 3 --lr 1 --no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform "
+        "--join-late 2@3 --engine loop --gradient autograd "
         "--workers 3 --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
