@@ -17,13 +17,24 @@ from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts
 from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.marks import marked
 from fedkin.evaluate.paired import Difference, difference
-from fedkin.evaluate.rounds import GROUPED, METRICS, Reached, best, final, final_by_client, latest, to_target
+from fedkin.evaluate.rounds import (
+    GROUPED,
+    METRICS,
+    OTHER_MOMENT,
+    Reached,
+    best,
+    final,
+    final_by_client,
+    latest,
+    to_target,
+)
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
 from fedkin.evaluate.verdict import Against, Finding, Spread, against, harmed_text, judge, spread, verdict
 
 __all__ = [
     "GROUPED",
     "METRICS",
+    "OTHER_MOMENT",
     "Against",
     "Answers",
     "Changed",

@@ -42,7 +42,8 @@ def run_page(folder: Path | str, run: Run, report: island.Report, reference: str
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
     sentence = _plain_headline(run) if found is None else verdict(run.title, found, reference)
-    body = _losing(report, reference) + markup.table(tables.final_table(run), "final")
+    body = markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
+    body += _losing(report, reference) + markup.table(tables.final_table(run), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 

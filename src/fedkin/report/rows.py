@@ -9,6 +9,7 @@ from pathlib import Path
 from fedkin.evaluate import (
     GROUPED,
     METRICS,
+    OTHER_MOMENT,
     Against,
     Difference,
     Finding,
@@ -78,7 +79,11 @@ def comparison_rows(
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {name: s for name in (*METRICS, *GROUPED) if (s := spread([f.get(name) for f in finals])) is not None}
+        metrics = {
+            name: s
+            for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
+            if (s := spread([f.get(name) for f in finals])) is not None
+        }
         compared = tuple(comparisons(base, runs, tolerance).values()) if title != reference else ()
         finding = None if not compared else judge(compared, same) if findings is None else findings.get(title)
         rows.append(

@@ -20,6 +20,8 @@ from fedkin.report.rows import comparison_rows as comparison_rows
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "accuracy_trained": "the same, right after the last local training",
+    "accuracy_delivered": "the same, as clients would predict now",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -40,6 +42,7 @@ BOLD = (
 )
 """What the emphasis says."""
 
+_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -75,12 +78,14 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    columns = ("method", "accuracy %", "last", *moments.values(), "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
             percent(row.accuracy) + beside.mark(row.title),
             last_round(beside, row.title),
+            *(percent(row.metrics.get(m)) for m in moments),
             percent(row.worst_decile),
             percent(row.macro_f1),
             percent(row.gain, sign=True),
@@ -95,6 +100,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
         "worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; MB: sent up and down in training"
     )
+    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
     ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
     if ranges and (first := ranges[0].harmed) is not None:
         note += (

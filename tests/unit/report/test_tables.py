@@ -60,6 +60,22 @@ def test_comparison_table_cells(groups):
     assert "each method's own seeds" in grid.note
 
 
+def test_the_other_moment_has_a_column_where_it_exists(made):
+    """Method M also has accuracies after training, .6 in every round: a column, with a dash for Local; and a row in the
+    table of its run."""
+    local, run = made("Local"), made("M")
+    for line in run.rounds:
+        line["accuracy_trained"] = 0.6
+    grid = tables.comparison_table(tables.comparison_rows(by_title([local, run])))
+    assert grid.columns[:3] == ("method", "accuracy %", "trained %")
+    assert [row[2] for row in grid.rows] == ["–", "60.0"]
+    assert "trained %: the same, right after the last local training" in grid.note
+    assert "trained %" not in tables.comparison_table(tables.comparison_rows(by_title([local]))).columns
+    assert ("the same, right after the last local training", "60.0 %") in [
+        row[:2] for row in tables.run_table(run).rows
+    ]
+
+
 def test_bold_is_what_an_interval_sets_apart(made):
     """Three methods, six clients, three seeds: A and B near 80 % and never far from each other, Local always 10 points
     below: both are bold. Without a method that is clearly below, or with four clients in one seed, nobody is."""
