@@ -161,6 +161,9 @@ def _followed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
+    held = best(kept["rounds"])
+    if folder is not None:
+        folder.keep_best(_round(held))
     counted = total(kept["rounds"])
     told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
@@ -178,11 +181,18 @@ def _followed(
             folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, transport.states(server.acks), p.marks)
+            before, held = held, best([*([held] if held else []), *lines.rounds])
+            if _round(held) != _round(before):
+                folder.keep_best(_round(held))
         elif banks is not None:
             banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
     return _result(p, kept, server, folder)
+
+
+def _round(chosen: Mapping[str, Any] | None) -> int | None:
+    return None if chosen is None else int(chosen["round"])
 
 
 def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
@@ -215,6 +225,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "fedkin": __version__,
         "config": p.table,
         **p.beside,
+        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
     }
     if folder is not None:
@@ -233,6 +244,17 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         server=server,
         folder=None if folder is None else folder.path,
     )
+
+
+def _noted(p: Course, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The notes of the data, and one where the run asks for another moment than the method has."""
+    notes = list(p.beside.get("notes", ()))
+    if p.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
+        notes.append(
+            f'evaluate = "trained" changes nothing for {p.title}, which shows no model of the moment after local '
+            "training: scored is what its clients would predict with now"
+        )
+    return {"notes": notes} if notes else {}
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:

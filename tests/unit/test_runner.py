@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ import fedkin
 from fedkin import Bundle, Client, Federation, Method, Recipe, Round, Train, Work, run, to_all
 from fedkin.config import settings_from
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
-from fedkin.data import planted_groups
+from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.runner import Result, resume, run_settings
@@ -135,6 +136,34 @@ def test_a_line_per_client_and_evaluated_round() -> None:
     assert evaluated == [3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
     assert [(c["round"], c["client"]) for c in result.clients] == [(t, i) for t in evaluated for i in range(6)]
     assert all("accuracy" not in line for line in result.rounds if not line["evaluated"])
+
+
+@pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
+def test_outcomes_of_test_samples_are_in_the_last_round(engine: Any) -> None:
+    """As many bits as samples were right, and the digest of the client's test part: in the last round only, and the
+    same samples for another method."""
+    federation = planted()
+    result, other = (play(m, federation, engine=engine, rounds=3) for m in (FedAvg(), Local()))
+    last = [line for line in result.clients if line["round"] == 3]
+    assert [line["test_digest"] for line in last] == [c.test.digest().hex() for c in federation.clients]
+    for line in last:
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(line["right"]), dtype=np.uint8))
+        assert len(bits) == 8 * -(-line["n_test"] // 8)
+        assert bits.sum() == bits[: line["n_test"]].sum() == line["correct"]
+    assert all({"right", "test_digest"}.isdisjoint(line) for line in result.clients if line["round"] < 3)
+    again = [line for line in other.clients if line["round"] == 3]
+    assert [line["test_digest"] for line in again] == [line["test_digest"] for line in last]
+    assert [line["right"] for line in again] != [line["right"] for line in last]
+
+
+def test_another_split_has_other_digests() -> None:
+    """The same data dealt by another seed: no client has the same test part."""
+    one, other = (
+        federate(load("digits"), Dirichlet(alpha=0.5), clients=4, samples_per_client=40, seed=seed) for seed in (0, 1)
+    )
+    digests = [{c["test_digest"] for c in play(Local(), f, rounds=1).clients} for f in (one, one, other)]
+    assert digests[0] == digests[1]
+    assert digests[0].isdisjoint(digests[2])
 
 
 def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
+from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
@@ -49,6 +51,8 @@ class Job:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
+        outcomes: the round whose evaluation tells of every test sample whether it was classified rightly; None: none.
+        evaluate: which of a client's models is scored and kept.
     """
 
     method: Method
@@ -59,6 +63,8 @@ class Job:
     told: Told | None = None
     private: Private | None = None
     gradient: Gradient = "auto"
+    outcomes: int | None = None
+    evaluate: Moment = "delivered"
 
 
 @dataclass(frozen=True)
@@ -282,31 +288,56 @@ def _evaluate(turn: Turn) -> Work:
     """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
     ``unpredicted []``, for how many test and validation samples the model's logits hold NaN, which stand in column 0.
 
-    A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on.
+    A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
+    `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
     """
-    method, client = turn.job.method, turn.client
-    found = method.personalize(client)
-    own = (yield from found) if isinstance(found, Generator) else found
-    models = {"": check_tensors(own, "client code must return")}
-    models |= {f"{name}.": b for name, b in method.views(client).items()}
-    out, lost = Bundle(counts=client.counts()), 0
+    models = yield from _models(turn)
+    out, lost = Bundle(counts=turn.client.counts()), 0
+    own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
     for name, b in models.items():
         for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
-            guessed = turn.guesses(b, data) if len(data) else torch.zeros(0, dtype=torch.int64)
-            out[name + part] = _confusion(data.y, guessed.clamp(min=0), turn.job.net.classes)
-            lost += int((guessed < 0).sum()) if name == "" else 0
+            guessed = turn.guesses(b, data) if len(data) else data.y
+            lost += int((guessed < 0).sum()) if not name else 0
+            guessed = guessed.clamp(min=0)
+            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
+            if not name and part == "test" and turn.task.round == turn.job.outcomes:
+                out |= _outcomes(guessed, data)
     return out.but(unpredicted=torch.tensor(lost))
 
 
-def _keep(turn: Turn) -> Work | Bundle:
-    """What the client predicts with, for itself to keep."""
-    return turn.job.method.personalize(turn.client)
+def _keep(turn: Turn) -> Work:
+    """The model that counts, for the client itself to keep."""
+    models = yield from _models(turn)
+    return models[""]
+
+
+def _models(turn: Turn) -> Generator[Any, Any, dict[str, Bundle]]:
+    """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
+    method, client = turn.job.method, turn.client
+    found = method.personalize(client)
+    own = (yield from found) if isinstance(found, Generator) else found
+    own = check_tensors(own, "client code must return")
+    return at_moment(own, method.views(client), turn.job.evaluate)
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
-    return torch.bincount(true * classes + guessed, minlength=classes**2).view(classes, classes)
+    """Confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
+    return torch.bincount(true * classes + guessed, minlength=classes * classes).view(classes, classes)
+
+
+def _outcomes(guessed: Tensor, data: Data) -> Bundle:
+    """Which test samples were classified rightly, so that two runs can be compared sample by sample.
+
+    Returns:
+        ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
+        byte first, 1 for right; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
+    """
+    bits = np.packbits((guessed == data.y).numpy())
+    return Bundle(
+        right=torch.from_numpy(bits), test_digest=torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
+    )
 
 
 _STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkin.core.sides import cohort_size
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
@@ -18,6 +19,8 @@ NEARLY_ALL = 0.9
 """A cluster with more than this share of the clients is called nearly everybody."""
 STILL_RISING = 0.01
 """Accuracy that grew by more than this (a fraction) over the last fifth of the evaluated rounds is still rising."""
+SMALLER = 0.95
+"""Cohorts with on average less than this fraction of the clients that they are meant to have are called smaller."""
 OFTEN = 0.2
 """A client that was refused in more than this share of its rounds was refused often."""
 _NAMED = 8
@@ -79,6 +82,25 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     return found
 
 
+def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
+    """Return a warning if the method drew clearly fewer different clients than ``participation``, in (0, 1], asks for.
+
+    Then it trained less than a method beside it that takes whole cohorts, and sent less.
+    """
+    known, meant, drawn = 0, 0, 0
+    for line in rounds:
+        known += len(line.get("joined") or ())
+        there = known - len(line.get("absent") or ())
+        meant += min(cohort_size(participation, known), there)
+        drawn += len(line.get("cohort") or ())
+    if drawn >= SMALLER * meant:
+        return []
+    n = len(rounds)
+    return [Warning("smaller cohorts", f"On average {drawn / n:.1f} different clients trained in a round, where "
+                                       f"participation asks for {meant / n:.1f}: less training and traffic than with "
+                                       "whole cohorts.")]  # fmt: skip
+
+
 def course(rounds: Sequence[Line]) -> list[Warning]:
     """Accuracy that still rises at the end, and runs that diverged."""
     lines = evaluated(rounds)
@@ -98,9 +120,9 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
     return found
 
 
-def clusters(last: Sequence[int], title: str = "") -> list[Warning]:
-    """One cluster holds nearly everybody; ``last`` is each client's last known cluster, -1 unknown."""
-    sizes = Counter(int(c) for c in last if c >= 0)
+def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
+    """One cluster holds nearly everybody; ``usual`` is each client's cluster towards the end, -1 unknown."""
+    sizes = Counter(int(c) for c in usual if c >= 0)
     total = sum(sizes.values())
     if total < 3 or not sizes:
         return []

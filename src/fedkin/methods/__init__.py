@@ -75,7 +75,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pfa": PFA,
     "fedsoft": FedSoft,
     "ifca-cam": lambda: CAM(inner=IFCA()),
-    "fesem-cam": lambda: CAM(inner=FeSEM(lam=0.01), warmup_of="cluster", update="mean"),
+    "ifca-cam-eq6": lambda: CAM.preset("paper", inner=IFCA()),
+    "fesem-cam": lambda: CAM.preset("paper", inner=FeSEM(lam=0.01)),
     "oracle": Oracle,
 }
 """Name -> a function that gives the method with its defaults."""
@@ -114,6 +115,7 @@ TITLES = {
     "pfa": "PFA",
     "fedsoft": "FedSoft",
     "ifca-cam": "IFCA-CAM",
+    "ifca-cam-eq6": "IFCA-CAM (Eq. 6)",
     "fesem-cam": "FeSEM-CAM",
     "oracle": "Oracle clusters",
 }
@@ -127,6 +129,7 @@ LINES = {
     "fedamp": "A model per client, pulled towards a mixture in which similar models attract each other.",
     "heur-fedamp": "A model per client, pulled towards a mixture by the cosines of the models.",
     "ifca-cam": "A global plus a cluster model, in the clusters of IFCA; NAME-cam: around any clustered method.",
+    "ifca-cam-eq6": "The same with cluster models that move by their members' share of the samples.",
     "fesem-cam": "A global plus a cluster model whose logits add up, in the clusters of FeSEM.",
 }
 """Name -> what it does, where a class has several entries; else the first line of its docstring says it."""
@@ -148,7 +151,7 @@ def get_method(name: str) -> Method:
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
         wrapped = METHODS[inner]()
         # clients of FedSoft keep models of their own, which would overshoot if both models moved at once
-        return CAM(wrapped, order="cluster-first", update="mean") if inner == "fedsoft" else CAM(wrapped)
+        return CAM(wrapped, order="cluster-first") if inner == "fedsoft" else CAM(wrapped)
     if name.endswith(".py"):
         raise ConfigError(f"{name} is a file; name the class in it, too: {name}:MyMethod")
     raise ConfigError(

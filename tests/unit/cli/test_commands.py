@@ -481,16 +481,16 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo(short: None, fedkin: Command) -> None:
-    """Eight methods in one table, and for each but the reference a sentence on whether it paid."""
+    """Nine methods in one table, and for each but the reference a sentence on whether it paid."""
     done = fedkin("demo")
-    titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "FeSEM-CAM")
+    titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "IFCA-CAM (Eq. 6)", "FeSEM-CAM")
 
     assert (done.code, done.err) == (0, "")
     assert "Which clients should learn from whom" in done.out
-    assert tuple(re.findall(r"^ ([A-Z]\S+(?: \(full\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
-    for title in titles[1:]:
-        assert re.search(rf"^{re.escape(title)}: .*Local", done.out, re.MULTILINE), title
-    for title in titles[2:]:  # the second line of each
+    assert tuple(re.findall(r"^ ([A-Z]\S+(?: \((?:full|Eq. 6)\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
+    for title in map(re.escape, titles[1:]):
+        assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
+    for title in map(re.escape, titles[2:]):  # the second line of each
         assert re.search(rf"^{title}: .*Local\b.*\n{title}: .*Local \(full\)", done.out, re.MULTILINE), title
     assert done.out.count("under Local a client trains alone, and only in the rounds it is sampled for") == 1
     assert "(20 % of the clients in each round)" in done.out
@@ -512,6 +512,7 @@ def test_demo_as_json(short: None, fedkin: Command) -> None:
         "cfic",
         "pfedcs",
         "ifca-cam",
+        "ifca-cam-eq6",
         "fesem-cam",
     ]
 
