@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, Against, Spread, best, spread
+from fedkin.evaluate import GROUPED, Finding, Spread, best, spread
 from fedkin.report.folder import Run
 from fedkin.report.headline import MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
@@ -20,6 +20,8 @@ from fedkin.report.rows import comparison_rows as comparison_rows
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "accuracy_trained": "the same, right after the last local training",
+    "accuracy_delivered": "the same, as clients would predict now",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -35,11 +37,12 @@ NAMES = {
 }
 
 BOLD = (
-    "bold: the highest accuracy and all that are not clearly below it (paired interval); none where no method is "
-    "clearly below it"
+    "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
+    "best is among them with 90 % probability)"
 )
 """What the emphasis says."""
 
+_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -75,16 +78,18 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    columns = ("method", "accuracy %", "last", *moments.values(), "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
             percent(row.accuracy) + beside.mark(row.title),
             last_round(beside, row.title),
+            *(percent(row.metrics.get(m)) for m in moments),
             percent(row.worst_decile),
             percent(row.macro_f1),
             percent(row.gain, sign=True),
-            _harmed(row.against),
+            _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
@@ -93,11 +98,18 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     note = (
         f"accuracy: mean over clients and {beside.rounds}; last: accuracy in the last round alone; "
         "worst 10 %: as accuracy, over the worst tenth of the clients; "
-        f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
+        f"gain: points over {reference}; MB: sent up and down in training"
     )
+    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
+    ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
+    if ranges and (first := ranges[0].harmed) is not None:
+        note += (
+            f"; harmed: number of {ranges[0].of} more than 1 point below {reference} in the last round, a range of "
+            f"{100 * first.level:g} % that allows for chance"
+        )
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
-        note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
+        note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
@@ -111,12 +123,11 @@ def last_round(beside: Headline, title: str, decimals: int = 1) -> str:
     return DASH if found is None else f"{100 * found.mean:.{decimals}f}"
 
 
-def _harmed(comparisons: Sequence[Against]) -> str:
-    if not comparisons:
+def _harmed(finding: Finding | None) -> str:
+    found = None if finding is None else finding.harmed
+    if found is None:
         return DASH
-    harmed = sum(a.harmed for a in comparisons) / len(comparisons)
-    clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
-    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
+    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
 def final_table(run: Run) -> Grid:

@@ -109,9 +109,20 @@ def test_dirichlet_gives_up(make_pool: Make) -> None:
     """After all tries the message names the client, its samples and what to change."""
     with pytest.raises(
         PartitionError,
-        match=r"Dirichlet\(0\.05\) gave client \d+ only \d+ samples after 100 tries; lower min_samples \(now 10\)",
+        match=r"Dirichlet\(0\.05\) gave client \d+ only \d+ samples after 100 tries; lower min_samples \(now 10\) or "
+        r"clients \(now 20\), or raise alpha or tries",
     ):
-        Dirichlet(0.05).split(make_pool(*[100] * 3), 20, 0)
+        Dirichlet(0.05, tries=100).split(make_pool(*[100] * 3), 20, 0)
+
+
+def test_dirichlet_draws_until_it_holds(make_pool: Make) -> None:
+    """PFedCS's hardest setting: alpha .01, ten classes, 20 clients. Hundreds of draws are needed; 100 do not do."""
+    pool = make_pool(*[6000] * 10)
+    with pytest.raises(PartitionError, match="after 100 tries"):
+        Dirichlet(0.01, tries=100).split(pool, 20, 0)
+    counts = table(Dirichlet(0.01).split(pool, 20, 0), pool)
+    assert counts.sum() == 60_000
+    assert counts.sum(axis=1).min() >= 10
 
 
 def test_min_samples_impossible(make_pool: Make) -> None:
