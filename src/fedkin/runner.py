@@ -16,7 +16,7 @@ from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
-from fedkin.data import Federation, Shard
+from fedkin.data import Federation, Shard, require_two_classes
 from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
@@ -127,6 +127,7 @@ def run(
         sources: files of one's own code that go with ``table``: file name -> content.
 
     Raises:
+        DataError: all samples of the federation are of one class.
         ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
             (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
@@ -151,6 +152,7 @@ def run(
         )
     )
     plan.require(method, len(federation))
+    require_two_classes(federation)
     false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
     make = factory(model, federation.shape, federation.classes, init_weights)
     net = Net(make, federation.shape, federation.classes, head=head, seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from fedkin.cli import screen
 from fedkin.comparison import Plan
-from fedkin.config import DataSettings, digest
+from fedkin.config import DataSettings, OnData, digest
+from fedkin.data import SOURCES, Dataset, Federation, glance
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
@@ -44,6 +46,29 @@ def tell_clients(data: DataSettings) -> None:
         )
 
 
+def tell_findings(data: DataSettings, config: Path) -> OnData:
+    """What prints one line on standard error with the errors and warnings that an inspection in passing finds; nothing
+    of built-in data.
+
+    Args:
+        data: the settings of the run's data.
+        config: where the run's config will lie, which `fedkin inspect` takes.
+    """
+
+    def tell(found: Dataset | Federation, federation: Federation) -> None:
+        findings = () if data.data in SOURCES else glance(found, federation)
+        codes = list(dict.fromkeys(f.code for f in findings if f.severity != "note"))
+        if codes:
+            counts = [f"{n} {kind}{'' if n == 1 else 's'}" for kind in ("error", "warning")
+                      if (n := sum(f.severity == kind for f in findings))]  # fmt: skip
+            screen.note(
+                f"inspect: {', '.join(counts)} in what was read ({', '.join(codes)}); all of them: "
+                f"fedkin inspect {shlex.quote(str(config))}"
+            )
+
+    return tell
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came out of a comparison.
@@ -68,10 +93,11 @@ def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) 
     rows = tables.comparison_rows(by_title(runs), reference)
     verdicts = tuple(verdict(row.title, row.against, reference) for row in rows if row.against)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
-    write_tables(folder, rows, origin, reference, decimals, "".join(f"- {text}\n" for text in verdicts))
     report = several_runs(runs, reference)
+    said = "".join(f"- {text}\n" for text in verdicts)
+    write_tables(folder, rows, origin, reference, decimals, said, report.first)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(tables.comparison_table(rows, reference), verdicts, report, reference, page)
+    return Outcome(tables.comparison_table(rows, reference, report.first), verdicts, report, reference, page)
 
 
 def tell_warnings(report: Report) -> None:

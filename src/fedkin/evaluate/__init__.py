@@ -1,12 +1,14 @@
 """How well a federation did, and whether it paid: pure functions on counts and numbers, no models and no files.
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
+``headline`` which figure comes first: accuracy, or balanced accuracy where a constant answer is nearly always right
 ``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
 ``intervals`` how sure a figure is, and what a paired difference over seeds and clients says
 ``verdict`` a method against a reference (Local), client by client, in one sentence
 ``warnings`` what to know before the figures are believed
 """
 
+from fedkin.evaluate.headline import Constant, Headline, choose, majority_class
 from fedkin.evaluate.intervals import Difference, difference, interval
 from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
@@ -16,17 +18,21 @@ __all__ = [
     "METRICS",
     "Against",
     "ClientScore",
+    "Constant",
     "Difference",
+    "Headline",
     "Reached",
     "Spread",
     "adjusted_rand",
     "against",
     "best",
+    "choose",
     "confusion",
     "difference",
     "final",
     "final_by_client",
     "interval",
+    "majority_class",
     "score",
     "spread",
     "summarise",

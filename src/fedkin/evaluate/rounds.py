@@ -20,11 +20,13 @@ METRICS = (
     "worst_decile",
     "macro_f1",
     "macro_f1_weighted",
+    "balanced",
     "few",
     "medium",
     "many",
     "unseen",
     "validation",
+    "majority",
 )
 """What :func:`final` averages; ``ari`` is added where a run has it."""
 

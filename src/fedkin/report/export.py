@@ -36,9 +36,9 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         paths.append(folder / f"{name}.svg")
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
-        grid = tables.comparison_table(tables.comparison_rows(report.runs, reference), reference)
+        grid = tables.comparison_table(tables.comparison_rows(report.runs, reference), reference, report.first)
     else:
-        grid = tables.final_table(report.parts[0].run)
+        grid = tables.final_table(report.parts[0].run, report.first)
     paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))
     for name, part in zip(names, report.parts, strict=True):
         columns: dict[str, list[Any]] = part.table["columns"]

@@ -104,12 +104,16 @@ def clients_grid(found: Found) -> Grid:
     binned, names = _classes(found)
     where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
     cells = tuple(
-        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes)) for name, members, sizes in rows
+        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes), _majority(found, members))
+        for name, members, sizes in rows
     )
     grouped = len(found["clients"]) > MOST_CLIENTS
     note = "a bar per class: its share of the samples, the largest at full height; · is none"
+    note += "; most %: test samples of the client's most frequent training class"
     note += f"; {len(found['clients']):,} clients in groups of like labels" if grouped else ""
-    return Grid("Labels by client", ("client", where, "train", "validation", "test"), cells, note=note, words=2)
+    return Grid(
+        "Labels by client", ("client", where, "train", "validation", "test", "most %"), cells, note=note, words=2
+    )
 
 
 def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
@@ -248,12 +252,20 @@ def _client_table(found: Found) -> str:
     if not clients:
         return ""
     cells = tuple(
-        (c["name"], *(f"{c[part]:,}" for part in ("train", "validation", "test")), str(np.count_nonzero(c["counts"])))
+        (
+            c["name"],
+            *(f"{c[part]:,}" for part in ("train", "validation", "test")),
+            str(np.count_nonzero(c["counts"])),
+            c["majority"],
+            *(_share(c[f"majority_{part}"]) for part in ("train", "test")),
+        )
         for c in clients[:_LISTED]
     )
     more = len(clients) - _LISTED
-    note = f"{more:,} more are in inspect.json" if more > 0 else ""
-    grid = Grid("", ("client", "train", "validation", "test", "classes"), cells, note=note)
+    note = "most frequent: class of the training part, with its fraction of training and test samples"
+    note += f"; {more:,} more are in inspect.json" if more > 0 else ""
+    heads = ("client", "train", "validation", "test", "classes", "most frequent", "in train %", "in test %")
+    grid = Grid("", heads, cells, note=note)
     return (
         f"<details><summary>The {len(clients):,} clients and their samples</summary>"
         f"<div class='wide'>{tables.to_html(grid)}</div></details>"
@@ -291,6 +303,16 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
+
+
+def _majority(found: Found, members: npt.NDArray[np.int64]) -> str:
+    """Fraction of the test part that is of the most frequent training class, mean over clients, in per cent."""
+    known = [s for k in members.tolist() if (s := found["clients"][k]["majority_test"]) is not None]
+    return _share(sum(known) / len(known) if known else None)
+
+
+def _share(fraction: float | None) -> str:
+    return DASH if fraction is None else f"{100 * fraction:.1f}"
 
 
 def _bars(counts: npt.NDArray[np.int64]) -> str:

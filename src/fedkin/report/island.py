@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate import Against, against
+from fedkin.evaluate import Against, Headline, against
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, costs, spreads
 from fedkin.report.figures import Figure, colours
 from fedkin.report.folder import Run
+from fedkin.report.headline import headline_of
 from fedkin.report.parts import Part, parts_of
 
 
@@ -24,6 +25,7 @@ class Report:
         figures: of all runs together, by the section they stand in.
         parts: what single clients did, run by run.
         compared: reference -> method -> one comparison per seed.
+        first: which figure comes first.
         warnings: what a careful colleague would say.
     """
 
@@ -31,6 +33,7 @@ class Report:
     figures: dict[str, list[Figure]]
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
+    first: Headline
     warnings: list[careful.Warning] = field(default_factory=list)
 
     @property
@@ -63,7 +66,7 @@ def made(
     """
     by_seed = {name: _compared(name, seeds, groups, tolerance) for name, seeds in bases.items()}
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    same = same_clients(groups)
+    same, first_figure = same_clients(groups), headline_of(groups)
     parts = parts_of(groups, by_seed, same)
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
@@ -71,15 +74,15 @@ def made(
     shades = colours(list(groups), reference) if len(groups) > 1 else None
     first = compared.get(reference)
     found: dict[str, list[Figure | None]] = {
-        "accuracy": [accuracy.final_accuracies(groups, reference) if several else None,
-                     accuracy.over_rounds(groups, reference, final)],
+        "accuracy": [accuracy.final_accuracies(groups, reference, first_figure) if several else None,
+                     accuracy.over_rounds(groups, reference, final, first_figure)],
         "clients": [spreads.distribution(groups, reference),
                     spreads.gains(first, reference, shades, names) if first else None],
         "classes": [costs.classes(groups, reference)],
         "cost": [costs.over_bytes(groups, reference), costs.seconds(groups, reference)],
     }  # fmt: skip
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    return Report(groups, figures, parts, compared, _warnings(groups, parts, compared))
+    return Report(groups, figures, parts, compared, first_figure, _warnings(groups, parts, compared))
 
 
 def _compared(
@@ -117,6 +120,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     run, p = part.run, part.people
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
+    found += careful.constant(run.final.get("accuracy"), run.final.get("majority"))
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
     return found + careful.clusters(p.last_cluster or [])
 

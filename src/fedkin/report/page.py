@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import verdict
+from fedkin.evaluate import Headline, verdict
 from fedkin.report import charts, island, markup, people, tables
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
+from fedkin.report.headline import NAMED
 
 SECOND = "FedAvg"
 _NAMED = 12
@@ -41,8 +42,10 @@ def write_page(
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     compared = report.compared.get(reference, {})
-    sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
-    body = _harmed(report, reference) + markup.table(tables.final_table(run), "final")
+    said = [verdict(run.title, compared[run.title], reference)] if compared else []
+    sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
+    body = "" if report.first.fair else markup.note(report.first.reason) + markup.verdicts({"By accuracy": said})
+    body += _harmed(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
@@ -86,12 +89,16 @@ def comparison_page(
     """`write_comparison`, where the report is known already, from `several_runs`."""
     rows = tables.comparison_rows(report.runs, reference, tolerance)
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
-    sentence, more = _comparison_headline(rows, verdicts, reference)
+    fair = report.first.fair
+    sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
     second = report.compared.get(SECOND, {})
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
     against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
-    body = markup.verdicts({f"Against {reference}": more, f"Against {SECOND}": against_second})
-    body += markup.table(tables.comparison_table(rows, reference), "comparison") + _harmed(report, reference)
+    head = "Against" if fair else "Accuracy against"
+    body = "" if fair else markup.note(report.first.reason)
+    body += markup.verdicts({f"{head} {reference}": more, f"{head} {SECOND}": against_second})
+    body += markup.table(tables.comparison_table(rows, reference, report.first), "comparison")
+    body += _harmed(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
@@ -112,21 +119,35 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     return island.made(groups, bases, reference, tolerance)
 
 
-def _plain_headline(run: Run) -> str:
+def _plain_headline(run: Run, first: Headline) -> str:
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
     if accuracy is None:
         return f"{run.title}: no round was evaluated"
+    if not first.fair:
+        value = run.final[first.metric] or 0.0
+        return f"{run.title}: {100 * value:.1f} % mean {NAMED[first.metric]} over clients"
     tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
     return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail}"
 
 
+def _highest(rows: Sequence[tables.Row], metric: str) -> str:
+    """The page's first sentence where accuracy does not come first."""
+    means = {row.title: s.mean for row in rows if (s := row.metrics.get(metric)) is not None}
+    highest = max(means, key=lambda title: means[title])
+    return f"{highest} has the highest mean {NAMED[metric]}, {100 * means[highest]:.1f} %"
+
+
 def _comparison_headline(
-    rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str
+    rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str, metric: str
 ) -> tuple[str, list[str]]:
-    """The page's first sentence, and one verdict per other method, best first."""
+    """The page's first sentence, and one verdict per other method, best first. Verdicts are on accuracy: where another
+    metric comes first, the sentence is on that one and all verdicts follow."""
     known = sorted((row for row in rows if row.accuracy is not None), key=lambda row: -_mean(row))
     if not known:
         return "No run was evaluated", []
+    order = [row.title for row in known if row.title in verdicts]
+    if metric != "accuracy":
+        return _highest(rows, metric), [verdicts[title] for title in order]
     if not verdicts:
         why = (
             f"no clients in common with {reference}"
@@ -135,7 +156,6 @@ def _comparison_headline(
         )
         first = f"{known[0].title} has the highest mean accuracy, {100 * _mean(known[0]):.1f} %"
         return f"{first} ({why} to compare with)", []
-    order = [row.title for row in known if row.title in verdicts]
     if known[0].title == reference:
         return f"No method is above {reference} on average", [verdicts[title] for title in order]
     if known[0].title not in verdicts:

@@ -13,9 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Spread
+from fedkin.evaluate import Headline, Spread
 from fedkin.report.folder import write_atomic
-from fedkin.report.tables import BOLD, DASH, Grid, Row, short, to_markdown
+from fedkin.report.tables import (
+    BOLD,
+    DASH,
+    Grid,
+    Row,
+    balanced_note,
+    figure_columns,
+    majority_note,
+    short,
+    to_markdown,
+)
 
 MOST_DECIMALS = 6
 
@@ -57,17 +67,24 @@ def require_decimals(decimals: int) -> None:
 
 
 def write_tables(
-    folder: Path, rows: Sequence[Row], origin: Origin, reference: str = "Local", decimals: int = 1, text: str = ""
+    folder: Path,
+    rows: Sequence[Row],
+    origin: Origin,
+    reference: str = "Local",
+    decimals: int = 1,
+    text: str = "",
+    first: Headline | None = None,
 ) -> None:
     """Writes ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
+        first: which figure comes first; None: accuracy.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    grid = paper_table(rows, reference, decimals)
+    grid = paper_table(rows, reference, decimals, first)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" may not stand in one
     markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
     write_atomic(folder / "table.md", markdown.encode())
@@ -75,32 +92,37 @@ def write_tables(
     write_atomic(folder / "table.csv", to_csv(rows, origin, reference).encode())
 
 
-def paper_table(rows: Sequence[Row], reference: str = "Local", decimals: int = 1) -> Grid:
+def paper_table(
+    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, first: Headline | None = None
+) -> Grid:
     """Methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
 
     Args:
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
         reference: display name of what the differences are to.
         decimals: digits behind the point of per cents and points.
+        first: which figure comes first; None: accuracy.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
     require_decimals(decimals)
+    figures = figure_columns(first)
     level = next((row.difference.level for row in rows if row.difference), 0.95)
-    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", f"difference to {reference}", "rank", "MB")
+    columns = ("method", *figures.values(), f"difference to {reference}", "rank", "MB")
     cells = tuple(
         (
             row.title,
-            *(_percent(s, decimals) for s in (row.accuracy, row.worst_decile, row.macro_f1)),
+            *(_percent(row.metrics.get(name), decimals) for name in figures),
             _difference(row, decimals),
             DASH if row.rank is None else f"{row.rank:.3g}",
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
     )
-    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
-    return Grid("Comparison", columns, cells, bold, _caption(rows, reference, level))
+    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
+    caption = balanced_note(first) + _caption(rows, reference, level)
+    return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
 
 def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
@@ -109,7 +131,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
     luck = "clients of this one seed" if seeds == [1] else "seeds and clients"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"Accuracy: mean over clients, last 10 evaluated rounds, {runs}{spread}",
+        f"accuracy: mean over clients, last 10 evaluated rounds, {runs}{spread}{majority_note(rows)}",
         "worst 10 %: the same over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
         f"over {luck}",

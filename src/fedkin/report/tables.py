@@ -11,14 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, best, spread
+from fedkin.evaluate import Against, Headline, Spread, best, spread
 from fedkin.report.folder import Run
+from fedkin.report.headline import majority
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
 
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "majority": "always the client's most frequent class",
+    "balanced": "balanced accuracy, mean over clients",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -62,16 +65,21 @@ class Grid:
     words: int = 1
 
 
-def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
-    """Methods side by side; bold is what an interval sets apart (see ``BOLD``)."""
+def comparison_table(rows: Sequence[Row], reference: str = "Local", first: Headline | None = None) -> Grid:
+    """Methods side by side; bold is what an interval sets apart (see ``BOLD``).
+
+    Args:
+        rows: as from `comparison_rows`.
+        reference: display name of what gains are counted from.
+        first: which figure comes first; None: accuracy.
+    """
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    figures = figure_columns(first)
+    columns = ("method", *figures.values(), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            percent(row.accuracy),
-            percent(row.worst_decile),
-            percent(row.macro_f1),
+            *(percent(row.metrics.get(name)) for name in figures),
             percent(row.gain, sign=True),
             _harmed(row.against),
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -80,7 +88,8 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
     )
     seeds = {row.seeds for row in rows}
     note = (
-        "accuracy: mean over clients, last 10 evaluated rounds; worst 10 %: the same over the worst tenth of them; "
+        f"{balanced_note(first)}accuracy: mean over clients, last 10 evaluated rounds{majority_note(rows)}; "
+        "worst 10 %: the same over the worst tenth of them; "
         f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
     )
     if several:
@@ -88,9 +97,32 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
         note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
-    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
+    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
     note += f"; {BOLD}" if bold else ""
     return Grid("Comparison", columns, cells, bold, note)
+
+
+def figure_columns(first: Headline | None) -> dict[str, str]:
+    """The figures of a comparison in the order of its columns: metric -> heading. Where balanced accuracy comes first
+    it stands in place of macro-F1, so that the table still fits a screen of 80 columns."""
+    rest = {"accuracy": "accuracy %", "worst_decile": "worst 10 %"}
+    return {**rest, "macro_f1": "macro-F1 %"} if first is None or first.fair else {"balanced": "balanced %", **rest}
+
+
+def balanced_note(first: Headline | None) -> str:
+    """What a table's note says before all else where balanced accuracy comes first; else ""."""
+    if first is None or first.fair:
+        return ""
+    return (
+        f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients; "
+        "all comparisons are of accuracy; "
+    )
+
+
+def majority_note(rows: Sequence[Row]) -> str:
+    """What a constant answer gets, in brackets, where runs say it; else ""."""
+    known = next((s for row in rows if (s := row.metrics.get("majority"))), None)
+    return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 
 def _harmed(comparisons: Sequence[Against]) -> str:
@@ -101,8 +133,9 @@ def _harmed(comparisons: Sequence[Against]) -> str:
     return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
 
 
-def final_table(run: Run) -> Grid:
-    """A run's own figures: mean of its last evaluated rounds, and the round that validation chose."""
+def final_table(run: Run, first: Headline | None = None) -> Grid:
+    """A run's own figures: mean of its last evaluated rounds, and the round that validation chose; ``first`` is which
+    figure comes first (None: accuracy)."""
     final = run.final
     written = run.summary.get("best")
     chosen = written if isinstance(written, dict) and written else best(run.rounds)
@@ -111,13 +144,15 @@ def final_table(run: Run) -> Grid:
     columns = ["", last]
     columns += [f"round {chosen.get('round', '?')}"] if chosen else []
     cells = []
-    for key, name in NAMES.items():
+    for key in sorted(NAMES, key=lambda key: first is None or key != first.metric):
+        name = NAMES[key]
         values = [final.get(key), *([chosen.get(key)] if chosen else [])]
         if any(v is not None for v in values):
             show = _index if key == "ari" else _percent
             cells.append((name, *(show(v) for v in values)))
     spent = run.bytes
-    note = f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
+    note = "" if first is None or first.fair else f"{first.reason}; "
+    note += f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
     note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
     note += "" if spent is None else f"; {short(spent / 1e6)} MB sent up and down in training"
     return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
@@ -138,23 +173,27 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     if most < 20:
         raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
     final = run.by_client
-    samples = {int(line["client"]): line.get("n_test") for line in run.clients}
+    lines = {int(line["client"]): line for line in run.clients}
     names = run.names
     gains = {c: final[c] - local[c] for c in final if local is not None and c in local}
     order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
     columns = ["client", "test samples", "accuracy %"]
+    shares = {c: found[0] / found[1] for c, line in lines.items() if (found := majority(line))}
+    columns += ["majority %"] if shares else []
     columns += [f"{reference} %", "gain, points"] if gains else []
     cells: list[tuple[str, ...]] = []
     for client in order:
         who = f"{client} {names[client]}" if client < len(names) else str(client)
-        row = [who, str(samples.get(client) or DASH), percent(spread([final[client]]))]
+        row = [who, str(lines[client].get("n_test") or DASH), percent(spread([final[client]]))]
+        row += [percent(spread([shares.get(client)]))] if shares else []
         if gains:
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
         cells.append(tuple(row))
-    note = ""
+    note = "majority: accuracy of always predicting the client's most frequent training class" if shares else ""
     if len(cells) > most:
-        note = f"the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
+        cut = f"the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
+        note = "; ".join(filter(None, (cut, note)))
         cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
     return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
 

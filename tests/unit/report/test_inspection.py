@@ -27,7 +27,10 @@ def found(clients: int = 3, classes: int = 4, **changed: Any) -> dict[str, Any]:
         "class_samples": np.sum(counts, axis=0).tolist(),
         "sharing": "natural",
         "clients": [
-            {"name": f"client {k}", "train": sum(row) - 3, "validation": 1, "test": 2, "counts": row}
+            {
+                "name": f"client {k}", "train": sum(row) - 3, "validation": 1, "test": 2, "counts": row,
+                "majority": f"class {k % classes}", "majority_train": 0.75, "majority_test": 0.5 + k % 2 / 2,
+            }
             for k, row in enumerate(counts)
         ],
         "columns": [
@@ -56,7 +59,7 @@ def test_every_client_has_a_row_of_bars() -> None:
     """The largest class at full height, none is a dot."""
     grid = inspection.clients_grid(found())
     assert [row[0] for row in grid.rows] == ["client 0", "client 1", "client 2"]
-    assert grid.rows[0][1:] == ("█▁▁·", "30", "1", "2")
+    assert grid.rows[0][1:] == ("█▁▁·", "30", "1", "2", "50.0")
 
 
 @pytest.mark.parametrize(("clients", "rows"), [(40, 40), (41, 40), (10_000, 40)])
