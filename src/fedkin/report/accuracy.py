@@ -191,7 +191,9 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Headline |
     caption = f"Mean {NAMED[metric]} over clients at the end"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}." if reference in known else "."
-    fact = _ranking(order, {t: known[t].mean for t in order}, reference, "" if metric == "accuracy" else " balanced")
+    fact = _ranking(
+        order, {t: known[t].mean for t in order}, reference, "" if metric == "accuracy" else f" {NAMED[metric]}"
+    )
     return Figure("final-accuracies", fact, caption, spec, shades)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedkin.evaluate import Constant, Headline, choose, majority_class
 from fedkin.report.folder import Record, Run
@@ -36,6 +37,9 @@ def constants_of(run: Run) -> list[Constant]:
 def headline_of(groups: Mapping[str, Sequence[Run]]) -> Headline:
     """The choice for all runs together: the clients of one run of each seed count, since all methods have the same.
 
+    Clients with names are the same in all seeds: their test samples are added up. Others are clients of their own in
+    each seed.
+
     Accuracy comes first where a run lacks balanced accuracy, as those of older versions do.
 
     Args:
@@ -46,7 +50,26 @@ def headline_of(groups: Mapping[str, Sequence[Run]]) -> Headline:
     for run in runs:
         if not found.get(run.seed):
             found[run.seed] = constants_of(run)
-    chosen = choose(constant for constants in found.values() for constant in constants)
+    chosen = choose(_joined(found) if any(run.names for run in runs) else _apart(found))
     finals = [run.final for run in runs]
     lacking = any(f.get("balanced") is None for f in finals if f.get("accuracy") is not None)
     return Headline("accuracy", chosen.one_sided, chosen.tested) if lacking else chosen
+
+
+def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
+    """A client of several seeds once, with the test samples of all of them."""
+    found: dict[str, Constant] = {}
+    for one in (constant for constants in seeds.values() for constant in constants):
+        known = found.get(one.client, replace(one, right=0, n_test=0))
+        found[one.client] = replace(known, right=known.right + one.right, n_test=known.n_test + one.n_test)
+    return list(found.values())
+
+
+def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
+    """Every client of every seed, which its name says where there are several."""
+    several = len(seeds) > 1
+    return [
+        replace(one, client=f"{one.client} of seed {seed}") if several else one
+        for seed, constants in seeds.items()
+        for one in constants
+    ]

@@ -24,6 +24,8 @@ MOST_CLIENTS = 40
 MOST_CLASSES = 40
 """Columns of a histogram; more classes are put together with their neighbours."""
 _LISTED = 1000  # clients in the page's table
+_BARS_PER_ROW = 24  # and
+_WIDEST = 32  # characters of the heading above them: the table fits a screen of 80 columns
 _BARS = " ▁▂▃▄▅▆▇█"
 
 CSS = """
@@ -101,8 +103,9 @@ def columns_grid(found: Found) -> Grid:
 def clients_grid(found: Found) -> Grid:
     """A line per client, or per group of like clients: its labels as a row of bars, its sizes."""
     rows = _rows(found)
-    binned, names = _classes(found)
+    binned, names = _classes(found, _BARS_PER_ROW)
     where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
+    where = where if len(where) <= max(_WIDEST, len(names)) else "labels"
     cells = tuple(
         (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes), _majority(found, members))
         for name, members, sizes in rows
@@ -272,13 +275,13 @@ def _client_table(found: Found) -> str:
     )
 
 
-def _classes(found: Found) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
     counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
     names = different([str(n) for n in found["classes"]])
-    if len(names) <= MOST_CLASSES:
+    if len(names) <= most:
         return counts, names
-    ends = np.linspace(0, len(names), MOST_CLASSES + 1).astype(int)
+    ends = np.linspace(0, len(names), most + 1).astype(int)
     spans = list(pairwise(ends.tolist()))
     binned = np.stack([counts[:, a:b].sum(axis=1) for a, b in spans], axis=1)
     return binned, [names[a] if b - a == 1 else f"{names[a]}–{names[b - 1]}" for a, b in spans]

@@ -16,9 +16,14 @@ def make_run(
     gains: dict[int, float] | None = None,
     rounds: int = 3,
     relations: str | None = None,
+    right: list[int] | None = None,
+    balanced: float | None = None,
     **summary,
 ) -> Run:
-    """A run whose client i has accuracy top + gains[i] in the last round and 1/2, 1/3... of it before."""
+    """A run whose client i has accuracy top + gains[i] in the last round and 1/2, 1/3... of it before.
+
+    ``right`` are the test samples of each client's most frequent class, ``balanced`` is the balanced accuracy.
+    """
     lines, per_client, related = [], [], []
     for r in range(1, rounds + 1):
         accuracies = [(top + (gains or {}).get(i, 0.0)) for i in range(clients)]
@@ -36,6 +41,7 @@ def make_run(
                 "std": 0.05,
                 "worst_decile": min(accuracies),
                 "macro_f1": top - 0.1,
+                **({} if balanced is None else {"balanced": balanced}),
                 "few": None,
                 "medium": 0.5,
                 "many": 0.9,
@@ -43,6 +49,10 @@ def make_run(
             }
         )
         per_client += [{"round": r, "client": i, "accuracy": a, "n_test": 10 + i} for i, a in enumerate(accuracies)]
+        if right is not None:
+            for line, n in zip(per_client[-clients:], right, strict=True):
+                line["majority"] = n
+            lines[-1]["majority"] = sum(n / (10 + i) for i, n in enumerate(right)) / clients
         if relations == "weights":
             rows = {str(i): {str((i + 1) % clients): 0.25, str(i): 0.75} for i in range(clients)}
             related.append({"round": r, "kind": "weights", "rows": rows})

@@ -196,13 +196,18 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     """
     if isinstance(federation.clients, Shelf):
         return ()
-    _, clients, findings = labels_of(federation)
-    if int(federation.sizes().sum()) * math.prod(federation.shape) <= QUICK:
-        inputs = _columns(found) if isinstance(found, Dataset) else None
-        findings += _of_numbers(found, inputs) if isinstance(found, Dataset) else []
-        rows = read_rows(federation, tuple(c.name for c in clients))
-        findings += duplicates(rows, None if inputs is None else alike(inputs))
-    return ordered(findings)
+    _, clients, labels = labels_of(federation)
+    if int(federation.sizes().sum()) * math.prod(federation.shape) > QUICK:
+        return ordered(labels)
+    inputs = _columns(found) if isinstance(found, Dataset) else None
+    rows = read_rows(federation, tuple(c.name for c in clients))
+    return ordered(
+        [
+            *(_of_numbers(found, inputs) if isinstance(found, Dataset) else ()),
+            *labels,
+            *duplicates(rows, None if inputs is None else alike(inputs)),
+        ]
+    )
 
 
 def _settings(partition: Partition) -> str:

@@ -10,9 +10,9 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
 from fedkin.data.partition import Natural, Partition
-from fedkin.evaluate.headline import FEW_CLIENTS
 
 FEW_TRAIN = 10  # training samples below which a client is small
+FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
 RARE = 10.0  # the largest class is so many times larger than the smallest
 UNEQUAL = 20.0  # the largest client is so many times larger than the middle one
 
