@@ -27,19 +27,26 @@ LINES = ROOT / "bench" / "results" / "groups.jsonl"
 CLIENTS, GROUPS = 40, 4
 KINDS = ("synthetic labels", "synthetic inputs", "fashion labels", "fashion rotations")
 
+INNER = IFCA(clusters=GROUPS)
+REDRAWN = IFCA(clusters=GROUPS, init_min_share=0.1)
+
 METHODS: dict[str, Method] = {
-    "IFCA": IFCA(clusters=GROUPS),
-    "IFCA, starts redrawn": IFCA(clusters=GROUPS, init_min_share=0.1),
+    "IFCA": INNER,
+    "IFCA, starts redrawn": REDRAWN,
     "FeSEM": FeSEM(clusters=GROUPS),
     "CFL": CFL(),
     "CFL, relative lengths": CFL(eps="relative", after=5),
     "CFL, relative, eps1 1.6": CFL(eps="relative", eps1=1.6, after=5),
     "FedSoft": FedSoft(clusters=GROUPS),
     "PFA": PFA(clusters=GROUPS),
-    "IFCA-CAM": CAM(inner=IFCA(clusters=GROUPS)),
-    "IFCA-CAM, means": CAM(inner=IFCA(clusters=GROUPS), update="mean"),
-    "IFCA-CAM, starts redrawn, means": CAM(inner=IFCA(clusters=GROUPS, init_min_share=0.1), update="mean"),
-    "FeSEM-CAM": CAM(inner=FeSEM(clusters=GROUPS, lam=0.01), warmup_of="cluster", update="mean"),
+    # two bases that differ in the update alone, and from each base one change at a time
+    "IFCA-CAM": CAM(inner=INNER),
+    "IFCA-CAM, no warm-up": CAM(inner=INNER, warmup=0),
+    "IFCA-CAM, starts redrawn": CAM(inner=REDRAWN),
+    "IFCA-CAM (Eq. 6)": CAM(inner=INNER, update="damped"),
+    "IFCA-CAM (Eq. 6), no warm-up": CAM(inner=INNER, update="damped", warmup=0),
+    "IFCA-CAM (Eq. 6), starts redrawn": CAM(inner=REDRAWN, update="damped"),
+    "FeSEM-CAM": CAM(inner=FeSEM(clusters=GROUPS, lam=0.01), warmup_of="cluster"),
     "Oracle clusters": Oracle(),
 }
 
@@ -102,7 +109,7 @@ def main() -> None:
             line = one(name, kind, seed, args.fashion_mnist)
             with LINES.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            print(f"{kind:<18} {name:<26} seed {seed}: ari {line['ari']}, accuracy {line['accuracy']:.3f}", flush=True)
+            print(f"{kind:<18} {name:<34} seed {seed}: ari {line['ari']}, accuracy {line['accuracy']:.3f}", flush=True)
 
 
 def done() -> dict[tuple[str, str, int], dict]:

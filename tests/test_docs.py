@@ -102,7 +102,7 @@ def test_settings_are_those_of_the_method(name: str) -> None:
         default = said[field]
         same = default.strip("'\"") == value if isinstance(value, str) else default == repr(value)
         assert same, f"{name}: {field} is {value!r}, the page says {default}"
-    for preset in type(METHODS[name]()).presets:
+    for preset in METHODS[name]().presets_for(vars(METHODS[name]())):
         assert f"`{preset}`" in section(name, "Settings")
 
 

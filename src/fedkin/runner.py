@@ -136,24 +136,27 @@ def run(
         ClientError: client code failed.
     """
     recipe = recipe or Recipe()
-    plan = plan_of(
-        RunSettings(
-            rounds=rounds,
-            participation=participation,
-            seed=seed,
-            eval_every=eval_every,
-            weighting=weighting,
-            min_answers=min_answers,
-            over_selection=over_selection,
-            aggregation=aggregation,
-            assumed_bad=assumed_bad,
-            norm_factor=norm_factor,
-            secure_aggregation=secure_aggregation,
-        )
+    settings = RunSettings(
+        rounds=rounds,
+        participation=participation,
+        seed=seed,
+        eval_every=eval_every,
+        weighting=weighting,
+        min_answers=min_answers,
+        over_selection=over_selection,
+        aggregation=aggregation,
+        assumed_bad=assumed_bad,
+        norm_factor=norm_factor,
+        secure_aggregation=secure_aggregation,
+        describe_epsilon=describe_epsilon,
+        dp_noise=dp_noise,
+        dp_clip=dp_clip,
+        dp_delta=dp_delta,
     )
+    plan = plan_of(settings)
     plan.require(method, len(federation))
     require_two_classes(federation)
-    false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
+    false, privacy = Attack(attack, attackers, seed), privacy_of(settings)
     make = factory(model, federation.shape, federation.classes, init_weights)
     net = Net(make, federation.shape, federation.classes, head=head, seed=seed)
     privacy.require(method, net)
@@ -169,7 +172,8 @@ def run(
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():
-        job = privacy.simulated(Job(method, net, recipe, shards, seed, gradient=gradient))
+        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in)
+        job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"
         session = chosen.start(job)
@@ -237,6 +241,7 @@ def plan_of(run: RunSettings) -> Plan:
         seed=run.seed,
         rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
         secure=run.secure_aggregation,
+        outcomes=not privacy_of(run).asked,
     )
 
 

@@ -94,8 +94,9 @@ def test_every_method_survives_its_file(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_presets_survive_their_file(name: str) -> None:
     """The fields and the recipe of every preset can be written and read."""
-    for preset, table in type(get_method(name)).presets.items():
-        method = fill(get_method(name), {k: v for k, v in table.items() if k != "recipe"}, preset)
+    base = get_method(name)
+    for preset, table in base.presets_for(vars(base)).items():
+        method = fill(base, {k: v for k, v in table.items() if k != "recipe"}, preset)
         recipe = fill(Recipe(), table.get("recipe", {}), preset)
         settings = Settings(name, method, recipe=recipe)
 

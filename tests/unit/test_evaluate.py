@@ -18,12 +18,14 @@ from fedkin.evaluate import (
     confusion,
     final,
     final_by_client,
+    latest,
     score,
     spread,
     summarise,
     to_target,
     verdict,
 )
+from fedkin.evaluate.rounds import RULE, span, spans, window
 
 
 def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **groups) -> ClientScore:
@@ -277,24 +279,78 @@ def rounds(*accuracies: float | None, validation: list[float | None] | None = No
     ]
 
 
-def test_final_is_the_mean_of_the_last_ten_evaluated_rounds():
-    """Of accuracies .01 ... .12 the last ten average to .075; rounds that were not evaluated do not count."""
+@pytest.mark.parametrize(
+    ("total", "wanted"),
+    [
+        (1, [1]),
+        (4, [4]),
+        (5, [5]),
+        (6, [5, 6]),
+        (10, [9, 10]),
+        (49, list(range(40, 50))),
+        (50, list(range(41, 51))),
+        (100, list(range(91, 101))),
+    ],
+)
+def test_the_window_is_the_last_fifth_at_most_ten_rounds(total: int, wanted: list[int]):
+    """t > 0.8 T: 8 of 10 is not in it, 9 is; with T = 49, 39.2 < t; from T = 50 on it has ten rounds."""
+    assert window(range(1, total + 1), total) == wanted
+
+
+def test_the_window_holds_evaluated_rounds_only():
+    """Of 100 rounds evaluated at 5, 10, ...: 85, 90, 95, 100, not 80. The run's last round counts, evaluated or not:
+    after 100 rounds of which 1 to 60 were evaluated, the last of them stands alone."""
+    assert window(range(5, 101, 5), 100) == [85, 90, 95, 100]
+    assert window(range(1, 61), 100) == [60]
+    assert window([3, 3, 2], 3) == [3]
+    assert window([], 7) == []
+
+
+def test_final_is_the_mean_over_the_window():
+    """Accuracies .01 ... .12 of 13 rounds, the last without an evaluation: 5 t > 52 holds for 11 and 12."""
     lines = rounds(*(i / 100 for i in range(1, 13)))
     lines.append({"round": 13, "evaluated": False, "bytes_up": 1, "bytes_down": 1})
     result = final(lines)
-    assert result["accuracy"] == pytest.approx(0.075)
-    assert (result["rounds_averaged"], result["first_round"], result["last_round"]) == (10, 3, 12)
+    assert result["accuracy"] == pytest.approx(0.115)
+    assert (result["rounds_averaged"], result["first_round"], result["last_round"]) == (2, 11, 12)
+    assert result["rounds"] == "rounds 11 to 12"
 
 
-def test_final_says_when_there_were_fewer_rounds():
-    """Two rounds are averaged as two; a metric missing in one is averaged over the other."""
-    lines = rounds(0.2, 0.4)
-    lines[0]["few"] = 0.5
+def test_a_climb_is_not_averaged():
+    """Ten rounds from 8 % to 44.7 %: the mean over the last two, not over the climb (26 % or so)."""
+    climb = [0.08, 0.11, 0.14, 0.18, 0.22, 0.27, 0.32, 0.37, 0.42, 0.447]
+    assert final(rounds(*climb))["accuracy"] == pytest.approx((0.42 + 0.447) / 2)
+    assert final(rounds(0.3))["rounds"] == "round 1"
+
+
+def test_a_metric_missing_in_a_round_is_averaged_over_the_others():
+    """Rounds 9 and 10 are averaged; `few` is known in round 10 alone, `many` in none of them."""
+    lines = rounds(*[0.2] * 9, 0.4)
+    lines[8]["many"] = None
+    lines[9]["few"] = 0.5
+    lines[0]["many"] = 0.9
     result = final(lines)
     assert result["rounds_averaged"] == 2
     assert result["accuracy"] == pytest.approx(0.3)
     assert result["few"] == 0.5
     assert result["many"] is None
+
+
+def test_the_last_evaluated_round_stands_alone():
+    """Round 3 was not evaluated: round 2's figures; None without any."""
+    lines = [*rounds(0.2, 0.4), {"round": 3, "evaluated": False}]
+    found = latest(lines)
+    assert found is not None
+    assert (found["round"], found["accuracy"], found["few"]) == (2, 0.4, None)
+    assert latest([]) is None
+
+
+def test_rounds_of_several_runs_as_text():
+    """The text that all share, else the rule."""
+    assert spans(["rounds 9 to 10", "rounds 9 to 10"]) == "rounds 9 to 10"
+    assert spans(["rounds 9 to 10", "round 4"]) == RULE
+    assert spans([]) == RULE
+    assert (span([]), span([7]), span([84, 85, 100])) == ("no round", "round 7", "rounds 84 to 100")
 
 
 def test_final_of_no_round():
@@ -304,17 +360,14 @@ def test_final_of_no_round():
 
 
 def test_final_averages_the_adjusted_rand_index_where_there_is_one():
-    """ari is optional: averaged if given, absent otherwise."""
-    lines = rounds(0.1, 0.1)
+    """ari is optional: averaged over the window if given there, absent otherwise."""
+    lines = rounds(*[0.1] * 10)
+    lines[0]["ari"] = 0.1
     assert "ari" not in final(lines)
-    lines[0]["ari"], lines[1]["ari"] = 0.5, 1.0
+    lines[8]["ari"], lines[9]["ari"] = 0.5, 1.0
     assert final(lines)["ari"] == 0.75
-
-
-def test_final_refuses_zero_rounds():
-    """A mean over no rounds is a mistake of the caller."""
-    with pytest.raises(ConfigError, match="last >= 1"):
-        final(rounds(0.1), last=0)
+    lines[1]["ari_evaluated"] = 0.25
+    assert final(lines)["ari_evaluated"] == 0.25
 
 
 def test_the_best_round_is_chosen_on_validation_although_test_says_otherwise():
@@ -344,17 +397,22 @@ def test_cost_to_a_target_counts_all_rounds():
     assert to_target(lines, 0.8) is None
 
 
-def test_a_clients_final_figure_is_over_its_own_last_rounds():
-    """Client 0 was last evaluated in rounds 1 and 3, client 1 in 2 and 4; client 2 never had test samples."""
-    lines = [
-        {"round": 3, "client": 0, "accuracy": 0.4},
-        {"round": 1, "client": 0, "accuracy": 0.2},
-        {"round": 2, "client": 1, "accuracy": 0.6},
-        {"round": 4, "client": 1, "accuracy": 0.8},
-        {"round": 4, "client": 2, "accuracy": None},
-    ]
-    assert final_by_client(lines) == {0: pytest.approx(0.3), 1: pytest.approx(0.7)}
-    assert final_by_client(lines, last=1) == {0: 0.4, 1: 0.8}
+def test_a_clients_final_figure_is_over_its_own_rounds_in_the_window():
+    """Of 10 rounds 9 and 10 count: client 0 has both, client 1 only round 9 of them, client 2 was last there in round 7
+    and keeps that figure, client 3 never had test samples."""
+    lines = [{"round": t, "client": 0, "accuracy": t / 10} for t in (10, 9, 8, 1)]
+    lines += [{"round": t, "client": 1, "accuracy": t / 20} for t in range(1, 10)]
+    lines += [{"round": t, "client": 2, "accuracy": t / 100} for t in (7, 6)]
+    lines += [{"round": 10, "client": 3, "accuracy": None}]
+    assert final_by_client(lines) == {0: pytest.approx(0.95), 1: pytest.approx(0.45), 2: pytest.approx(0.07)}
+
+
+def test_a_clients_window_is_that_of_the_run():
+    """Evaluated up to round 7 of 10: no round in the last fifth, so round 7 alone; without the run's length, rounds 6
+    and 7 of 7."""
+    lines = [{"round": t, "client": 0, "accuracy": t / 10} for t in range(1, 8)]
+    assert final_by_client(lines, total=10) == {0: pytest.approx(0.7)}
+    assert final_by_client(lines) == {0: pytest.approx(0.65)}
 
 
 # ---- against Local, and the verdict

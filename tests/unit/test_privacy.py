@@ -126,7 +126,10 @@ def test_without_options_nothing_changes() -> None:
     plain = play(DAPFL())
     assert "privacy" not in plain.summary
     assert "dp_steps" not in plain.rounds[0]
-    assert play(DAPFL(), describe_epsilon=1000.0).rounds == plain.rounds
+    assert all("right" in line for line in plain.clients if line["round"] == len(plain.rounds))
+    noisy = play(DAPFL(), describe_epsilon=1000.0)
+    assert noisy.rounds == plain.rounds
+    assert all({"right", "test_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
     assert play(DAPFL(), describe_epsilon=0.05).relations != plain.relations
 
 

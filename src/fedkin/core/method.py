@@ -75,15 +75,24 @@ class Method(ABC):
                 raise TypeError(f"{cls.__name__} inherits from the method {base.__name__}; methods are final, wrap it")
 
     @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """The presets of the method that has these fields: by default all of the class.
+
+        To be overridden by a class that stands for several methods with presets of different names or settings.
+        """
+        return cls.presets
+
+    @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; `presets` tells which recipe goes with it.
+        """The method with the fields of a named preset; the table in `presets_for` holds the recipe that goes with it.
 
         Raises:
-            ConfigError: there is no such preset.
+            ConfigError: the method, as ``changes`` make it, has no such preset.
         """
-        if name not in cls.presets:
-            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(cls.presets) or 'none'}")
-        fields = {k: v for k, v in cls.presets[name].items() if k != "recipe"}
+        presets = cls.presets_for(changes)
+        if name not in presets:
+            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(presets) or 'none'}")
+        fields = {k: v for k, v in presets[name].items() if k != "recipe"}
         return cls(**{**fields, **changes})
 
     # ---- server -----------------------------------------------------------------------------------------------
@@ -144,7 +153,12 @@ class Method(ABC):
         return None
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients."""
+        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients: the one that the
+        server used when the client last took part, not one that clients would choose now."""
+        return None
+
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """How many clusters there are, empty ones included; None: one more than the highest of `relations`."""
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from fedkin.core import ConfigError, Method, Rule
+from fedkin.core.sides import cohort_size
 from fedkin.engines.secure import LEAST
 
 
@@ -24,6 +25,7 @@ class Plan:
         seed: of all random draws.
         rule: how means and mixtures of uploads are made.
         secure: secure aggregation: the server is to learn sums of uploads and no single one.
+        outcomes: in the last round clients tell of every test sample whether it was classified rightly.
     """
 
     rounds: int
@@ -36,6 +38,7 @@ class Plan:
     seed: int = 0
     rule: Rule = field(default_factory=Rule)
     secure: bool = False
+    outcomes: bool = False
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -79,7 +82,12 @@ class Plan:
 
     def cohort(self, clients: int) -> int:
         """How many answers a round is meant to have, with so many clients joined."""
-        return max(1, math.floor(self.participation * clients + 1e-9))
+        return cohort_size(self.participation, clients)
+
+    @property
+    def outcomes_in(self) -> int | None:
+        """The round whose evaluation tells the outcome of every test sample; None: no round's does."""
+        return self.rounds if self.outcomes else None
 
     def evaluates(self, round: int) -> bool:
         """Whether clients are evaluated after this round."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate.headline import majority_class
+from fedkin.evaluate.choice import majority_class
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
-from fedkin.runner import laid_out, privacy_of
+from fedkin.runner import laid_out, plan_of, privacy_of
 
 log = logging.getLogger("fedkin.site")
 
@@ -251,7 +251,8 @@ class Site:
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
         secret, how = privacy.private(secret=True), settings.run.gradient
-        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how)
+        outcomes = None if self.limits.hides_counts else plan_of(settings.run).outcomes_in
+        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how, outcomes=outcomes)
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

@@ -25,7 +25,7 @@ class CFIC(Method):
     robust = True
 
     memory: float = 0.9
-    """How much of the correction h lasts into the next round (alpha in Eq. 5)."""
+    """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
     beta: float = 0.1
     """Length of a group's step in the correction; an absolute length in parameter space."""
     beta_decay: float = 1.0
@@ -111,6 +111,9 @@ class CFIC(Method):
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
 
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
+
     def notes(self, s: Bundle) -> dict[str, float]:
         # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
@@ -135,10 +138,11 @@ def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "o
 def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
     """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
 
-    Clients without a known group can only fill up what the groups leave.
+    Clients of unknown label are one more group. The paper lets them only fill up what the known groups leave, which
+    may be nothing in every round: then they never train, and their labels are never learned.
     """
     budget = min(budget, len(ids))
-    groups = [ids[labels == k] for k in labels.unique().tolist() if k != _UNKNOWN]
+    groups = [ids[labels == k] for k in labels.unique().tolist()]
     each = budget // max(1, len(groups))
     if each == 0 and quota == "equal":
         chosen = torch.randperm(len(groups), generator=rng)[:budget]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedkin.evaluate import Headline, spread
+from fedkin.evaluate import Choice, spread
 from fedkin.evaluate.rounds import evaluated
 from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import (
@@ -24,8 +24,9 @@ from fedkin.report.figures import (
     y_axis,
     y_methods,
 )
+from fedkin.report.first import NAMED
 from fedkin.report.folder import Run
-from fedkin.report.headline import NAMED
+from fedkin.report.headline import headline, rounds_of
 
 CONSTANT = "always its most frequent class"
 """The series of what a constant answer gets."""
@@ -36,7 +37,7 @@ MOST_BANDS = 8
 
 
 def over_rounds(
-    groups: Groups, reference: str = "Local", local: float | None = None, first: Headline | None = None
+    groups: Groups, reference: str = "Local", local: float | None = None, first: Choice | None = None
 ) -> Figure:
     """Accuracy by round: several methods with a band of ± one standard deviation over seeds, or one run with its worst
     tenth and a band of ± one standard deviation over clients.
@@ -72,7 +73,7 @@ def over_rounds(
              "encoding": {"y": y_axis("test accuracy (%)"), "strokeDash": dashed(list(groups), reference)}},
         ],
     }  # fmt: skip
-    caption = f"How fast each method gets there, in order of the final {NAMED[metric]}."
+    caption = f"How fast each method gets there, in order of the final {NAMED[metric]} ({headline(groups).rounds})."
     caption += " The band is ± one standard deviation over seeds." if bands else ""
     return Figure("accuracy-over-rounds", fact, caption, spec, shades)
 
@@ -105,7 +106,7 @@ def _one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) 
             rows += [{"round": lines[i]["round"], "series": series, "value": percent(level)}
                      for i in sorted({0, len(lines) - 1})]  # fmt: skip
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
-    fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average"
+    fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average ({rounds_of([run])})"
     if not fair:
         fact = f"{100 * (run.final.get('balanced') or 0.0):.1f} % balanced accuracy; accuracy {fact}"
     elif accuracy is not None and worst is not None:
@@ -146,18 +147,20 @@ def _over_seeds(title: str, runs: Sequence[Run], measures: Mapping[str, str]) ->
     return rows
 
 
-def final_accuracies(groups: Groups, reference: str = "Local", first: Headline | None = None) -> Figure:
+def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | None = None) -> Figure:
     """One row per method in order of its final accuracy, or of ``first``, which figure comes first: a dot per seed, the
     mean with ± one standard deviation, and the reference's mean as a dashed line."""
     metric = "accuracy" if first is None else first.metric
     found = {title: spread([run.final.get(metric) for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
     order = sorted(known, key=lambda title: -known[title].mean)
-    means, seeds = [], []
+    means, seeds, beside = [], [], headline(groups)
     for title in order:
         value, std = known[title], known[title].std
-        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}") + beside.mark(title)
+        last = beside.last.get(title)
         means.append({"series": title, "value": percent(value.mean), "text": text,
+                      "last round": None if last is None else percent(last.mean),
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
     of_all = colours(list(groups), reference)
@@ -188,12 +191,12 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Headline |
         "width": WIDTH, "height": {"step": 30}, "params": params, "data": {"values": means}, "transform": keep,
         "encoding": {"y": y_methods(order)}, "layer": layer,
     }  # fmt: skip
-    caption = f"Mean {NAMED[metric]} over clients at the end"
+    caption = f"{NAMED[metric].capitalize()}: mean over clients and {beside.rounds}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
-    caption += f"; the dashed line is {reference}." if reference in known else "."
-    fact = _ranking(
-        order, {t: known[t].mean for t in order}, reference, "" if metric == "accuracy" else f" {NAMED[metric]}"
-    )
+    caption += f"; the dashed line is {reference}" if reference in known else ""
+    caption = "; ".join([caption, *beside.notes]) + "."
+    kind = "" if metric == "accuracy" else f" {NAMED[metric]}"
+    fact = _ranking(order, {t: known[t].mean for t in order}, reference, kind)
     return Figure("final-accuracies", fact, caption, spec, shades)
 
 

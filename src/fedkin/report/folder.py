@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import RunFolderError, nearest
-from fedkin.evaluate import final, final_by_client
+from fedkin.evaluate import diverged, final, final_by_client, latest
 
 Record = dict[str, Any]
 LARGE = 64_000_000
@@ -67,16 +67,34 @@ class Run:
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
 
-    @property
-    def final(self) -> dict[str, float | int | None]:
-        """The final figures: as the run wrote them, else the mean of the last 10 evaluated rounds."""
+    @cached_property
+    def final(self) -> dict[str, Any]:
+        """The final figures, from the lines of the rounds; without any, those that the run wrote.
+
+        Folders of older versions hold a mean over other rounds: what is shown follows one rule.
+        """
         written = self.summary.get("final")
-        return dict(written) if isinstance(written, dict) and written else final(self.rounds)
+        return final(self.rounds) if self.rounds or not isinstance(written, dict) else dict(written)
+
+    @cached_property
+    def last(self) -> dict[str, float | int | None]:
+        """The figures of the last evaluated round; empty without one."""
+        return latest(self.rounds) or {}
 
     @cached_property
     def by_client(self) -> dict[int, float]:
         """Final accuracy per client, a fraction."""
-        return final_by_client(self.clients)
+        return final_by_client(self.clients, self.total)
+
+    @property
+    def total(self) -> int | None:
+        """The last round; None if no line says it."""
+        return max((int(line["round"]) for line in self.rounds), default=None)
+
+    @cached_property
+    def diverged(self) -> int | None:
+        """The round from which on training has diverged, None if it has not."""
+        return diverged(self.rounds)
 
     @property
     def bytes(self) -> int | None:

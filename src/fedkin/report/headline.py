@@ -1,75 +1,75 @@
-"""Which figure comes first in tables and on pages, from what runs wrote of their clients."""
+"""What captions say of final figures: over which rounds they are the mean, the last round alone, runs that diverged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fedkin.evaluate import Constant, Headline, choose, majority_class
-from fedkin.report.folder import Record, Run
+from fedkin.evaluate import Choice, Spread, spread
+from fedkin.evaluate.rounds import RULE, span, spans
+from fedkin.report.folder import Run
 
-NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
-"""The names of the figures that may come first, in sentences."""
+MARK = "†"
+"""Next to the accuracy of a method of which a run diverged."""
 
-
-def majority(line: Record) -> tuple[int, int] | None:
-    """Test samples of the client's most frequent training class, and all its test samples, as its line says; None in
-    lines of older versions, and where training counts are not known or nothing was tested."""
-    right, n_test = line.get("majority"), line.get("n_test")
-    return None if right is None or not n_test else (int(right), int(n_test))
+ACCURACY = Choice("accuracy")
+"""The choice where nothing is known of the clients."""
 
 
-def constants_of(run: Run) -> list[Constant]:
-    """What always predicting its most frequent training class gets right at each client, by number; none in folders of
-    versions that did not write it down, nor of clients whose training counts are not known."""
-    right: dict[int, tuple[int, int]] = {}
-    answers: dict[int, str] = {}
-    for line in run.clients:
-        i = int(line["client"])
-        if (found := majority(line)) is not None:
-            right[i] = found
-        if (most := majority_class(line.get("labels") or [])) is not None:
-            answers[i] = run.classes[most] if most < len(run.classes) else f"class {most}"
-    names = run.names
-    return [Constant(names[i] if i < len(names) else f"client {i}", answers.get(i), *right[i]) for i in sorted(right)]
+@dataclass(frozen=True)
+class Headline:
+    """What stands next to the final figures of one or several methods.
 
-
-def headline_of(groups: Mapping[str, Sequence[Run]]) -> Headline:
-    """The choice for all runs together: the clients of one run of each seed count, since all methods have the same.
-
-    Clients with names are the same in all seeds: their test samples are added up. Others are clients of their own in
-    each seed.
-
-    Accuracy comes first where a run lacks balanced accuracy, as those of older versions do.
-
-    Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+    Attributes:
+        rounds: the rounds they are the mean over: "rounds 81 to 100" where all runs have the same, else the rule.
+        last: title -> accuracy in the last evaluated round, a fraction, over seeds.
+        diverged: title -> seed -> the round from which on training diverged; methods without such a run are left out.
+        several: there is more than one seed of a method.
+        first: which figure comes first.
     """
-    runs = [run for seeds in groups.values() for run in seeds]
-    found: dict[int, list[Constant]] = {}
-    for run in runs:
-        if not found.get(run.seed):
-            found[run.seed] = constants_of(run)
-    chosen = choose(_joined(found) if any(run.names for run in runs) else _apart(found))
-    finals = [run.final for run in runs]
-    lacking = any(f.get("balanced") is None for f in finals if f.get("accuracy") is not None)
-    return Headline("accuracy", chosen.one_sided, chosen.tested) if lacking else chosen
+
+    rounds: str = RULE
+    last: Mapping[str, Spread] = field(default_factory=dict)
+    diverged: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    several: bool = False
+    first: Choice = ACCURACY
+
+    def mark(self, title: str) -> str:
+        """What follows the accuracy of a method."""
+        return f" {MARK}" if title in self.diverged else ""
+
+    @property
+    def notes(self) -> list[str]:
+        """One text for each method that diverged, as "† M: diverged from round 12 on (seed 1)"."""
+        return [f"{MARK} {title}: {_since(seeds, self.several)}" for title, seeds in self.diverged.items()]
 
 
-def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
-    """A client of several seeds once, with the test samples of all of them."""
-    found: dict[str, Constant] = {}
-    for one in (constant for constants in seeds.values() for constant in constants):
-        known = found.get(one.client, replace(one, right=0, n_test=0))
-        found[one.client] = replace(known, right=known.right + one.right, n_test=known.n_test + one.n_test)
-    return list(found.values())
+def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY) -> Headline:
+    """Read it from the runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`; ``first`` is the choice
+    of the figure that comes first, as from :func:`fedkin.report.first.first_of`."""
+    last = {t: s for t, runs in groups.items() if (s := spread([r.last.get("accuracy") for r in runs])) is not None}
+    found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
+    return Headline(
+        rounds_of(run for runs in groups.values() for run in runs),
+        last,
+        {title: seeds for title, seeds in found.items() if seeds},
+        any(len(runs) > 1 for runs in groups.values()),
+        first,
+    )
 
 
-def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
-    """Every client of every seed, which its name says where there are several."""
-    several = len(seeds) > 1
-    return [
-        replace(one, client=f"{one.client} of seed {seed}") if several else one
-        for seed, constants in seeds.items()
-        for one in constants
-    ]
+def rounds_of(runs: Iterable[Run]) -> str:
+    """The rounds that the final figures of runs are the mean over, where all have the same; else the rule."""
+    return spans(_rounds(run) for run in runs if run.final.get("accuracy") is not None)
+
+
+def _rounds(run: Run) -> str:
+    """Folders of version 0.1 that have lost their rounds say them in numbers alone."""
+    first, last = run.final.get("first_round"), run.final.get("last_round")
+    known = span(sorted({int(first), int(last)})) if first is not None and last is not None else RULE
+    return str(run.final.get("rounds") or known)
+
+
+def _since(seeds: Mapping[int, int], several: bool) -> str:
+    each = [f"round {first} on{f' (seed {seed})' if several else ''}" for seed, first in seeds.items()]
+    return f"diverged from {', '.join(each)}"

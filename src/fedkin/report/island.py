@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate import Against, Headline, against
+from fedkin.evaluate import Against, Choice, against
 from fedkin.evaluate import warnings as careful
-from fedkin.report import accuracy, costs, spreads
+from fedkin.report import accuracy, costs, references, spreads
 from fedkin.report.figures import Figure, colours
+from fedkin.report.first import first_of
 from fedkin.report.folder import Run
-from fedkin.report.headline import headline_of
 from fedkin.report.parts import Part, parts_of
 
 
@@ -33,7 +33,7 @@ class Report:
     figures: dict[str, list[Figure]]
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
-    first: Headline
+    first: Choice
     warnings: list[careful.Warning] = field(default_factory=list)
 
     @property
@@ -66,7 +66,7 @@ def made(
     """
     by_seed = {name: _compared(name, seeds, groups, tolerance) for name, seeds in bases.items()}
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    same, first_figure = same_clients(groups), headline_of(groups)
+    same, first_figure = same_clients(groups), first_of(groups)
     parts = parts_of(groups, by_seed, same)
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
@@ -106,7 +106,8 @@ def _warnings(
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            if title in methods and all(a.identical for a in methods[title]):
+            alone = {title, reference} == {references.LOCAL, references.FULL}  # equal where all rounds are, no collapse
+            if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
@@ -122,7 +123,9 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
     found += careful.constant(run.final.get("accuracy"), run.final.get("majority"))
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
-    return found + careful.clusters(p.last_cluster or [])
+    how = run.summary.get("config", {}).get("run", {})
+    found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
+    return found + careful.clusters(p.usual_cluster or [])
 
 
 def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:

@@ -84,15 +84,15 @@ def listed(lines: Iterable[str]) -> str:
     return "<ul>\n" + "".join(f"<li>{html.escape(line)}</li>\n" for line in lines) + "</ul>\n"
 
 
-def note(sentence: str) -> str:
-    """A sentence as a paragraph of its own."""
-    return f"<p>{html.escape(sentence[:1].upper() + sentence[1:])}.</p>\n"
-
-
 def verdicts(lists: Mapping[str, Sequence[str]]) -> str:
     """Lists with headings, side by side where there is room; empty ones are left out."""
     drawn = [f"<div><h3>{html.escape(title)}</h3>\n{listed(lines)}</div>" for title, lines in lists.items() if lines]
     return f'<div class="verdicts">{"".join(drawn)}</div>\n' if drawn else ""
+
+
+def note(text: str) -> str:
+    """A remark below lists and tables; nothing for an empty one."""
+    return f'<p class="note">{html.escape(text)}</p>\n' if text else ""
 
 
 def table(grid: tables.Grid, name: str) -> str:

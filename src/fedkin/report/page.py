@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Headline, verdict
-from fedkin.report import charts, island, markup, people, tables
+from fedkin.evaluate import Choice, verdict
+from fedkin.report import charts, island, markup, people, references, tables
+from fedkin.report.first import NAMED
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
-from fedkin.report.headline import NAMED
+from fedkin.report.headline import headline, rounds_of
 
-SECOND = "FedAvg"
 _NAMED = 12
 
 
@@ -44,7 +44,8 @@ def run_page(folder: Path | str, run: Run, report: island.Report, reference: str
     compared = report.compared.get(reference, {})
     said = [verdict(run.title, compared[run.title], reference)] if compared else []
     sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
-    body = "" if report.first.fair else markup.note(report.first.reason) + markup.verdicts({"By accuracy": said})
+    body = markup.note(report.first.sentence)
+    body += "" if report.first.fair else markup.verdicts({"By accuracy": said})
     body += _harmed(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
@@ -91,14 +92,17 @@ def comparison_page(
     verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
     fair = report.first.fair
     sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
-    second = report.compared.get(SECOND, {})
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
-    against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
     head = "Against" if fair else "Accuracy against"
-    body = "" if fair else markup.note(report.first.reason)
-    body += markup.verdicts({f"{head} {reference}": more, f"{head} {SECOND}": against_second})
-    body += markup.table(tables.comparison_table(rows, reference, report.first), "comparison")
-    body += _harmed(report, reference)
+    lists = {f"{head} {reference}": more}
+    for other in references.others(reference):
+        found = report.compared.get(other, {})
+        titles = [t for t in best_first if t in found and t != reference]
+        lists[f"{head} {other}"] = [verdict(t, found[t], other) for t in titles]
+    grid = tables.comparison_table(rows, reference, headline(report.runs, report.first))
+    body = markup.note(report.first.sentence) + markup.verdicts(lists)
+    body += markup.note(references.which_is_which(report.runs))
+    body += markup.table(grid, "comparison") + _harmed(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
@@ -113,13 +117,12 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     if not read:
         raise ConfigError("a comparison needs at least one run, got none")
     groups = by_title(read)
-    bases = {
-        t: {run.seed: run.by_client for run in groups[t]} for t in dict.fromkeys((reference, SECOND)) if t in groups
-    }
+    compared_with = (reference, *references.others(reference))
+    bases = {t: {run.seed: run.by_client for run in groups[t]} for t in compared_with if t in groups}
     return island.made(groups, bases, reference, tolerance)
 
 
-def _plain_headline(run: Run, first: Headline) -> str:
+def _plain_headline(run: Run, first: Choice) -> str:
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
     if accuracy is None:
         return f"{run.title}: no round was evaluated"
@@ -127,7 +130,9 @@ def _plain_headline(run: Run, first: Headline) -> str:
         value = run.final[first.metric] or 0.0
         return f"{run.title}: {100 * value:.1f} % mean {NAMED[first.metric]} over clients"
     tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
-    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail}"
+    rounds, last = rounds_of([run]), run.last.get("accuracy")
+    alone = "" if last is None or rounds == f"round {run.last['round']}" else f"; {100 * last:.1f} % in the last one"
+    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail} ({rounds}{alone})"
 
 
 def _highest(rows: Sequence[tables.Row], metric: str) -> str:

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Headline, Spread
 from fedkin.report.folder import write_atomic
+from fedkin.report.headline import Headline
 from fedkin.report.tables import (
     BOLD,
     DASH,
     Grid,
     Row,
     balanced_note,
+    figure_cells,
     figure_columns,
     majority_note,
     short,
@@ -35,6 +36,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "±": r"$\pm$",
+    "†": r"$\dagger$",
     "–": "--",
     "…": r"\dots{}",
     "<": "$<$",
@@ -73,27 +75,27 @@ def write_tables(
     reference: str = "Local",
     decimals: int = 1,
     text: str = "",
-    first: Headline | None = None,
+    beside: Headline | None = None,
 ) -> None:
     """Writes ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
-        first: which figure comes first; None: accuracy.
+        beside: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    grid = paper_table(rows, reference, decimals, first)
+    grid = paper_table(rows, reference, decimals, beside)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" may not stand in one
     markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
     write_atomic(folder / "table.md", markdown.encode())
     write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, beside).encode())
 
 
 def paper_table(
-    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, first: Headline | None = None
+    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, beside: Headline | None = None
 ) -> Grid:
     """Methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
 
@@ -101,19 +103,19 @@ def paper_table(
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
         reference: display name of what the differences are to.
         decimals: digits behind the point of per cents and points.
-        first: which figure comes first; None: accuracy.
+        beside: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
     require_decimals(decimals)
-    figures = figure_columns(first)
+    beside = Headline() if beside is None else beside
     level = next((row.difference.level for row in rows if row.difference), 0.95)
-    columns = ("method", *figures.values(), f"difference to {reference}", "rank", "MB")
+    columns = ("method", *figure_columns(beside.first), f"difference to {reference}", "rank", "MB")
     cells = tuple(
         (
             row.title,
-            *(_percent(row.metrics.get(name), decimals) for name in figures),
+            *figure_cells(row, beside, decimals),
             _difference(row, decimals),
             DASH if row.rank is None else f"{row.rank:.3g}",
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -121,18 +123,19 @@ def paper_table(
         for row in rows
     )
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    caption = balanced_note(first) + _caption(rows, reference, level)
+    caption = balanced_note(beside.first) + _caption(rows, reference, level, beside)
     return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
 
-def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
+def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
     runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
     luck = "clients of this one seed" if seeds == [1] else "seeds and clients"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"accuracy: mean over clients, last 10 evaluated rounds, {runs}{spread}{majority_note(rows)}",
-        "worst 10 %: the same over the worst tenth of the clients",
+        f"accuracy: mean over clients and {beside.rounds}, {runs}{spread}{majority_note(rows)}",
+        "last: accuracy in the last round alone",
+        "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
         f"over {luck}",
         "rank: mean over seeds",
@@ -141,14 +144,8 @@ def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
     ]
     if any(row.difference and row.difference.low is None for row in rows):
         parts.append("differences without an interval rest on too few figures for one")
+    parts += beside.notes
     return "; ".join(parts)
-
-
-def _percent(value: Spread | None, decimals: int) -> str:
-    if value is None:
-        return DASH
-    mean = f"{100 * value.mean:.{decimals}f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 
 def _difference(row: Row, decimals: int) -> str:
@@ -175,7 +172,7 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
 
     lines = [f"% {' '.join(line.split())}" for line in (origin.lines() if origin else ())]
     lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]"]
-    lines += [r"\centering\footnotesize\setlength{\tabcolsep}{4pt}"]  # seven columns fit a page of LaTeX's article
+    lines += [r"\centering\scriptsize\setlength{\tabcolsep}{3pt}"]  # eight columns fit a page of LaTeX's article
     lines += [f"\\caption{{{latex(grid.note)}.}}", f"\\label{{{label}}}"]
     lines += [f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.columns) - grid.words)}}}", r"\toprule"]
     lines += [" & ".join(map(latex, grid.columns)) + r" \\", r"\midrule"]
@@ -185,23 +182,25 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
     return "\n".join(lines) + "\n"
 
 
-def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local") -> str:
+def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside: Headline | None = None) -> str:
     """One line per method under one header: fractions in full precision, empty where there is nothing to say."""
+    beside = Headline() if beside is None else beside
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    spread = [f"{name}_{part}" for name in (*metrics, "megabytes") for part in ("mean", "std")]
+    spread = [f"{name}_{part}" for name in (*metrics, "last_accuracy", "megabytes") for part in ("mean", "std")]
     differs = ["reference", "difference", "difference_low", "difference_high", "level", "verdict"]
     counts = ["helped", "harmed", "unchanged", "rank", "best"]
-    writer.writerow(["method", "seeds", *spread, *differs, *counts, "configs", "command"])
+    writer.writerow(["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", "configs", "command"])
     for row in rows:
         values: list[object] = []
-        for value in (*(row.metrics.get(name) for name in metrics), row.megabytes):
+        for value in (*(row.metrics.get(name) for name in metrics), beside.last.get(row.title), row.megabytes):
             values += [None, None] if value is None else [value.mean, value.std]
         d = row.difference
         values += [None] * 6 if d is None else [reference, d.mean, d.low, d.high, d.level, d.word]
         for part in ("helped", "harmed", "unchanged"):
             values.append(sum(getattr(a, part) for a in row.against) if row.against else None)
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
-        writer.writerow([row.title, row.seeds, *values, row.rank, str(row.best).lower(), configs, origin.command])
+        values += [row.rank, str(row.best).lower(), min(beside.diverged.get(row.title, {}).values(), default=None)]
+        writer.writerow([row.title, row.seeds, beside.rounds, *values, configs, origin.command])
     return out.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedkin.evaluate import METRICS, Against, Difference, Spread, against, difference, spread
+from fedkin.evaluate import GROUPED, METRICS, Against, Difference, Spread, against, difference, spread
 from fedkin.report.folder import Run
 
 Figures = Mapping[int, Mapping[int, float]]
@@ -52,7 +52,7 @@ def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {name: s for name in (*METRICS, "ari") if (s := spread([f.get(name) for f in finals])) is not None}
+        metrics = {name: s for name in (*METRICS, *GROUPED) if (s := spread([f.get(name) for f in finals])) is not None}
         pairs = _pairs(figures.get(reference, {}), figures[title]) if title != reference else []
         compared = tuple(against(a, b, tolerance) for a, b in pairs)
         rows.append(

@@ -26,6 +26,7 @@ from fedkin.report.figures import (
     y_axis,
     y_methods,
 )
+from fedkin.report.headline import headline
 
 HELPED, HARMED, UNCHANGED = PALETTE[0], PALETTE[1], REFERENCE
 MOST_DOTS = 4000
@@ -143,7 +144,7 @@ def distribution(groups: Groups, reference: str = "Local") -> Figure:
     best = max(known, key=lambda t: known[t]) if known else None
     fact = "No client was tested" if best is None else f"With {best} the worst client has {100 * known[best]:.1f} %"
     fact += ", the most of all methods" if len(known) > 1 else ""
-    caption = "Clients in order of their accuracy"
+    caption = f"Clients in order of their accuracy, the mean over {headline(groups).rounds}"
     caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
     caption += ". A line that lies higher on the left serves its worst clients better."
     return Figure("distribution", fact, caption, spec, shades if len(groups) > 1 else None)

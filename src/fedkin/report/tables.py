@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Headline, Spread, best, spread
+from fedkin.evaluate import GROUPED, Against, Choice, Spread, best, spread
+from fedkin.report.first import majority
 from fedkin.report.folder import Run
-from fedkin.report.headline import majority
+from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
 
@@ -33,6 +34,7 @@ NAMES = {
     "unseen": "accuracy on classes a client never trained on",
     "validation": "validation accuracy",
     "ari": "adjusted Rand index of the clusters",
+    "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
 BOLD = (
@@ -65,21 +67,23 @@ class Grid:
     words: int = 1
 
 
-def comparison_table(rows: Sequence[Row], reference: str = "Local", first: Headline | None = None) -> Grid:
+def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Headline | None = None) -> Grid:
     """Methods side by side; bold is what an interval sets apart (see ``BOLD``).
 
     Args:
         rows: as from `comparison_rows`.
-        reference: display name of what gains are counted from.
-        first: which figure comes first; None: accuracy.
+        reference: display name of the method that gains are counted from.
+        beside: the rounds of the figures, the last round alone, runs that diverged and which figure comes first, as
+            from :func:`fedkin.report.headline.headline`; by default the caption names the rule, not the rounds, and
+            accuracy comes first.
     """
+    beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    figures = figure_columns(first)
-    columns = ("method", *figures.values(), "gain", "harmed", "MB")
+    columns = ("method", *figure_columns(beside.first), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            *(percent(row.metrics.get(name)) for name in figures),
+            *figure_cells(row, beside),
             percent(row.gain, sign=True),
             _harmed(row.against),
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -88,8 +92,8 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", first: Headl
     )
     seeds = {row.seeds for row in rows}
     note = (
-        f"{balanced_note(first)}accuracy: mean over clients, last 10 evaluated rounds{majority_note(rows)}; "
-        "worst 10 %: the same over the worst tenth of them; "
+        f"{balanced_note(beside.first)}accuracy: mean over clients and {beside.rounds}{majority_note(rows)}; "
+        "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
     )
     if several:
@@ -98,20 +102,32 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", first: Headl
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    note += f"; {BOLD}" if bold else ""
+    note = "; ".join([note, *([BOLD] if bold else []), *beside.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
-def figure_columns(first: Headline | None) -> dict[str, str]:
-    """The figures of a comparison in the order of its columns: metric -> heading. Where balanced accuracy comes first
-    it stands in place of macro-F1, so that the table still fits a screen of 80 columns."""
-    rest = {"accuracy": "accuracy %", "worst_decile": "worst 10 %"}
-    return {**rest, "macro_f1": "macro-F1 %"} if first is None or first.fair else {"balanced": "balanced %", **rest}
+def figure_columns(first: Choice) -> tuple[str, ...]:
+    """The headings of a comparison's figures in their order. Where balanced accuracy comes first it stands in place of
+    macro-F1, so that the table still fits a screen of 80 columns."""
+    rest = ("accuracy %", "last", "worst 10 %")
+    return (*rest, "macro-F1 %") if first.fair else ("balanced %", *rest)
 
 
-def balanced_note(first: Headline | None) -> str:
+def figure_cells(row: Row, beside: Headline, decimals: int = 1) -> tuple[str, ...]:
+    """A method's figures under `figure_columns`."""
+    last = beside.last.get(row.title)
+    cells = (
+        percent(row.accuracy, decimals=decimals) + beside.mark(row.title),
+        DASH if last is None else f"{100 * last.mean:.{decimals}f}",
+        percent(row.worst_decile, decimals=decimals),
+    )
+    other = percent(row.macro_f1 if beside.first.fair else row.metrics.get("balanced"), decimals=decimals)
+    return (*cells, other) if beside.first.fair else (other, *cells)
+
+
+def balanced_note(first: Choice) -> str:
     """What a table's note says before all else where balanced accuracy comes first; else ""."""
-    if first is None or first.fair:
+    if first.fair:
         return ""
     return (
         f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients; "
@@ -133,29 +149,42 @@ def _harmed(comparisons: Sequence[Against]) -> str:
     return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
 
 
-def final_table(run: Run, first: Headline | None = None) -> Grid:
-    """A run's own figures: mean of its last evaluated rounds, and the round that validation chose; ``first`` is which
-    figure comes first (None: accuracy)."""
-    final = run.final
+def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
+    """A run's own figures: the mean over its last rounds, the last round alone, and the round that validation chose.
+
+    Args:
+        run: the run.
+        first: which figure comes first.
+    """
     written = run.summary.get("best")
-    chosen = written if isinstance(written, dict) and written else best(run.rounds)
-    count = final.get("rounds_averaged")
-    last = "last rounds" if count is None else "last round" if count == 1 else f"last {count:g} rounds"
-    columns = ["", last]
-    columns += [f"round {chosen.get('round', '?')}"] if chosen else []
+    chosen = best(run.rounds) or (written if isinstance(written, dict) else None) or {}
+    mean = rounds_of([run])
+    # where a mean is over one round, it is that round; each round has one column
+    shown = {mean: run.final}
+    for one in (run.last, chosen):
+        if one.get("round") is not None:
+            shown.setdefault(f"round {one['round']}", one)
     cells = []
-    for key in sorted(NAMES, key=lambda key: first is None or key != first.metric):
+    for key in sorted(NAMES, key=lambda key: key != first.metric):
         name = NAMES[key]
-        values = [final.get(key), *([chosen.get(key)] if chosen else [])]
+        values = [figures.get(key) for figures in shown.values()]
         if any(v is not None for v in values):
-            show = _index if key == "ari" else _percent
+            show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
-    spent = run.bytes
-    note = "" if first is None or first.fair else f"{first.reason}; "
-    note += f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
-    note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
-    note += "" if spent is None else f"; {short(spent / 1e6)} MB sent up and down in training"
-    return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
+    note = f"{first.reason}; " * (not first.fair) + _final_note(run, mean, chosen)
+    return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=note)
+
+
+def _final_note(run: Run, mean: str, chosen: Mapping[str, float | int | None]) -> str:
+    last, by_validation = run.last.get("round"), chosen.get("round")
+    parts = [] if mean == f"round {last}" else [f"{mean}: the mean over evaluated rounds"]
+    if last is not None:
+        parts.append(f"round {last}: the last{', and the best on validation data' if last == by_validation else ''}")
+    if by_validation is not None and by_validation != last:
+        parts.append(f"round {by_validation}: the best on validation data")
+    parts += [] if run.bytes is None else [f"{short(run.bytes / 1e6)} MB sent up and down in training"]
+    parts += [] if run.diverged is None else [f"{MARK} training diverged from round {run.diverged} on"]
+    return "; ".join(parts)
 
 
 def client_table(run: Run, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local") -> Grid:
@@ -190,20 +219,20 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
         cells.append(tuple(row))
-    note = "majority: accuracy of always predicting the client's most frequent training class" if shares else ""
+    note = f"accuracy: mean over {rounds_of([run])}"
+    note += "; majority: accuracy of always predicting the client's most frequent training class" if shares else ""
     if len(cells) > most:
-        cut = f"the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
-        note = "; ".join(filter(None, (cut, note)))
+        note += f"; the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
         cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
     return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
 
 
-def percent(value: Spread | None, sign: bool = False) -> str:
+def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
     """A fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
     if value is None:
         return DASH
-    mean = f"{100 * value.mean:+.1f}" if sign else f"{100 * value.mean:.1f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.1f}"
+    mean = f"{100 * value.mean:+.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 
 def _percent(value: float | None) -> str:

@@ -434,22 +434,22 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo(short: None, fedkin: Command) -> None:
-    """Seven methods in one table, and for each but the reference a sentence on whether it paid."""
+    """Eight methods in one table, and for each but the reference a sentence on whether it paid."""
     done = fedkin("demo")
-    titles = ("Local", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "FeSEM-CAM")
+    titles = ("Local", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "IFCA-CAM (Eq. 6)", "FeSEM-CAM")
 
     assert (done.code, done.err) == (0, "")
     assert "Which clients should learn from whom" in done.out
-    assert tuple(re.findall(r"^ ([A-Z]\S+) +[\d.]+ ", done.out, re.MULTILINE)) == titles
+    assert tuple(re.findall(r"^ ([A-Z]\S+(?: \(Eq. 6\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
     for title in titles[1:]:
-        assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
+        assert re.search(rf"^{re.escape(title)}: .*Local", done.out, re.MULTILINE), title
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("demo-")
     assert {p.name for p in folder.iterdir()} >= {f"{n}-seed0" for n in ("da-pfl", "fesem-cam")} | PAGES
 
 
 def test_demo_as_json(short: None, fedkin: Command) -> None:
-    """One JSON document with the seven runs."""
+    """One JSON document with the eight runs."""
     done = fedkin("demo --json")
 
     assert (done.code, done.err) == (0, "")
@@ -460,6 +460,7 @@ def test_demo_as_json(short: None, fedkin: Command) -> None:
         "cfic",
         "pfedcs",
         "ifca-cam",
+        "ifca-cam-eq6",
         "fesem-cam",
     ]
 

@@ -242,6 +242,48 @@ def test_no_samples_give_a_confusion_of_zeros() -> None:
     assert found.test.sum() == 4
 
 
+def test_outcomes_of_test_samples_in_their_round() -> None:
+    """Ten test samples of which the model, which says the class that the input's first entry is, gets all but the third
+    and the last right: 11011111 10 and six bits of padding. Only in the round that the job names."""
+    said, true = [0, 1, 0, 2, 1, 1, 0, 2, 2, 1], [0, 1, 2, 2, 1, 1, 0, 2, 2, 0]
+    test = Data(torch.tensor(said).float()[:, None] * torch.ones(6), torch.tensor(true))
+
+    def first_entry(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(x[:, 0].long(), 3).float()
+
+    j = job(method(predict=first_entry), shards=[replace(federation()[0], validation=test, test=test)], outcomes=3)
+    found = step(j, "evaluate", round=3).reply
+    assert found.right.tolist() == [0b11011111, 0b10000000]
+    assert (found.right.dtype, found.test_digest.dtype, found.test_digest.shape) == (torch.uint8, torch.uint8, (16,))
+    assert {"right", "test_digest"}.isdisjoint(step(j, "evaluate", round=2).reply)
+    assert {"right", "test_digest"}.isdisjoint(step(replace(j, outcomes=None), "evaluate", round=3).reply)
+
+
+def test_a_client_without_test_samples_has_no_outcomes() -> None:
+    """No bits, and the digest of no samples."""
+    none = Data(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
+    j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
+    found = step(j, "evaluate").reply
+    assert (found.right.tolist(), found.test.sum()) == ([], 0)
+
+
+def test_the_digest_says_which_samples_in_which_order() -> None:
+    """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
+    data = Data(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
+    spread = Data(data.x.to(memory_format=torch.channels_last), data.y.clone())
+    assert not spread.x.is_contiguous()
+    assert spread.digest() == data.digest()
+    assert len(data.digest()) == 16
+    others = [
+        Data(data.x.flip(0), data.y.flip(0)),
+        Data(data.x, torch.tensor([2, 0, 0])),
+        Data(data.x + 1, data.y),
+        Data(data.x.view(3, 4, 2, 2), data.y),
+        Data(data.x[:2], data.y[:2]),
+    ]
+    assert len({data.digest(), *(other.digest() for other in others)}) == 6
+
+
 def test_further_views_are_evaluated_under_their_names() -> None:
     """Each view has its own test and validation matrix; a cluster that the client chose is passed on."""
     m = method(

@@ -23,6 +23,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert ours.clients == theirs.clients
     assert ours.final == {n: v for n, v in theirs.final.items() if n != "ari"}
     last = {line["client"]: line for line in ours.clients}
+    assert all(len(line["test_digest"]) == 32 for line in last.values())
     for i in range(3):
         card = load_export(taken_home(tmp_path, f"c{i}")).card
         assert card["test"]["as_evaluated"] is True

@@ -30,7 +30,7 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
     assert of(rows, "worst 10 %") == [60.0] * 3
     assert of(rows, "Local, final") == [50.0, 50.0]
     assert (rows[0]["round"], rows[0]["low"], rows[0]["high"]) == (1, 70.0, 80.0)
-    assert figure.fact == "DA-PFL: 75.0 % on average, 60.0 % for the worst tenth of clients"
+    assert figure.fact == "DA-PFL: 75.0 % on average (round 3), 60.0 % for the worst tenth of clients"
 
 
 def test_the_band_never_leaves_per_cent(made):
@@ -250,6 +250,25 @@ def test_clusters_of_any_size(count, kinds):
     assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
     assert "nobody ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)
+
+
+def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():
+    """Ten rounds, the last two count; and eleven, the last three: the most frequent one, of equally frequent ones the
+    later; the last known one for a client that is in none there; -1 for one that never was in any."""
+    early = [[5, 5, 5, 5, 5, 5, 5, 5]] * 4
+    rows = np.array([[*row, *late] for row, late in zip(early, ([1, 2], [2, 1], [-1, 3], [-1, -1]), strict=True)])
+    assert clusters.usual(rows).tolist() == [2, 1, 3, 5]
+    rows = np.array([[5] * 8 + late for late in ([1, 1, 2], [1, 2, 2], [3, 2, 1], [-1, 0, -1])] + [[-1] * 11])
+    assert clusters.usual(rows).tolist() == [1, 2, 1, 0, -1]
+
+
+def test_an_empty_cluster_has_a_line_of_its_own():
+    """Three clusters of which nobody is in the last: the chart of sizes shows 0 for it."""
+    lines = [{"round": r, "kind": "clusters", "labels": [0, 1, 1]} for r in (1, 2)]
+    found = clusters.cluster_table(lines, [{"round": 1, "cluster_sizes": [1, 2, 0]}, {"round": 2}])
+    assert found.names == [0, 1, 2]
+    _, sizes = clusters.cluster_figures("M", found, [0, 1, 2], ["a", "b", "c"])
+    assert {"round": 2, "cluster": 2, "clients": 0} in values(sizes)
 
 
 def test_no_known_cluster_at_all():

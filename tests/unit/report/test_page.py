@@ -51,7 +51,7 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
 def test_the_page_of_a_run_alone_states_its_accuracy(folder):
     """Without Local there is no verdict, only the figure."""
     text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
-    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them"
+    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them (round 3)"
     assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution"]
     assert [one["id"] for one in data(text)["parts"][0]["figures"]] == ["clusters", "cluster-sizes"]
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from fedkin.core.errors import ConfigError
 from fedkin.report import tables
 from fedkin.report.folder import by_title
+from fedkin.report.headline import headline
 
 
 @pytest.fixture
@@ -45,9 +46,10 @@ def test_only_runs_of_the_same_seed_are_compared(groups):
 
 def test_comparison_table_cells(groups):
     """Mean ± std in per cent, gain with sign, harmed clients per seed, megabytes; two such seeds set nobody apart."""
-    grid = tables.comparison_table(tables.comparison_rows(groups))
-    assert grid.rows[1] == ("M", "77.5 ± 3.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "0.5/4", "9")
-    assert grid.rows[2] == ("O|dd", "50.0", "50.0", "40.0", "–", "–", "9")
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    assert grid.rows[1] == ("M", "77.5 ± 3.5", "77.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "0.5/4", "9")
+    assert grid.rows[2] == ("O|dd", "50.0", "50.0", "50.0", "40.0", "–", "–", "9")
+    assert grid.note.startswith("accuracy: mean over clients and round 3; last: accuracy in the last round alone; ")
     assert not grid.bold
     assert "each method's own seeds" in grid.note
 
@@ -85,7 +87,7 @@ def test_a_run_without_figures_is_all_dashes():
     from fedkin.report.folder import Run
 
     grid = tables.comparison_table(tables.comparison_rows({"A": [Run("A")]}))
-    assert grid.rows == (("A", "–", "–", "–", "–", "–", "–"),)
+    assert grid.rows == (("A", "–", "–", "–", "–", "–", "–", "–"),)
     assert not grid.bold
 
 
@@ -97,7 +99,7 @@ def bold(groups, row=1):
 def test_markdown_has_the_same_cells_and_escapes_pipes(groups):
     """One line per method; bold figures between asterisks; a pipe in a name does not make a column."""
     lines = tables.to_markdown(bold(groups)).splitlines()
-    assert lines[3].startswith("| M | **77.5 ± 3.5** | 70.0 ± 14.1 |")
+    assert lines[3].startswith("| M | **77.5 ± 3.5** | – | 70.0 ± 14.1 |")
     assert lines[4].startswith("| O\\|dd | 50.0 |")
     assert lines[1].startswith("| :-- | --: |")
 
@@ -126,17 +128,61 @@ def test_html_is_escaped(made):
     assert "<strong>80.0</strong>" in text
 
 
-def test_final_table_shows_last_rounds_and_the_round_chosen_by_validation(made):
-    """Validation grows with the round, so round 3 is chosen; metrics nobody has are left out."""
-    grid = tables.final_table(made())
-    assert grid.columns == ("", "last 3 rounds", "round 3")
+def climbing(made, rounds=10):
+    """A run whose accuracy in round t is t / 100, and whose validation accuracy is highest in round 4."""
+    run = made(rounds=rounds)
+    for line in run.rounds:
+        line["accuracy"], line["validation"] = line["round"] / 100, 0.9 if line["round"] == 4 else 0.1
+    return run
+
+
+def test_final_table_shows_the_mean_the_last_round_and_the_round_chosen_by_validation(made):
+    """Rounds 9 and 10 average to 9.5 %; metrics nobody has are left out."""
+    grid = tables.final_table(climbing(made))
+    assert grid.columns == ("", "rounds 9 to 10", "round 10", "round 4")
     rows = {row[0]: row[1:] for row in grid.rows}
-    assert rows["accuracy, mean over clients"] == ("80.0 %", "80.0 %")
-    assert rows["validation accuracy"] == ("20.0 %", "30.0 %")
+    assert rows["accuracy, mean over clients"] == ("9.5 %", "10.0 %", "4.0 %")
+    assert rows["validation accuracy"] == ("10.0 %", "10.0 %", "90.0 %")
     assert "accuracy on few-sample classes" not in rows
     assert grid.note == (
-        "last 3 rounds: mean over the last evaluated rounds; round 3: the best on validation data; "
-        "9 MB sent up and down in training"
+        "rounds 9 to 10: the mean over evaluated rounds; round 10: the last; round 4: the best on validation data; "
+        "30 MB sent up and down in training"
+    )
+
+
+def test_a_round_has_one_column(made):
+    """With three rounds the mean is over the last, which validation chose too; with one round it is called round 1."""
+    grid = tables.final_table(made())
+    assert grid.columns == ("", "round 3")
+    assert grid.note.startswith("round 3: the last, and the best on validation data; 9 MB")
+    assert tables.final_table(made(rounds=1)).columns == ("", "round 1")
+
+
+def test_a_run_that_diverged_is_marked(made):
+    """All uploads of rounds 2 and 3 hold NaN: a dagger and the round; in a comparison the seed, where there are
+    several. The other method has no mark."""
+    bad = made("M", 0)
+    for line in bad.rounds[1:]:
+        line["answered"], line["refused"] = [], {str(i): "model holds nan, expected finite numbers" for i in range(4)}
+    assert tables.final_table(bad).note.endswith("; † training diverged from round 2 on")
+    groups = by_title([bad, made("M", 1), made("Local", 0)])
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    assert grid.rows[0][1] == "80.0 ± 0.0 †"
+    assert grid.rows[1][1] == "80.0"
+    assert grid.note.endswith("; † M: diverged from round 2 on (seed 0)")
+    alone = by_title([bad, made("Local", 0)])
+    assert headline(alone).notes == ["† M: diverged from round 2 on"]
+
+
+def test_captions_name_the_rounds_that_all_runs_share(made):
+    """Else the rule. The last round is a column of its own."""
+    groups = by_title([climbing(made)])
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    assert grid.rows[0][1:3] == ("9.5", "10.0")
+    assert "mean over clients and rounds 9 to 10;" in grid.note
+    mixed = by_title([climbing(made), made("M", rounds=3)])
+    assert "and evaluated rounds of the last fifth of the run, at most 10;" in (
+        tables.comparison_table(tables.comparison_rows(mixed), beside=headline(mixed)).note
     )
 
 
@@ -146,6 +192,7 @@ def test_final_table_without_validation_has_no_best_column(made):
     for line in run.rounds:
         line["validation"] = None
     assert len(tables.final_table(run).columns) == 2
+    assert "validation" not in tables.final_table(run).note
 
 
 def test_client_table_orders_by_gain(made):

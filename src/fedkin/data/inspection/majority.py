@@ -8,7 +8,7 @@ import numpy as np
 
 from fedkin.data.checks import Indices
 from fedkin.data.inspection.finding import EXAMPLES, ClientSummary, Finding, are, first, percent
-from fedkin.evaluate.headline import ONE_SIDED, Constant, Headline, choose, majority_class
+from fedkin.evaluate.choice import ONE_SIDED, Choice, Constant, choose, majority_class
 
 
 def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
@@ -28,7 +28,7 @@ def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> C
     return ClientSummary(name, train, validation, test, counts, classes[most], float(parts[0][most] / train), share)
 
 
-def headline_of(clients: Sequence[ClientSummary]) -> Headline:
+def choice_of(clients: Sequence[ClientSummary]) -> Choice:
     """Which figure a report on these clients shows first, and because of which clients."""
     return choose(
         Constant(c.name, c.majority, round(c.majority_test * c.test), c.test)
@@ -39,7 +39,7 @@ def headline_of(clients: Sequence[ClientSummary]) -> Headline:
 
 def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
     """Clients where nearly all test samples are of one class."""
-    chosen = headline_of(clients)
+    chosen = choice_of(clients)
     found = chosen.one_sided
     if not found:
         return []
@@ -66,10 +66,9 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
         classes: names of the classes.
         samples: samples of each class, all clients together.
     """
-    chosen, total = headline_of(clients), np.array(samples)
+    chosen, total = choice_of(clients), np.array(samples)
     if not chosen.fair:
-        reason = chosen.reason[:1].upper() + chosen.reason[1:]
-        return f"{reason}: balanced accuracy comes first in tables and reports."
+        return f"{chosen.sentence} Balanced accuracy comes first in tables and reports."
     most = int(total.max()) / max(1, int(total.sum()))
     guess = f"always predicting {classes[int(total.argmax())]} is right in {percent(most)}"
     if most > 1.5 / max(1, int((total > 0).sum())):

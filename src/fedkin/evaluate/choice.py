@@ -56,7 +56,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Headline:
+class Choice:
     """Which figure comes first.
 
     Attributes:
@@ -87,6 +87,11 @@ class Headline:
             f"{100 * ONE_SIDED:.0f} % or more ({first})"
         )
 
+    @property
+    def sentence(self) -> str:
+        """`reason` as a sentence of its own; "" where accuracy comes first."""
+        return f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
+
 
 def majority_class(counts: Sequence[int]) -> int | None:
     """The most frequent class, the lowest of equals (as scikit-learn's ``DummyClassifier``).
@@ -101,7 +106,7 @@ def majority_class(counts: Sequence[int]) -> int | None:
     return counts.index(most) if most > 0 else None
 
 
-def choose(clients: Iterable[Constant]) -> Headline:
+def choose(clients: Iterable[Constant]) -> Choice:
     """Accuracy comes first, unless `MANY_CLIENTS` or more of the clients are one-sided: then balanced accuracy does.
 
     Args:
@@ -110,4 +115,4 @@ def choose(clients: Iterable[Constant]) -> Headline:
     known = list(clients)
     one_sided = sorted((c for c in known if c.one_sided), key=lambda c: -c.accuracy)
     many = bool(known) and len(one_sided) / len(known) >= MANY_CLIENTS
-    return Headline("balanced" if many else "accuracy", tuple(one_sided), len(known))
+    return Choice("balanced" if many else "accuracy", tuple(one_sided), len(known))

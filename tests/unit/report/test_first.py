@@ -11,8 +11,9 @@ from rich.console import Console
 
 from fedkin.evaluate import Constant
 from fedkin.report import accuracy, page, tables
+from fedkin.report.first import constants_of, first_of
 from fedkin.report.folder import Run, by_title, read_run
-from fedkin.report.headline import constants_of, headline_of
+from fedkin.report.headline import headline
 from fedkin.report.papers import paper_table
 from fedkin.report.people import people_of, table
 
@@ -57,7 +58,7 @@ def test_clients_without_a_figure_are_left_out(made):
 def test_the_clients_of_all_seeds_decide_together(made, seeds, balanced, metric):
     """Each seed's clients count once, however many methods there are."""
     runs = [made(t, s, right=r, balanced=balanced) for t in ("Local", "A", "B") for s, r in enumerate(seeds)]
-    found = headline_of(by_title(runs))
+    found = first_of(by_title(runs))
     assert (found.metric, found.tested) == (metric, 4 * len(seeds))
 
 
@@ -66,16 +67,16 @@ def test_named_clients_of_several_seeds_are_counted_once(made):
     and the sentence says of which seed."""
     seeds = [ONE_SIDED, [8, *ONE_SIDED[1:]]]
     runs = [made("A", s, right=r, balanced=0.5) for s, r in enumerate(seeds)]
-    found = headline_of({"A": [named(run, "zurich", "ohio", "bonn", "rome") for run in runs]})
+    found = first_of({"A": [named(run, "zurich", "ohio", "bonn", "rome") for run in runs]})
     assert (found.one_sided, found.tested) == ((Constant("zurich", "class 1", 17, 20),), 4)
-    assert "at 2 of 8 clients" in headline_of({"A": runs}).reason
-    assert "(client 0 of seed 0: always" in headline_of({"A": runs}).reason
+    assert "at 2 of 8 clients" in first_of({"A": runs}).reason
+    assert "(client 0 of seed 0: always" in first_of({"A": runs}).reason
 
 
 def test_one_run_without_balanced_accuracy_is_enough_for_accuracy(made):
     """A finished run of an older version stands in the comparison: all can be compared by accuracy alone."""
     runs = [made("Local", right=ONE_SIDED, balanced=0.5), made("A", right=ONE_SIDED)]
-    assert headline_of(by_title(runs)).fair
+    assert first_of(by_title(runs)).fair
 
 
 @pytest.fixture
@@ -94,15 +95,15 @@ def test_balanced_accuracy_comes_first_in_tables(runs):
     the note says what a constant answer gets: (.9 + 6/11 + .5 + 7/13) / 4."""
     rows = tables.comparison_rows(by_title(runs))
     rows[0] = replace(rows[0], best=True)
-    first = headline_of(by_title(runs))
-    for grid in (tables.comparison_table(rows, first=first), paper_table(rows, first=first)):
-        assert grid.columns[:4] == ("method", "balanced %", "accuracy %", "worst 10 %")
+    beside = headline(by_title(runs), first_of(by_title(runs)))
+    for grid in (tables.comparison_table(rows, beside=beside), paper_table(rows, beside=beside)):
+        assert grid.columns[:4] == ("method", "balanced %", "accuracy %", "last")
         assert grid.rows[1][:3] == ("A", "60.5 ± 0.7", "70.5 ± 0.7")
         assert grid.bold == {(0, 2)}
         assert "(zurich: always predicting yes is right in 90 %)" in grid.note
         assert "a client's most frequent class: 62.1)" in grid.note
     for grid in (tables.comparison_table(rows), paper_table(rows)):
-        assert grid.columns[:4] == ("method", "accuracy %", "worst 10 %", "macro-F1 %")
+        assert grid.columns[:5] == ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %")
         assert grid.bold == {(0, 1)}
         assert "zurich" not in grid.note
         assert "a client's most frequent class: 62.1)" in grid.note
@@ -113,7 +114,7 @@ def test_a_comparison_fits_80_columns(made, right):
     """Over several seeds, too; no figure is broken."""
     titles = ("Local", "FedAvg", "FeSEM-CAM")
     groups = by_title([made(t, s, top=0.7 + s / 9, right=right, balanced=0.5) for t in titles for s in (0, 1)])
-    grid = tables.comparison_table(tables.comparison_rows(groups), first=headline_of(groups))
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups, first_of(groups)))
     console = Console(file=io.StringIO(), width=80)
     console.print(tables.to_rich(grid))
     lines = console.file.getvalue().splitlines()
@@ -125,8 +126,8 @@ def test_a_comparison_fits_80_columns(made, right):
 def test_the_final_table_begins_with_the_figure_that_comes_first(made):
     """Balanced accuracy with the reason, or accuracy; what a constant answer gets stands among the rows."""
     run = named(made(right=ONE_SIDED, balanced=0.55), "zurich", classes=("no", "yes"))
-    grid = tables.final_table(run, headline_of({"M": [run]}))
-    assert grid.rows[0] == ("balanced accuracy, mean over clients", "55.0 %", "55.0 %")
+    grid = tables.final_table(run, first_of({"M": [run]}))
+    assert grid.rows[0] == ("balanced accuracy, mean over clients", "55.0 %")
     assert grid.note.startswith("accuracy is not a fair headline (zurich")
     assert {row[0]: row[1] for row in grid.rows}["always the client's most frequent class"] == "62.1 %"
     assert tables.final_table(run).rows[0][0] == "accuracy, mean over clients"
@@ -157,7 +158,9 @@ def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
     """The heading and the first chart are of balanced accuracy; the reason and the verdicts on accuracy follow."""
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
     assert heading(text) == "A has the highest mean balanced accuracy, 60.5 %"
-    assert "<p>Accuracy is not a fair headline (zurich: always predicting yes is right in 90 %).</p>" in text
+    assert (
+        '<p class="note">Accuracy is not a fair headline (zurich: always predicting yes is right in 90 %).</p>' in text
+    )
     assert "<h3>Accuracy against Local</h3>\n<ul>\n<li>A: " in text
 
 
@@ -183,7 +186,7 @@ def test_charts_begin_with_balanced_accuracy(runs, made):
     """Final figures in its order, curves with it as the measure that is shown first; of one run a line, and what a
     constant answer gets as another. Where accuracy is fair they are as before."""
     groups = by_title(runs)
-    first = headline_of(groups)
+    first = first_of(groups)
     final = accuracy.final_accuracies(groups, first=first)
     assert final.fact == "A is highest with 60.5 % balanced accuracy; 1 of 1 is above Local"
     assert accuracy.final_accuracies(groups).fact.startswith("Local is highest with 80.5 %;")
@@ -212,4 +215,4 @@ def test_the_choice_survives_the_folder(folder):
     """What is read from a folder gives the same choice as the run in memory."""
     path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
     assert json.loads((path / "clients.jsonl").read_text().splitlines()[0])["majority"] == 9
-    assert headline_of({"M": [read_run(path)]}).metric == "balanced"
+    assert first_of({"M": [read_run(path)]}).metric == "balanced"
