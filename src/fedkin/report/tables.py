@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.table import Table
@@ -250,10 +251,23 @@ def short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def to_rich(grid: Grid) -> Table:
-    """The table for the console; cells are text, never markup."""
+def to_rich(grid: Grid, width: int | None = None) -> Table:
+    """The table for the console; cells are text, never markup.
+
+    Args:
+        grid: the table.
+        width: characters in a line of the console; where the columns do not fit otherwise, one space parts them instead
+            of two.
+    """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
+    texts = [(name, *(row[number] for row in grid.rows)) for number, name in enumerate(grid.columns)]
+    # names and figures stay in one piece on a narrow screen
+    whole = [max(map(len, each)) <= _NEVER_BROKEN or not any(" " in t for t in each[1:]) for each in texts]
+    least = sum(
+        max(len(t) if one else max(map(len, t.split()), default=0) for t in each)
+        for one, each in zip(whole, texts, strict=True)
+    )
     # without vertical lines a comparison over several seeds fits into 80 columns
     table = Table(
         title=title,
@@ -261,15 +275,12 @@ def to_rich(grid: Grid) -> Table:
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=(0, 0 if width is not None and least + 2 * len(texts) > width else 1, 0, 0),
         pad_edge=False,
     )
     for number, name in enumerate(grid.columns):
-        widest = max((len(row[number]) for row in grid.rows), default=0)
-        words = any(" " in row[number] for row in grid.rows)
-        # names and figures stay in one piece on a narrow screen
-        whole = max(widest, len(name)) <= _NEVER_BROKEN or not words
-        table.add_column(Text(name), justify="left" if number < grid.words else "right", no_wrap=whole)
+        justify: Literal["left", "right"] = "left" if number < grid.words else "right"
+        table.add_column(Text(name), justify=justify, no_wrap=whole[number])
     for i, row in enumerate(grid.rows):
         table.add_row(*(Text(cell, style="bold" if (i, j) in grid.bold else "") for j, cell in enumerate(row)))
     return table
