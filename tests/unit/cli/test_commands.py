@@ -281,7 +281,7 @@ def test_stopping_never_removes_what_was_there(
     Path("a/config.toml").write_text("mine")
     Path("a/thesis.txt").write_text("mine")
     if moment == "reading the data":
-        monkeypatch.setattr("fedkin.config.deal", stopped)
+        monkeypatch.setattr("fedkin.config.fetched", stopped)
     else:
         monkeypatch.setattr("fedkin.engines.loop.Loop.start", stopped)
     done = fedkin(f"run fedavg {small} --out a")
@@ -578,4 +578,4 @@ def test_clients_that_are_made_up(fedkin: Command) -> None:
     one = f"run fedavg --data own {QUICK}"
     assert fedkin(f"{one} --out a").err.startswith("clients: 20 made up, to whom all samples are dealt")
     for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
-        assert fedkin(f"{one} {said} --out b{n}").err == "", said
+        assert "clients:" not in fedkin(f"{one} {said} --out b{n}").err, said

@@ -496,7 +496,7 @@ def test_where_a_constant_answer_is_nearly_always_right(sizes: list[tuple[int, i
         assert told[0].rows == (f"bern: always predicting ill is right in {100 * share:.3g} %",)
     fair = severity != "warning"
     assert ("accuracy, mean over clients, is a fair headline" in found.advice[-1]) == fair
-    assert ("balanced accuracy comes first" in found.advice[-1]) != fair
+    assert ("Balanced accuracy comes first" in found.advice[-1]) != fair
 
 
 def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:
@@ -505,7 +505,7 @@ def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each(
     assert found.class_samples == (100, 100)
     assert found.advice[-1] == (
         "Accuracy is not a fair headline: at 4 of 4 clients a constant answer is right in 80 % or more "
-        "(bern: always predicting ill is right in 92 %): balanced accuracy comes first in tables and reports."
+        "(bern: always predicting ill is right in 92 %). Balanced accuracy comes first in tables and reports."
     )
 
 
@@ -622,4 +622,4 @@ def test_balanced_accuracy_comes_first_for_heart_disease(shared_data: Path) -> N
     found = inspect(shared_data / "heart-disease", target="target", binary=True)
     assert one(found, "one-sided-client").clients == ("switzerland",)
     assert "switzerland: always predicting target > 0 is right in 92 %" in found.advice[-1]
-    assert "balanced accuracy comes first" in found.advice[-1]
+    assert "Balanced accuracy comes first" in found.advice[-1]
