@@ -128,7 +128,9 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
     make = factory(s.model.model, federation.shape, federation.classes)
     net = Net(make, federation.shape, federation.classes, seed=s.run.seed)
     shards, plan = [laid_out(net, c) for c in federation.clients], plan_of(s.run)
-    session = Loop().start(Job(s.method, net, s.recipe, shards, s.run.seed, outcomes=plan.outcomes_in))
+    session = Loop().start(
+        Job(s.method, net, s.recipe, shards, s.run.seed, outcomes=plan.outcomes_in, evaluate=s.run.evaluate)
+    )
     by_round = {line["round"]: line for line in lines}
     came = {i: round for round, line in by_round.items() for i in line["joined"]}
     simulation = Simulation(

@@ -177,7 +177,7 @@ def progress(train: list[Data], test: list[Data]) -> None:
     x, y = torch.cat([d.x for d in train]), torch.cat([d.y for d in train])
     best = minimum(x, y)
     print(
-        f"\nFedAvg: training loss, test accuracy (least loss {float(loss_of(best, x, y)):.3f}, with it "
+        f"\nFedAvg: training loss, test accuracy (least loss {float(loss_of(best, x, y).detach()):.3f}, with it "
         f"{mean(accuracy(best, d) for d in test):.3f})"
     )
     shown = (0, 5, 15)
@@ -187,7 +187,7 @@ def progress(train: list[Data], test: list[Data]) -> None:
             model, streams = start(seed), [Stream(data) for data in train]
             for t in range(max(shown) + 1):
                 if t in line:
-                    line[t].append((float(loss_of(model, x, y)), mean(accuracy(model, d) for d in test)))
+                    line[t].append((float(loss_of(model, x, y).detach()), mean(accuracy(model, d) for d in test)))
                 model = one_round(model, streams, lr)
         told = [f"round {t}: {mean(a for a, _ in v):.3f}, {mean(b for _, b in v):.3f}" for t, v in line.items()]
         print(f"  step size {lr}: {'; '.join(told)}")

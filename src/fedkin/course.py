@@ -225,6 +225,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "fedkin": __version__,
         "config": p.table,
         **p.beside,
+        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
     }
     if folder is not None:
@@ -243,6 +244,17 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         server=server,
         folder=None if folder is None else folder.path,
     )
+
+
+def _noted(p: Course, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The notes of the data, and one where the run asks for another moment than the method has."""
+    notes = list(p.beside.get("notes", ()))
+    if p.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
+        notes.append(
+            f'evaluate = "trained" changes nothing for {p.title}, which shows no model of the moment after local '
+            "training: scored is what its clients would predict with now"
+        )
+    return {"notes": notes} if notes else {}
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:

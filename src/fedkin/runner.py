@@ -15,6 +15,7 @@ import tomli_w
 from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
+from fedkin.core.method import Moment
 from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard, require_two_classes
 from fedkin.data.shelf import Shelf
@@ -59,6 +60,7 @@ def run(
     workers: int = 0,
     state: Kept = "auto",
     eval_every: int | None = None,
+    evaluate: Moment = "delivered",
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
     join_late: str | None = None,
@@ -103,6 +105,8 @@ def run(
         state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
             "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
+        evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
+            after its last local training ("trained"): see `fedkin.core.method.Moment`.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
         join_late: late joiners, such as ``"3@50"``.
@@ -141,6 +145,7 @@ def run(
         participation=participation,
         seed=seed,
         eval_every=eval_every,
+        evaluate=evaluate,
         weighting=weighting,
         min_answers=min_answers,
         over_selection=over_selection,
@@ -172,7 +177,7 @@ def run(
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():
-        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in)
+        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
         job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"
@@ -242,6 +247,7 @@ def plan_of(run: RunSettings) -> Plan:
         rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
         secure=run.secure_aggregation,
         outcomes=not privacy_of(run).asked,
+        evaluate=run.evaluate,
     )
 
 

@@ -58,7 +58,7 @@ class Sweep:
             raise ConfigError(f"a sweep needs one or several seeds that differ, got {list(self.seeds)}")
         if self.trials < 0:
             raise ConfigError(f"trials must be 0 (a grid) or more, got {self.trials}")
-        if not self.base.data.validation > 0:
+        if not self.base.data.resolved().validation > 0:
             raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
         for values in corners(self.space) if self.trials else grid_of(self.space):
             self.settings(values, self.seeds[0])

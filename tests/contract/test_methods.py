@@ -35,6 +35,7 @@ from fedkin.methods import (
     FedSoft,
     FeSEM,
     Local,
+    LocalFull,
     Oracle,
     PerFedAvg,
     PFedCS,
@@ -80,13 +81,13 @@ VARIANTS: dict[str, Method] = {
     "pfedcs none": PFedCS(select="none"),
     "pfedcs stage 1 only": PFedCS(beta=99, weights="literal-norm", max_age=1),
     "pfedcs stage 2 only": PFedCS(beta=0),
-    "pfedcs download": PFedCS(evaluate_at="download", rho=0),
+    "pfedcs untuned": PFedCS(rho=0),
     "pfedcs last round": PFedCS(beta=4, pool="last-round"),
     "pfedcs round start": PFedCS(beta=4, teacher_features="round-start", teacher_lr=0.05, temperature=2.0),
-    "fedrod gamma": FedRoD(gamma=0.5, start="random", evaluate_at="download"),
+    "fedrod gamma": FedRoD(gamma=0.5, start="random"),
     "fedrod generic start": FedRoD(start="generic"),
     "fedrod hyper": FedRoD(personal="hyper"),
-    "fedrod small hyper": FedRoD(personal="hyper", gamma=0.0, hidden=3, evaluate_at="download"),
+    "fedrod small hyper": FedRoD(personal="hyper", gamma=0.0, hidden=3),
     "per-fedavg paper": PerFedAvg(outer_lr=0.001),
     "per-fedavg hessian-free": PerFedAvg(order="hessian-free", inner_lr=0.1, outer_lr=0.1),
     "per-fedavg weighted": PerFedAvg(weighted=True, inner_lr=0.1, outer_lr=0.1, adapt_steps=3),
@@ -216,7 +217,7 @@ def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     """A method added to the catalogue must be looked at here, too: its class appears among those checked."""
-    looked_at = {type(m) for m in VARIANTS.values()} | {Local}
+    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull}
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 

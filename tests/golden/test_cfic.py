@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Round, stack
+from fedkin.core import Bundle, Data, Recipe, Round, stack
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
 from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
@@ -275,6 +275,12 @@ def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() ->
     assert float(s.h[net.params].norm()) > 0.5
     assert not bool(s.h[net.buffers].any())
     close(s.model[net.buffers], (0.25 * rows[0] + 0.75 * rows[1])[net.buffers])
+
+
+def test_preset_of_the_paper() -> None:
+    """Labels come with the first model (Algorithm 1); batches of 64, lr .01, five local iterations (epochs)."""
+    assert CFIC.preset("paper") == CFIC(register="lazy")
+    assert Recipe(**CFIC.presets["paper"]["recipe"]) == Recipe(epochs=5, batch=64, lr=0.01)
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------

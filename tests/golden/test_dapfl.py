@@ -216,7 +216,7 @@ def test_equal_models_in_the_authors_program() -> None:
 
 
 def test_first_round_in_the_authors_program() -> None:
-    """All models equal: every factor is 1, so alpha is c divided by its row sums 1.9, 2.3 and 1.7, with the diagonal."""
+    """All models equal: every factor is 1, so alpha is c divided by its row sums 1.9, 2.3, 1.7, diagonal included."""
     close(mixture(DAPFL.preset("code"), [[0.3, -1.0]] * 3), [[v / sum(row) for v in row] for row in C], 1e-12)
 
 

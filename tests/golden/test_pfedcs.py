@@ -498,16 +498,16 @@ def test_no_nan_from_a_common_start() -> None:
 
 
 def test_two_evaluation_points() -> None:
-    """Evaluated is the client's own model after training; the view "download" is its head on the new common body."""
+    """Evaluated is the client's head on the new common body; the view "trained" is its own model after training, before
+    any training the same."""
     hand = ByHand(PFedCS(beta=4), mlp(), [s.train for s in federation()])
-    hand.play()
-    client = hand.client(2, hand.method.deliver(hand.server, hand.at("evaluate", [2])).row(0))
-    trained, download = hand.used(2).model, hand.method.views(client)["download"].model
-    assert torch.equal(trained, torch.cat([client.state.head, client.state.trained]))
-    assert torch.equal(download, torch.cat([client.state.head, hand.server.body]))
-    other = ByHand(PFedCS(beta=4, evaluate_at="download"), mlp(), [s.train for s in federation()])
-    other.play()
-    assert torch.equal(other.used(2).model, download)
+    up = hand.play([0, 2])
+    for i, body in ((2, up.body[1]), (4, hand.server.body)):
+        client = hand.client(i, hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0))
+        head = client.state.get("head", hand.net.w0[hand.net.head])
+        assert torch.equal(hand.used(i).model, torch.cat([head, hand.server.body]))
+        assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([head, body]))
+    apart(up.body[1], hand.server.body, 1e-3)
 
 
 def test_gram_trick_in_float32_would_lose_the_distance() -> None:
@@ -521,3 +521,10 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)
+
+
+@pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
+def test_presets_of_the_paper(preset: str, lr: float) -> None:
+    """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
+    assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
+    assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)

@@ -10,12 +10,16 @@ import torch
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate import (
     Against,
+    Answers,
     ClientScore,
+    Finding,
+    Harmed,
     Reached,
     adjusted_rand,
     against,
     best,
     confusion,
+    difference,
     final,
     final_by_client,
     latest,
@@ -368,6 +372,9 @@ def test_final_averages_the_adjusted_rand_index_where_there_is_one():
     assert final(lines)["ari"] == 0.75
     lines[1]["ari_evaluated"] = 0.25
     assert final(lines)["ari_evaluated"] == 0.25
+    assert "accuracy_trained" not in final(lines)
+    lines[0]["accuracy_trained"], lines[1]["accuracy_trained"] = 0.5, 0.75
+    assert final(lines)["accuracy_trained"] == 0.625
 
 
 def test_the_best_round_is_chosen_on_validation_although_test_says_otherwise():
@@ -419,17 +426,20 @@ def test_a_clients_window_is_that_of_the_run():
 
 
 def test_gains_over_local_by_hand():
-    """Gains +.2, -.1, 0: mean 1/30, one helped, one harmed, one unchanged."""
+    """Gains +.2, -.1, 0: mean 1/30; not identical, and nothing is known of single test samples."""
     result = against({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.7, 1: 0.4, 2: 0.5})
     assert result.gains == {0: pytest.approx(0.2), 1: pytest.approx(-0.1), 2: 0.0}
     assert result.mean == pytest.approx(0.1 / 3)
-    assert (result.helped, result.harmed, result.unchanged, result.identical) == (1, 1, 1, False)
+    assert (result.identical, result.changed) == (False, {})
 
 
-def test_gains_within_the_tolerance_count_as_unchanged():
-    """With tolerance .15 a loss of .1 harms nobody; a loss of .2 still does."""
-    result = against({0: 0.5, 1: 0.5}, {0: 0.4, 1: 0.3}, tolerance=0.15)
-    assert (result.helped, result.harmed, result.unchanged) == (0, 1, 1)
+def test_single_test_samples_are_paired_by_client_and_digest():
+    """Client 0: samples 1 0 1 become 1 1 0, so 0, +1, -1; client 1 was tested on other samples, client 2 only once."""
+    first = {0: Answers(b"\xa0", 3, "x"), 1: Answers(b"\x00", 3, "y"), 2: Answers(b"\x00", 3, "z")}
+    second = {0: Answers(b"\xc0", 3, "x"), 1: Answers(b"\x00", 3, "other")}
+    even = dict.fromkeys(range(3), 0.5)
+    result = against(even, even, answers=(first, second))
+    assert {c: (one.net.tolist(), one.digest) for c, one in result.changed.items()} == {0: ([0, 1, -1], "x")}
 
 
 def test_only_common_clients_are_compared_and_the_others_counted():
@@ -452,9 +462,9 @@ def test_a_negative_tolerance_is_refused():
             against({0: 0.5}, {0: 0.5}, bad)
 
 
-def shifted(*gains: float, tolerance: float = 0.0) -> Against:
+def shifted(*gains: float) -> Against:
     """A comparison with these gains, Local at .5 everywhere."""
-    return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)}, tolerance)
+    return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)})
 
 
 def test_spread_is_the_sample_standard_deviation():
@@ -473,49 +483,30 @@ def test_spread_is_the_sample_standard_deviation():
     [
         (
             shifted(*[0.04] * 18, *[-0.05] * 2),
-            "M: better than Local, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients; "
-            "18 of 20 clients gain, 2 lose; one seed)",
+            "M: ahead of Local in this one run, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients)",
         ),
         (
             shifted(*[-0.1] * 9, -0.2),
-            "M: worse than Local, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients; "
-            "0 of 10 clients gain, 10 lose; one seed)",
+            "M: behind Local in this one run, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients)",
         ),
         (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
         (
             shifted(*[0.25, -0.25] * 3),
-            "M: no clear difference from Local on average (+0.0 points, 95 % interval -28.7 to +28.7 over clients; "
-            "3 of 6 clients gain, 3 lose; one seed)",
+            "M: level with Local in this one run (+0.0 points, 95 % interval -28.7 to +28.7 over clients)",
         ),
-        (
-            shifted(0.3),
-            "M: too few figures to tell it from Local (+30.0 points on average; 1 of 1 client gains, none loses; "
-            "one seed)",
-        ),
+        (shifted(0.3), "M: too few figures to tell it from Local (+30.0 points on average; one seed)"),
         (
             shifted(0.4, *[-0.05] * 5),
-            "M: no clear difference from Local on average (+2.5 points, 95 % interval -16.8 to +21.8 over clients; "
-            "only 1 of 6 clients gains, 5 lose; one seed)",
-        ),
-        (
-            shifted(-0.4, 0.05, 0.05),
-            "M: too few figures to tell it from Local (-10.0 points on average; though 2 of 3 clients gain, 1 loses; "
-            "one seed)",
+            "M: level with Local in this one run (+2.5 points, 95 % interval -16.8 to +21.8 over clients)",
         ),
         (
             shifted(0.0001, 0.0),
-            "M: too few figures to tell it from Local (less than 0.1 points above on average; 1 of 2 clients gains, "
-            "none loses, 1 unchanged; one seed)",
-        ),
-        (
-            shifted(0.1, 0.004, tolerance=0.005),
-            "M: too few figures to tell it from Local (+5.2 points on average; 1 of 2 clients gains, none loses, "
-            "1 unchanged within 0.5 points; one seed)",
+            "M: too few figures to tell it from Local (less than 0.1 points above on average; one seed)",
         ),
     ],
 )
 def test_verdict_of_one_seed(comparison, expected):
-    """Better, worse, identical, equal on average, one client, a majority against the mean, tiny, with tolerance.
+    """Ahead, behind, identical, level, one client, a majority against the mean, tiny; better and worse need seeds.
 
     Student's quantiles: 2.093 for 20 clients (standard error 27.7 / sqrt(20) / 10 = 0.619 points), 2.262 for ten,
     2.571 for six.
@@ -524,21 +515,40 @@ def test_verdict_of_one_seed(comparison, expected):
 
 
 def test_verdict_over_seeds_gives_the_interval_over_them():
-    """Seed means of 2, 3 and 4 points on three clients: a standard error of 1 / sqrt(3), times Student's 4.303."""
+    """Seed means of 2, 3 and 4 points on three clients that gain the same: a standard error of 1 / sqrt(3), times
+    Student's 4.303 for three seeds."""
     text = verdict("M", [shifted(*[0.01 * n] * 3) for n in (2, 3, 4)])
-    assert text == (
-        "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5; "
-        "9 of 9 client results gain, none loses; 3 seeds)"
-    )
+    assert text == "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5 over 3 seeds)"
 
 
-def test_two_seeds_that_differ_much_are_no_clear_difference():
+def test_two_seeds_that_differ_and_nothing_else_are_no_clear_difference():
     """Seed means of 2 and 4 points: 1 point of standard error, times 12.7."""
     text = verdict("M", [shifted(*[0.02] * 3), shifted(*[0.04] * 3)])
     assert text == (
-        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7; "
-        "6 of 6 client results gain, none loses; 2 seeds)"
+        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7 over 2 seeds)"
     )
+
+
+def test_few_figures_over_seeds_say_how_many_seeds():
+    """Two seeds of two clients."""
+    text = verdict("M", [shifted(0.1, 0.2), shifted(0.1, 0.2)])
+    assert text == "M: too few figures to tell it from Local (+15.0 points on average over 2 seeds)"
+
+
+@pytest.mark.parametrize(
+    ("harmed", "of", "expected"),
+    [
+        (Harmed(0, 5, 10), "clients", "; between 0 and 5 of 10 clients are harmed)"),
+        (Harmed(3, 12, 150), "client results", "; between 3 and 12 of 150 client results are harmed)"),
+        (Harmed(1, 1, 10), "clients", "; 1 of 10 clients is harmed)"),
+        (Harmed(0, 0, 10), "clients", "; 0 of 10 clients are harmed)"),
+        (None, "clients", "over clients)"),
+    ],
+)
+def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
+    """The range where it is known, its ends once where they are equal; no count where it is not known."""
+    found = Finding(difference([{i: 0.04 + 0.01 * (i % 2) for i in range(6)}]), harmed, of)
+    assert verdict("M", found).endswith(expected)
 
 
 def test_collapse_needs_every_seed():

@@ -166,7 +166,7 @@ def test_sizes_of_clusters_have_an_entry_for_each() -> None:
 
 
 def test_what_clients_choose_at_an_evaluation_stands_apart() -> None:
-    """The server used {0, 2} and {1, 3}, which are the true groups; at the evaluation three clients choose 1, the fourth
+    """The server used {0, 2} and {1, 3}, which are the true groups; at the evaluation three choose 1, the fourth
     is not evaluated. Clients' lines say the choice; the round's index is the server's, with the other beside it."""
     evaluation = {i: evaluated(1, 0, cluster=torch.tensor(c)) for i, c in ((0, 1), (1, 1), (2, 1))}
     lines = lines_of(report(clusters=torch.tensor([0, 1, 0, 1]), cluster_count=2, evaluation=evaluation), federation())

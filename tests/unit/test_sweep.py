@@ -101,6 +101,8 @@ def test_validation_data_are_needed() -> None:
     """There would be nothing to choose by but test data."""
     with pytest.raises(ConfigError, match="--validation must be above 0"):
         Sweep(small("fedprox", data={"validation": 0.0}), GRID)
+    with pytest.raises(ConfigError, match="--validation must be above 0"):
+        Sweep(small("fedprox", data={"partition": "dapfl-paper", "alpha": 0.5}), GRID)
 
 
 def test_epochs_beat_steps_of_the_base() -> None:

@@ -18,7 +18,7 @@ from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
-from fedkin.data import KNOWN, PARTITIONS, SOURCES
+from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
@@ -93,7 +93,7 @@ def compare_command(args: list[str]) -> int:
 
 def demo_command(args: list[str]) -> int:
     """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
-    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
+    methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Plan(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
@@ -128,6 +128,7 @@ def list_command(args: list[str]) -> int:
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},
     }
+    kinds["partitions"] |= {n: (_fixed(p),) for n, p in PROTOCOLS.items()}
     kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
     kinds["data"] |= {
         "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
@@ -145,6 +146,13 @@ def list_command(args: list[str]) -> int:
         columns = (kind, *heads.get(kind, ("what it is",)))
         screen.table(tables.Grid("", columns, rows, words=len(columns)))
     return 0
+
+
+def _fixed(protocol: Mapping[str, str | float]) -> str:
+    flags = " ".join(
+        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
+    )
+    return f"Short for {flags}: the protocol of DA-PFL's tables."
 
 
 def _list_methods(methods: Mapping[str, Method]) -> None:

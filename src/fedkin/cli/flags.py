@@ -14,6 +14,7 @@ import tyro
 from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.method import PRESET_TABLES
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
 from fedkin.methods import METHODS, get_method
@@ -250,10 +251,10 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
                 raise ConfigError(
                     f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}{_whose(name, base)}"
                 )
-            own = {k: v for k, v in presets[name].items() if k != "recipe"}
+            own = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
             method = fill(base.method, own, f"preset {name}")
-            recipe = fill(base.recipe, presets[name].get("recipe", {}), f"preset {name}")
-            return dataclasses.replace(base, method=method, recipe=recipe)
+            tables = {t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}") for t in PRESET_TABLES}
+            return dataclasses.replace(base, method=method, **tables)
     return base
 
 

@@ -16,7 +16,7 @@ from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
 from fedkin.report import references, tables
-from fedkin.report.folder import Run, by_title
+from fedkin.report.folder import Run
 from fedkin.report.headline import Headline, headline
 from fedkin.report.island import Report
 from fedkin.report.page import comparison_page, several_runs
@@ -96,10 +96,11 @@ class Outcome:
 def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Writes the tables and the page of a comparison into its folder."""
     reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
-    groups = by_title(runs)
     report = several_runs(runs, reference)
-    rows, beside = tables.comparison_rows(groups, reference), headline(groups, report.first)
-    verdicts = tuple(text for row in rows if row.against for text in _verdicts(row, report, reference))
+    groups, findings = report.runs, report.findings
+    rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))
+    beside = headline(groups, report.first)
+    verdicts = tuple(text for row in rows for text in _verdicts(row.title, report, reference))
     which = references.which_is_which(groups)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
     text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
@@ -108,11 +109,11 @@ def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) 
     return Outcome(tables.comparison_table(rows, reference, beside), verdicts, which, report, reference, page, beside)
 
 
-def _verdicts(row: tables.Row, report: Report, reference: str) -> list[str]:
+def _verdicts(title: str, report: Report, reference: str) -> list[str]:
     """A method against the reference and, where that is Local, against Local (full)."""
-    second = report.compared.get(references.FULL, {}).get(row.title) if reference == references.LOCAL else None
-    found = [verdict(row.title, row.against, reference)]
-    return found if second is None else [*found, verdict(row.title, second, references.FULL)]
+    against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
+    found = {name: report.findings.get(name, {}).get(title) for name in against}
+    return [verdict(title, one, name) for name, one in found.items() if one is not None]
 
 
 def tell_warnings(report: Report) -> None:

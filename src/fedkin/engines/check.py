@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
+from fedkin.core.method import Moment, at_moment
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
@@ -85,12 +86,12 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
     return None
 
 
-def scored(method: Method, net: Net, recipe: Recipe, received: Bundle) -> set[str]:
+def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
     data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
-    views = ["", *(f"{name}." for name in method.views(client))]
+    views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}
     return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
 

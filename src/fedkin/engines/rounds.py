@@ -317,7 +317,7 @@ def _evaluated(
         messages = _messages("evaluate", download, part, server)
         answers, _ = transport.exchange(messages)
         if answers:
-            names = scored(method, r.net, recipe, messages[min(answers)].body)
+            names = scored(method, r.net, recipe, messages[min(answers)].body, plan.evaluate)
         for i, b in answers.items():
             if why := false_score(b, names, r.net.classes, outcomes=r.index == plan.outcomes_in):
                 false[i] = f"evaluation: {why}"

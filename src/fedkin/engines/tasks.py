@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
+from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
@@ -51,6 +52,7 @@ class Job:
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the round whose evaluation tells of every test sample whether it was classified rightly; None: none.
+        evaluate: which of a client's models is scored and kept.
     """
 
     method: Method
@@ -62,6 +64,7 @@ class Job:
     private: Private | None = None
     gradient: Gradient = "auto"
     outcomes: int | None = None
+    evaluate: Moment = "delivered"
 
 
 @dataclass(frozen=True)
@@ -288,12 +291,9 @@ def _evaluate(turn: Turn) -> Work:
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
     """
-    method, client = turn.job.method, turn.client
-    found = method.personalize(client)
-    own = (yield from found) if isinstance(found, Generator) else found
-    models = {"": check_tensors(own, "client code must return")}
-    models |= {f"{name}.": b for name, b in method.views(client).items()}
-    out, lost = Bundle(counts=client.counts()), 0
+    models = yield from _models(turn)
+    out, lost = Bundle(counts=turn.client.counts()), 0
+    own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
     for name, b in models.items():
@@ -301,15 +301,25 @@ def _evaluate(turn: Turn) -> Work:
             guessed = turn.guesses(b, data) if len(data) else data.y
             lost += int((guessed < 0).sum()) if not name else 0
             guessed = guessed.clamp(min=0)
-            out[name + part] = _confusion(data.y, guessed, turn.job.net.classes)
+            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
             if not name and part == "test" and turn.task.round == turn.job.outcomes:
                 out |= _outcomes(guessed, data)
     return out.but(unpredicted=torch.tensor(lost))
 
 
-def _keep(turn: Turn) -> Work | Bundle:
-    """What the client predicts with, for itself to keep."""
-    return turn.job.method.personalize(turn.client)
+def _keep(turn: Turn) -> Work:
+    """The model that counts, for the client itself to keep."""
+    models = yield from _models(turn)
+    return models[""]
+
+
+def _models(turn: Turn) -> Generator[Any, Any, dict[str, Bundle]]:
+    """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
+    method, client = turn.job.method, turn.client
+    found = method.personalize(client)
+    own = (yield from found) if isinstance(found, Generator) else found
+    own = check_tensors(own, "client code must return")
+    return at_moment(own, method.views(client), turn.job.evaluate)
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:

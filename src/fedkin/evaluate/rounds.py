@@ -26,9 +26,12 @@ METRICS = (
     "validation",
     "majority",
 )
-"""What :func:`final` averages; `GROUPED` is added where a run has it."""
+"""What :func:`final` averages; `GROUPED` and `OTHER_MOMENT` are added where a run has them."""
 GROUPED = ("ari", "ari_evaluated")
 """Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
+OTHER_MOMENT = ("accuracy_trained", "accuracy_delivered")
+"""Accuracy of the model after a client's last local training; where that is the headline, of the one that it would
+predict with now."""
 MOST = 10
 """Maximum number of rounds that final figures are averaged over."""
 RULE = f"evaluated rounds of the last fifth of the run, at most {MOST}"
@@ -96,7 +99,8 @@ def final(rounds: Iterable[Line]) -> dict[str, Any]:
     by_round = {int(line["round"]): line for line in evaluated(everything)}
     averaged = window(by_round, max((int(line["round"]) for line in everything), default=0))
     lines = [by_round[t] for t in averaged]
-    metrics = [*METRICS, *(m for m in GROUPED if any(_number(line.get(m)) is not None for line in lines))]
+    some = [m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines)]
+    metrics = [*METRICS, *some]
     result: dict[str, Any] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
@@ -176,7 +180,7 @@ def _mean_in(by_round: Mapping[int, float], averaged: Sequence[int]) -> float:
 
 def _one(line: Line) -> dict[str, float | int | None]:
     """The metrics of one round."""
-    metrics = [*METRICS, *(m for m in GROUPED if m in line)]
+    metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if m in line)]
     return {"round": int(line["round"]), **{metric: _number(line.get(metric)) for metric in metrics}}
 
 

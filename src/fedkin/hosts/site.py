@@ -250,9 +250,18 @@ class Site:
         self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
-        secret, how = privacy.private(secret=True), settings.run.gradient
-        outcomes = None if self.limits.hides_counts else plan_of(settings.run).outcomes_in
-        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how, outcomes=outcomes)
+        run = settings.run
+        job = Job(
+            settings.method,
+            net,
+            settings.recipe,
+            mine,
+            seed,
+            private=privacy.private(secret=True),
+            gradient=run.gradient,
+            outcomes=None if self.limits.hides_counts else plan_of(run).outcomes_in,
+            evaluate=run.evaluate,
+        )
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

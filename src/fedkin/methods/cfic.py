@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ class CFIC(Method):
     reveals = "its dominant label and its model"
     beside_training = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
     robust = True
+    presets: ClassVar = {
+        # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's
+        "paper": {"register": "lazy", "recipe": {"epochs": 5, "batch": 64, "lr": 0.01}},
+    }
 
     memory: float = 0.9
     """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
@@ -41,7 +45,7 @@ class CFIC(Method):
     balanced: Literal["own", "first"] = "own"
     """Clients with all labels alike: a group of their own, or label 0."""
     register: Literal["eager", "lazy"] = "eager"
-    """A client tells its label when it joins, or with its first model."""
+    """A client sends its label when it joins, or with its first model (Algorithm 1)."""
     norm: Literal["model", "layer"] = "model"
     """What a group's step is normalised by: its length over the whole model or layer by layer."""
 
@@ -87,10 +91,11 @@ class CFIC(Method):
         if not self.correction:
             return s.but(model=mean, label=label)
         _, group = label[r.ids].unique(return_inverse=True)
+        # Eq. 3
         means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))
         share = torch.zeros(len(means), dtype=torch.float64).index_add_(0, group, r.weight) / r.weight.sum()
         units = self._units(means - s.model, r)
-        beta = self.beta * self.beta_decay ** (r.index - 1)
+        beta = self.beta * self.beta_decay ** (r.index - 1)  # Eq. 4 with h, Eq. 5 in the new model
         h = (self.memory * s.h.double() - beta * (share @ units.double())).float()
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)

@@ -37,7 +37,7 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         paths.append(folder / f"{name}.svg")
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
-        compared = tables.comparison_rows(report.runs, reference)
+        compared = tables.comparison_rows(report.runs, reference, findings=report.findings.get(reference))
         grid = tables.comparison_table(compared, reference, headline(report.runs, report.first))
     else:
         grid = tables.final_table(report.parts[0].run, report.first)

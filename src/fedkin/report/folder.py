@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import RunFolderError, nearest
-from fedkin.evaluate import diverged, final, final_by_client, latest
+from fedkin.core.errors import DataError, RunFolderError, nearest
+from fedkin.evaluate import Answers, answers_of, diverged, final, final_by_client, latest
 
 Record = dict[str, Any]
 LARGE = 64_000_000
@@ -95,6 +95,34 @@ class Run:
     def diverged(self) -> int | None:
         """The round from which on training has diverged, None if it has not."""
         return diverged(self.rounds)
+
+    @cached_property
+    def answers(self) -> dict[int, Answers]:
+        """Single test samples by client in the last evaluated round; empty in folders of older versions.
+
+        Raises:
+            RunFolderError: the bits of a line are damaged.
+        """
+        last, found = -1, dict[int, Answers]()
+        for line in self.clients:
+            number = int(line["round"])
+            last, found = (number, dict[int, Answers]()) if number > last else (last, found)
+            if number < last:
+                continue
+            try:
+                one = answers_of(line)
+            except DataError as error:
+                where = self.title if self.folder is None else self.folder / "clients.jsonl"
+                raise RunFolderError(f"{where}: round {number}, client {line['client']}: {error}") from error
+            if one is not None:
+                found[int(line["client"])] = one
+        return found
+
+    @cached_property
+    def test_parts(self) -> dict[int, tuple[int, str | None]]:
+        """Number of test samples and their digest, where it is known, by client."""
+        lines = ((int(line["client"]), int(line.get("n_test") or 0), line.get("test_digest")) for line in self.clients)
+        return {client: (n, digest) for client, n, digest in lines}
 
     @property
     def bytes(self) -> int | None:

@@ -26,7 +26,7 @@ def write_page(
         local: the run of the reference on the same federation and seed (Local), or its folder: adds the verdict, the
             gains and a line in the figure.
         command: how to run it again; by default ``summary.json``'s ``command``, left out if there is none.
-        tolerance: gains up to this size, a fraction, count as unchanged.
+        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         the path of the page.
@@ -41,12 +41,13 @@ def write_page(
 
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
-    compared = report.compared.get(reference, {})
-    said = [verdict(run.title, compared[run.title], reference)] if compared else []
+    found = report.findings.get(reference, {}).get(run.title)
+    said = [] if found is None else [verdict(run.title, found, reference)]
     sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
     body = markup.note(report.first.sentence)
     body += "" if report.first.fair else markup.verdicts({"By accuracy": said})
-    body += _harmed(report, reference) + markup.table(tables.final_table(run, report.first), "final")
+    body += markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
+    body += _losing(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
@@ -54,7 +55,7 @@ def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 
     """What the page of a run says, and the display name of its reference."""
     base = local if isinstance(local, Run) or local is None else read_run(local)
     reference = "Local" if base is None else base.title
-    bases = {} if base is None else {reference: {run.seed: base.by_client}}
+    bases = {} if base is None else {reference: {run.seed: base}}
     return island.made({run.title: [run]}, bases, reference, tolerance, base), reference
 
 
@@ -72,7 +73,7 @@ def write_comparison(
         runs: runs or run folders; runs of equal title are seeds of one method.
         command: how to make the comparison again; left out if None.
         reference: the title of the method that gains are counted from.
-        tolerance: gains up to this size, a fraction, count as unchanged.
+        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         the path of the page.
@@ -88,21 +89,21 @@ def comparison_page(
     folder: Path | str, report: island.Report, command: str | None, reference: str, tolerance: float = 0.0
 ) -> Path:
     """`write_comparison`, where the report is known already, from `several_runs`."""
-    rows = tables.comparison_rows(report.runs, reference, tolerance)
-    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
-    fair = report.first.fair
+    findings = report.findings.get(reference, {})
+    rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
+    verdicts = {title: verdict(title, found, reference) for title, found in findings.items()}
     sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
-    head = "Against" if fair else "Accuracy against"
+    head = "Against" if report.first.fair else "Accuracy against"
     lists = {f"{head} {reference}": more}
     for other in references.others(reference):
-        found = report.compared.get(other, {})
-        titles = [t for t in best_first if t in found and t != reference]
-        lists[f"{head} {other}"] = [verdict(t, found[t], other) for t in titles]
+        second = report.findings.get(other, {})
+        titles = [t for t in best_first if t in second and t != reference]
+        lists[f"{head} {other}"] = [verdict(t, second[t], other) for t in titles]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first))
     body = markup.note(report.first.sentence) + markup.verdicts(lists)
     body += markup.note(references.which_is_which(report.runs))
-    body += markup.table(grid, "comparison") + _harmed(report, reference)
+    body += markup.table(grid, "comparison") + _losing(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
@@ -118,7 +119,7 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
         raise ConfigError("a comparison needs at least one run, got none")
     groups = by_title(read)
     compared_with = (reference, *references.others(reference))
-    bases = {t: {run.seed: run.by_client for run in groups[t]} for t in compared_with if t in groups}
+    bases = {t: {run.seed: run for run in groups[t]} for t in compared_with if t in groups}
     return island.made(groups, bases, reference, tolerance)
 
 
@@ -174,18 +175,18 @@ def _mean(row: tables.Row) -> float:
     return -1.0 if row.accuracy is None else row.accuracy.mean
 
 
-def _harmed(report: island.Report, reference: str) -> str:
-    """Who loses, by name, worst first: on average over seeds where these have the same clients, else in the first."""
-    joint, lines = island.same_clients(report.runs), []
-    for title, seeds in report.compared.get(reference, {}).items():
-        gains = people.mean_by_client([one.gains for one in seeds]) if joint else seeds[0].gains
-        losers = sorted((g, c) for c, g in gains.items() if g < -seeds[0].tolerance)
-        if losers:
+def _losing(report: island.Report, reference: str) -> str:
+    """The clients that clearly lose, by name, worst first; nothing where single test samples are not known."""
+    lines = []
+    for title, found in report.findings.get(reference, {}).items():
+        gains = people.mean_by_client([one.gains for one in report.compared[reference][title]])
+        if found.losing:
+            losers = sorted((gains[c], c) for c in found.losing)
             lines.append(f"{title}: {_losers(losers, report.runs[title][0].names)}")
     if not lines:
         return ""
-    seed = (" (mean over seeds)" if joint else " (first seed)") if report.several else ""
-    who = f"Who is worse off than with {html.escape(reference)}{seed}"
+    seed = " (mean over seeds)" if report.several else ""
+    who = f"Clearly worse off than with {html.escape(reference)}{seed}"
     return f"<details><summary>{who}</summary>\n{markup.listed(lines)}</details>"
 
 

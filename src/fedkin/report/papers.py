@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
+from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.report.folder import write_atomic
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
@@ -130,7 +131,9 @@ def paper_table(
 def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
     runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
-    luck = "clients of this one seed" if seeds == [1] else "seeds and clients"
+    luck = "clients of this one seed"
+    if seeds != [1]:
+        luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
         f"accuracy: mean over clients and {beside.rounds}, {runs}{spread}{majority_note(rows)}",
@@ -190,7 +193,7 @@ def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     spread = [f"{name}_{part}" for name in (*metrics, "last_accuracy", "megabytes") for part in ("mean", "std")]
     differs = ["reference", "difference", "difference_low", "difference_high", "level", "verdict"]
-    counts = ["helped", "harmed", "unchanged", "rank", "best"]
+    counts = ["harmed_low", "harmed_high", "harmed_of", "harmed_level", "rank", "best"]
     writer.writerow(["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", "configs", "command"])
     for row in rows:
         values: list[object] = []
@@ -198,8 +201,8 @@ def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside
             values += [None, None] if value is None else [value.mean, value.std]
         d = row.difference
         values += [None] * 6 if d is None else [reference, d.mean, d.low, d.high, d.level, d.word]
-        for part in ("helped", "harmed", "unchanged"):
-            values.append(sum(getattr(a, part) for a in row.against) if row.against else None)
+        h = None if row.finding is None else row.finding.harmed
+        values += [None] * 4 if h is None else [h.low, h.high, h.of, h.level]
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
         values += [row.rank, str(row.best).lower(), min(beside.diverged.get(row.title, {}).values(), default=None)]
         writer.writerow([row.title, row.seeds, beside.rounds, *values, configs, origin.command])

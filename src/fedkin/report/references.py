@@ -18,6 +18,17 @@ def others(reference: str) -> tuple[str, ...]:
     return tuple(title for title in OTHERS if title != reference)
 
 
+def what_local_is(run: Run) -> str:
+    """Say how often a client trains under Local in a run with the same settings as ``run``; "" if in every round."""
+    share = _run_settings(run).get("participation", 1.0)
+    if share >= 1:
+        return ""
+    return (
+        f"{LOCAL}: a client trains alone, and only in the rounds it is sampled for ({100 * share:g} % of the clients "
+        f"in each round); {FULL}, which fedkin compare adds, trains every client in every round."
+    )
+
+
 def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
     """Say how often clients train under Local and under Local (full); "" unless both were run.
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, Against, Choice, Spread, best, spread
+from fedkin.evaluate import GROUPED, Choice, Finding, Spread, best, spread
 from fedkin.report.first import majority
 from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
@@ -22,6 +22,8 @@ from fedkin.report.rows import comparison_rows as comparison_rows
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "accuracy_trained": "the same, right after the last local training",
+    "accuracy_delivered": "the same, as clients would predict now",
     "majority": "always the client's most frequent class",
     "balanced": "balanced accuracy, mean over clients",
     "pooled": "accuracy, pooled over samples",
@@ -39,11 +41,12 @@ NAMES = {
 }
 
 BOLD = (
-    "bold: the highest accuracy and all that are not clearly below it (paired interval); none where no method is "
-    "clearly below it"
+    "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
+    "best is among them with 90 % probability)"
 )
 """What the emphasis says."""
 
+_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -80,13 +83,14 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", *figure_columns(beside.first), "gain", "harmed", "MB")
+    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    columns = ("method", *figure_columns(beside.first, tuple(moments.values())), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            *figure_cells(row, beside),
+            *figure_cells(row, beside, moments=tuple(moments)),
             percent(row.gain, sign=True),
-            _harmed(row.against),
+            _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
@@ -95,11 +99,18 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     note = (
         f"{balanced_note(beside.first)}accuracy: mean over clients and {beside.rounds}{majority_note(rows)}; "
         "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
-        f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
+        f"gain: points over {reference}; MB: sent up and down in training"
     )
+    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
+    ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
+    if ranges and (first := ranges[0].harmed) is not None:
+        note += (
+            f"; harmed: number of {ranges[0].of} more than 1 point below {reference} in the last round, a range of "
+            f"{100 * first.level:g} % that allows for chance"
+        )
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
-        note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
+        note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
@@ -107,19 +118,20 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     return Grid("Comparison", columns, cells, bold, note)
 
 
-def figure_columns(first: Choice) -> tuple[str, ...]:
-    """The headings of a comparison's figures in their order. Where balanced accuracy comes first it stands in place of
-    macro-F1, so that the table still fits a screen of 80 columns."""
-    rest = ("accuracy %", "last", "worst 10 %")
+def figure_columns(first: Choice, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The headings of a comparison's figures in their order; ``moments`` are those of accuracies at other moments.
+    Where balanced accuracy comes first it stands in place of macro-F1: the table still fits a screen of 80 columns."""
+    rest = ("accuracy %", "last", *moments, "worst 10 %")
     return (*rest, "macro-F1 %") if first.fair else ("balanced %", *rest)
 
 
-def figure_cells(row: Row, beside: Headline, decimals: int = 1) -> tuple[str, ...]:
-    """A method's figures under `figure_columns`."""
+def figure_cells(row: Row, beside: Headline, decimals: int = 1, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A method's figures under `figure_columns`; ``moments`` are the metrics of accuracies at other moments."""
     last = beside.last.get(row.title)
     cells = (
         percent(row.accuracy, decimals=decimals) + beside.mark(row.title),
         DASH if last is None else f"{100 * last.mean:.{decimals}f}",
+        *(percent(row.metrics.get(m), decimals=decimals) for m in moments),
         percent(row.worst_decile, decimals=decimals),
     )
     other = percent(row.macro_f1 if beside.first.fair else row.metrics.get("balanced"), decimals=decimals)
@@ -142,12 +154,11 @@ def majority_note(rows: Sequence[Row]) -> str:
     return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 
-def _harmed(comparisons: Sequence[Against]) -> str:
-    if not comparisons:
+def _harmed(finding: Finding | None) -> str:
+    found = None if finding is None else finding.harmed
+    if found is None:
         return DASH
-    harmed = sum(a.harmed for a in comparisons) / len(comparisons)
-    clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
-    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
+    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
 def final_table(run: Run, first: Choice = ACCURACY) -> Grid:

@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
+from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
 from toys import method
+
+
+PARTS = ("test", "validation")
 
 
 def job(m: Method, **changes: Any) -> Job:
@@ -294,6 +298,33 @@ def test_further_views_are_evaluated_under_their_names() -> None:
     assert set(found) == {"counts", "cluster", "test", "validation", "zero.test", "zero.validation"}
     assert found.cluster == 2
     assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
+
+
+def test_the_moment_that_is_scored() -> None:
+    """At "trained" the view of this name is scored and kept, and what `personalize` gave is the view "delivered"; the
+    cluster is the client's choice at either. A method without such a view is scored as at "delivered"."""
+    zero = torch.zeros(network("mlp").size)
+    m = method(
+        personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
+        views=lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)},
+    )
+    now, then = (step(job(m, evaluate=moment), "evaluate").reply for moment in ("delivered", "trained"))
+    assert set(now) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "trained.", "more.") for p in PARTS)}
+    assert set(then) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "delivered.", "more.") for p in PARTS)}
+    assert now.cluster == then.cluster == 2
+    for part in PARTS:
+        assert torch.equal(now[part], then[f"delivered.{part}"])
+        assert torch.equal(now[f"trained.{part}"], then[part])
+        assert not torch.equal(now[part], then[part])
+    kept = [step(job(m, evaluate=moment), "keep").reply.model for moment in ("delivered", "trained")]
+    assert torch.equal(kept[0], network("mlp").w0)
+    assert torch.equal(kept[1], zero)
+    net = network("mlp")
+    for moment, found in (("delivered", now), ("trained", then)):
+        assert scored(m, net, Recipe(), Bundle(), moment) == set(found)
+    without = [dict(step(job(method(), evaluate=moment), "evaluate").reply) for moment in ("delivered", "trained")]
+    assert without[0].keys() == without[1].keys()
+    assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())
 
 
 def test_personalize_may_train() -> None:

@@ -19,6 +19,25 @@ def test_a_folder_reads_back_as_the_run(folder, made):
     assert list(run.relations) == list(same.relations) == list(run.relations)
 
 
+def test_single_test_samples_are_those_of_the_last_round(folder):
+    """Client 1 has 80 % of 11 samples, the first 9: ff 80. Earlier rounds, and folders without them, have none."""
+    run = read_run(folder(answers="d"))
+    assert (run.answers[1].right, run.answers[1].n, run.answers[1].digest) == (b"\xff\x80", 11, "d1")
+    assert run.test_parts == {i: (10 + i, f"d{i}") for i in range(4)}
+    assert read_run(folder("older")).answers == {}
+    stale = [{"round": 3, "client": 0, "n_test": 4}, {**run.clients[-4], "round": 2}]
+    assert Run("M", clients=stale).answers == {}
+    assert Run("M", clients=stale[::-1]).answers == {}
+
+
+def test_damaged_single_test_samples_are_named(folder):
+    """Which file, round and client, and what is wrong."""
+    run = read_run(folder(answers="d"))
+    run.clients[-1]["right"] = "ff"
+    with pytest.raises(RunFolderError, match=r"clients\.jsonl: round 3, client 3: 13 test samples take 2 bytes"):
+        _ = run.answers
+
+
 def test_only_the_summary_must_be_there(folder):
     """Without the .jsonl files a run has no rounds, no clients, no relations, and no bytes."""
     run = read_run(folder(without=("rounds", "clients", "relations")))

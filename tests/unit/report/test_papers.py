@@ -80,7 +80,12 @@ def test_a_table_for_papers(rows):
     assert grid.rows[1][5:] == (f"+11.00 [{100 * d.low:+.2f}, {100 * d.high:+.2f}]", "1", "9")
     assert grid.bold == {(1, 1)}
     assert grid.note.startswith("Accuracy: mean over clients and rounds 81 to 100, 3 seeds (")
-    for fact in ("3 seeds", "points above Local", "95 % interval over seeds and clients", "bold: the highest"):
+    for fact in (
+        "3 seeds",
+        "points above Local",
+        "95 % interval over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2)",
+        "bold: the highest",
+    ):
         assert fact in grid.note
 
 
@@ -164,9 +169,22 @@ def test_csv_holds_full_precision_under_one_header(rows):
     assert other["method"] == NASTY
     assert [float(other[k]) for k in ("difference", "difference_low", "difference_high")] == [d.mean, d.low, d.high]
     assert float(other["accuracy_mean"]) == rows[1].accuracy.mean
+    assert (other["harmed_low"], other["harmed_high"], other["harmed_of"], other["harmed_level"]) == ("", "", "", "")
     assert (other["verdict"], other["best"], other["rank"], other["configs"]) == ("better", "true", "1.0", "cc33")
     assert (local["difference"], local["verdict"], local["configs"]) == ("", "", "aa11 bb22")
     assert None not in other.values()
+
+
+def test_csv_holds_the_range_of_harmed_clients(made):
+    """Both ends, of how many, at which level; there is no raw count."""
+    more = {"clients": 8, "samples": 200, "answers": "x"}
+    runs = [made("Local", top=0.6, **more), made("M", top=0.7, gains={3: -0.3}, **more)]
+    _, other = csv.DictReader(io.StringIO(to_csv(comparison_rows(by_title(runs)), ORIGIN)))
+    assert (other["harmed_low"], other["harmed_high"], other["harmed_of"], other["harmed_level"]) == (
+        "1", "1", "8", "0.9",
+    )  # fmt: skip
+    assert "harmed" not in other
+    assert other["verdict"] == "level"
 
 
 def test_the_three_files(rows, tmp_path):
