@@ -59,6 +59,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         "abandoned": report.abandoned,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
+        "bytes_evaluation": report.bytes_evaluation,
         "evaluated": bool(report.evaluation),
     }
     clients = []
