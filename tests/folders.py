@@ -22,6 +22,7 @@ FILES = {
     "checkpoint.safetensors",
     "summary.json",
 }
+"""What every folder holds; ``best.safetensors`` is in those with validation samples."""
 
 
 def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tables: dict[str, Any]) -> Settings:
@@ -46,9 +47,9 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
-    """All that a checkpoint stands for, by name, wherever it keeps it."""
-    loaded = RunFolder(folder).load({})
+def tensors_in(folder: Path, *, best: bool = False) -> dict[str, torch.Tensor]:
+    """All that a checkpoint stands for, by name, wherever it keeps it; the last one or that of the best round."""
+    loaded = RunFolder(folder).load({}, best=best)
     assert loaded is not None
     server, states = loaded
     found = {f"server.{name}": t for name, t in server.state.items()}
@@ -57,18 +58,24 @@ def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
     return found | {f"client.{i}.{name}": t for i in states for name, t in states[i].items()}
 
 
-def assert_same_tensors(a: Path, b: Path) -> None:
+def assert_same_tensors(a: Path, b: Path, *, best: bool = False) -> None:
     """Asserts that two folders' checkpoints hold the same tensors to the last bit."""
-    mine, other = tensors_in(a), tensors_in(b)
+    mine, other = tensors_in(a, best=best), tensors_in(b, best=best)
     assert mine.keys() == other.keys()
     for name, t in mine.items():
         assert torch.equal(t, other[name]), name
 
 
-def assert_same_run(a: Path, b: Path) -> None:
-    """Asserts that two folders tell of one and the same run, and that nothing half written is left."""
+def assert_same_run(a: Path, b: Path, *, best: bool = True) -> None:
+    """Asserts that two folders tell of one and the same run, and that nothing half written is left.
+
+    Args:
+        best: their best rounds are compared, too, unless the first keeps states or banks in files.
+    """
     assert lines_in(a) == lines_in(b)
     assert_same_tensors(a, b)
+    if best and not (a / "states").exists() and not (a / "banks").exists():
+        assert_same_tensors(a, b, best=True)
     assert {p.name for p in a.iterdir()} >= FILES - {"preparation.json"}  # which made-up data have not
     assert not [p.name for p in a.iterdir() if p.name.startswith(".")]
 

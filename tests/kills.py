@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from fedkin.config import Settings
 from fedkin.folder import RunFolder
@@ -25,10 +26,10 @@ class Killed(BaseException):
     """Stands for the end of the process: nobody catches it."""
 
 
-def assert_goes_on(folder: Path, uninterrupted: Path) -> None:
-    """Resumes and compares with the uninterrupted run, its summary too."""
+def assert_goes_on(folder: Path, uninterrupted: Path, *, best: bool = True) -> None:
+    """Resumes and compares with the uninterrupted run, its summary too; and its best round, if that can be kept."""
     resume(folder)
-    assert_same_run(folder, uninterrupted)
+    assert_same_run(folder, uninterrupted, best=best)
     mine, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
     for summary in (mine, other):
         del summary["command"], summary["computed"]  # the folder, and the engine, which decides nothing
@@ -97,6 +98,37 @@ def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
         raise Killed
 
     monkeypatch.setattr(RunFolder, "write", dying)
+
+
+def die_before_keeping_the_best(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """After the checkpoint of the first best round from this one on, before it is kept as the best."""
+    keep = RunFolder.keep_best
+
+    def dying(self: RunFolder, best: int | None) -> None:
+        if best is not None and best >= round:
+            raise Killed
+        keep(self, best)
+
+    monkeypatch.setattr(RunFolder, "keep_best", dying)
+
+
+def die_before_naming_the_best(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """When the best round's checkpoint has a second name that is not yet the right one."""
+    replace = os.replace
+
+    def dying(old: Path, new: Path) -> None:
+        if Path(new).name == "best.safetensors" and (safe_round(old) or 0) >= round:
+            os.link(old, Path(new).with_name(".best.safetensors.1.new"))  # the tidying up does not happen
+            raise Killed
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", dying)
+
+
+def safe_round(path: Path) -> int | None:
+    """The round of a checkpoint."""
+    with safe_open(path, framework="pt") as file:
+        return int(file.metadata()["round"])
 
 
 PLACES = [die_before_saving, die_before_replacing, die_between_files, die_in_a_line, die_before_the_summary]

@@ -23,9 +23,21 @@ from safetensors.torch import load_file
 import fedkin.folder
 from fedkin.config import Settings
 from fedkin.core import RunFolderError
+from fedkin.folder import RunFolder
 from fedkin.runner import resume, run_settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
-from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn, wait_for_lines
+from kills import (
+    PLACES,
+    Killed,
+    assert_goes_on,
+    begin_and_kill,
+    die_before_keeping_the_best,
+    die_before_naming_the_best,
+    die_before_saving,
+    records_until_torn,
+    safe_round,
+    wait_for_lines,
+)
 
 HARD = {"dropout": 0.2, "join_late": "1@4"}
 METHODS = {  # private states; private states and a bank; clusters and a warm-up
@@ -68,6 +80,30 @@ def test_killed_in_the_first_round(
             run_settings(settings, out=tmp_path / "a")
 
     assert not (tmp_path / "a" / "checkpoint.safetensors").exists()
+    assert_goes_on(tmp_path / "a", whole(settings))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("place", [die_before_keeping_the_best, die_before_naming_the_best], ids=lambda f: f.__name__)
+def test_killed_between_the_checkpoint_and_the_best(
+    place: Callable[..., None], name: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of a new best round is there and `best.safetensors` is that of an older one: resuming sees to it
+    first. Before that, the best round can be loaded no less: it is the last."""
+    settings = settings_of(name)
+    with monkeypatch.context() as patch:
+        place(patch, 2)
+        with pytest.raises(Killed):
+            run_settings(settings, out=tmp_path / "a")
+    reached = safe_round(tmp_path / "a" / "checkpoint.safetensors")
+    assert reached >= 2
+    assert RunFolder(tmp_path / "a").best_round() < reached
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
+        with pytest.raises(Killed):
+            resume(tmp_path / "a")
+    assert RunFolder(tmp_path / "a").best_round() == reached
     assert_goes_on(tmp_path / "a", whole(settings))
 
 

@@ -18,7 +18,7 @@ from fedkin.core.rows import kept_by
 from fedkin.data import Federation
 from fedkin.engines import Job, Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
-from fedkin.evaluate import best, final
+from fedkin.evaluate import best, diverged, final, latest
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
@@ -37,8 +37,10 @@ class Result:
         seed: the run's seed.
         rounds, clients, relations: the lines of the files of the same names; those of clients are read from their file
             where the run keeps states in files, and are a list otherwise.
-        final: mean over the last ten evaluated rounds; best: the round that validation chose.
-        summary: everything in short, as in ``summary.json``.
+        final: mean over the rounds of `fedkin.evaluate.rounds.window`, which ``final["rounds"]`` names.
+        best: the round that validation chose.
+        summary: everything in short, as in ``summary.json``; ``diverged`` in it is the round from which on training
+            has diverged (`fedkin.evaluate.diverged`), and is absent where it has not.
         server: the server after the last round, with all models.
         folder: where it was written, or None.
         played: what can be asked of the clients afterwards, in a simulation.
@@ -159,6 +161,9 @@ def _followed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
+    held = best(kept["rounds"])
+    if folder is not None:
+        folder.keep_best(_round(held))
     counted = total(kept["rounds"])
     told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
@@ -176,11 +181,18 @@ def _followed(
             folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, transport.states(server.acks), p.marks)
+            before, held = held, best([*([held] if held else []), *lines.rounds])
+            if _round(held) != _round(before):
+                folder.keep_best(_round(held))
         elif banks is not None:
             banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
     return _result(p, kept, server, folder)
+
+
+def _round(chosen: Mapping[str, Any] | None) -> int | None:
+    return None if chosen is None else int(chosen["round"])
 
 
 def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
@@ -191,16 +203,17 @@ def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None)
 
 
 def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
-    evaluated = [line for line in kept["rounds"] if line["evaluated"]]
-    last, chosen = final(evaluated), best(evaluated)
+    mean, chosen, lost = final(kept["rounds"]), best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = p.people.groups, p.people.client_names, p.people.labels
     summary = {
         "method": p.table["method"]["name"],
         "title": p.title,
         "seed": p.plan.seed,
         "rounds": server.round,
-        "final": last,
+        "final": mean,
+        "last": latest(kept["rounds"]),
         "best": chosen,
+        **({} if lost is None else {"diverged": lost}),
         "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
         "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
         "bytes_evaluation": sum(line["bytes_evaluation"] for line in kept["rounds"]),
@@ -213,7 +226,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "fedkin": __version__,
         "config": p.table,
         **p.beside,
-        **_noted(p, evaluated),
+        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
     }
     if folder is not None:
@@ -226,7 +239,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         rounds=kept["rounds"],
         clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
         relations=kept["relations"],
-        final=last,
+        final=mean,
         best=chosen,
         summary=summary,
         server=server,

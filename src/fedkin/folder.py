@@ -10,6 +10,7 @@ clients.jsonl          a line per evaluated round and client; those of the last 
 relations.jsonl        a line per round: who learned from whom
 timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
 checkpoint.safetensors the last whole round: server state and every client's private state
+best.safetensors       the same of the round with the highest validation accuracy so far
 states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
 summary.json           the final figures, when the run is done
 """
@@ -17,6 +18,7 @@ summary.json           the final figures, when the run is done
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +32,7 @@ from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
 from fedkin.report.folder import Lines, require_folder, write_atomic
-from fedkin.states import Stored, apart, checksum
+from fedkin.states import NOTHING, Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
@@ -66,11 +68,13 @@ class RunFolder:
 
     Attributes:
         banks: keeps the server's banks in files; None: they are part of the checkpoint.
+        keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.banks: Banks | None = None
+        self.keeps_best = True
 
     @classmethod
     def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
@@ -162,6 +166,11 @@ class RunFolder:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def best(self) -> Path:
+        """The checkpoint of the round with the highest validation accuracy."""
+        return self.path / "best.safetensors"
+
+    @property
     def states(self) -> Path:
         """Where clients' states are, if they are in files."""
         return self.path / "states"
@@ -191,37 +200,53 @@ class RunFolder:
             if not used and place.exists():  # of a former life of this run
                 shutil.rmtree(place, ignore_errors=True)
 
-    def load(self, marks: Mapping[str, str]) -> tuple[Server, Mapping[int, Bundle]] | None:
+    def keep_best(self, round: int | None) -> None:
+        """Sees to it that `best` is the checkpoint of this round or is not there; None: there is no best round.
+
+        It can be kept while the checkpoint is that of the round and holds everything: what is in files is overwritten
+        in later rounds. To be called after `save` in a round that is better than all before, and with the best round so
+        far when a run is resumed, for a kill may have come in between.
+        """
+        if not self.keeps_best or (round is not None and _round_and_whole(self.best)[0] == round):
+            return
+        if round is None or _round_and_whole(self.checkpoint) != (round, True):
+            self.best.unlink(missing_ok=True)
+            return
+        new = self.best.with_name(f".{self.best.name}.{os.getpid()}.new")
+        try:
+            new.unlink(missing_ok=True)
+            os.link(self.checkpoint, new)  # the next checkpoint takes the name, not the content
+            os.replace(new, self.best)
+        except OSError:  # a file system without links
+            write_atomic(self.best, self.checkpoint.read_bytes())
+        finally:
+            new.unlink(missing_ok=True)
+
+    def best_round(self) -> int | None:
+        """The round that `best` is of; None: there is none."""
+        return _round_and_whole(self.best)[0]
+
+    def load(self, marks: Mapping[str, str], *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:
         """The state that `save` wrote, or None if no round was finished.
 
         It does not matter whether that was with files.
 
+        Args:
+            marks: fingerprints that the checkpoint must have.
+            best: that of the best round instead of the last.
+
         Raises:
             RunFolderError: the checkpoint is damaged or belongs to another config or other data.
         """
-        if not self.checkpoint.exists():
+        path = self.best if best else self.checkpoint
+        if not path.exists():
             return None
-        try:
-            with safe_open(self.checkpoint, framework="pt") as file:
-                meta = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError, ValueError) as e:
-            raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
-        found = meta.pop("checksum", None)
-        if meta.get("format") != _FORMAT or found != checksum(tensors, meta):
-            raise RunFolderError(
-                f"{self.checkpoint} is damaged (its checksum does not fit its content); "
-                "start the run again in another folder"
-            )
-        for name, mark in marks.items():
-            if meta.get(name) != mark:
-                raise RunFolderError(
-                    f"{self.checkpoint} belongs to a run with another {name} ({meta.get(name)}, here {mark}); "
-                    "put it back as it was, or start in another folder"
-                )
+        meta, tensors = _checked(path, marks)
         told = {name.removeprefix(_BANK): text for name, text in meta.items() if name.startswith(_BANK)}
         sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
         server, states = self._unpack(tensors, int(meta["round"]))
+        if best:  # it holds everything, and the files of banks are those of the last round
+            return server, states
         banks = self.banks or Banks(self.bank_files)
         found = banks.open(server.round, told, sums)
         server.state |= found if self.banks is not None else found.owned()
@@ -254,6 +279,42 @@ class RunFolder:
                 return int(file.get_slice("roster.ack").get_shape()[0])
         except (SafetensorError, OSError, ValueError) as e:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
+
+
+def _checked(path: Path, marks: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Texts and tensors of a checkpoint; errors as of `RunFolder.load`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError) as e:
+        raise RunFolderError(f"{path} is damaged ({e}); start the run again in another folder") from e
+    found = meta.pop("checksum", None)
+    if meta.get("format") != _FORMAT or found != checksum(tensors, meta):
+        raise RunFolderError(
+            f"{path} is damaged (its checksum does not fit its content); start the run again in another folder"
+        )
+    for name, mark in marks.items():
+        if meta.get(name) != mark:
+            raise RunFolderError(
+                f"{path} belongs to a run with another {name} ({meta.get(name)}, here {mark}); "
+                "put it back as it was, or start in another folder"
+            )
+    return meta, tensors
+
+
+def _round_and_whole(path: Path) -> tuple[int | None, bool]:
+    """The round of a checkpoint, and whether it holds every state and bank itself; None: there is none, or it is
+    damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            apart_from_it = any(name.startswith(_BANK) for name in meta)
+            if "roster.file" in file.keys():  # noqa: SIM118 - not a dict
+                apart_from_it |= bool((file.get_tensor("roster.file") != NOTHING).any())
+            return int(meta["round"]), not apart_from_it
+    except (SafetensorError, OSError, ValueError, KeyError):
+        return None, False
 
 
 def taken(path: Path) -> bool:

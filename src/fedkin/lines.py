@@ -74,6 +74,8 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         for own, b in zip(clients, report.evaluation.values(), strict=True):
             own |= {"cluster": int(b.cluster)} if "cluster" in b else {}
         line |= _views(report, clients)
+        if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
+            line["unpredicted"] = lost
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes

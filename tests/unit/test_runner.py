@@ -166,16 +166,32 @@ def test_another_split_has_other_digests() -> None:
     assert digests[0].isdisjoint(digests[2])
 
 
-def test_final_is_the_mean_of_the_last_ten_evaluated_rounds() -> None:
-    """Recomputed from the clients' lines: mean over clients, then over the last ten evaluated rounds."""
-    result = play(FedAvg(), rounds=14)
-    by_round = {t: [c["accuracy"] for c in result.clients if c["round"] == t] for t in range(5, 15)}
+def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:
+    """Recomputed from the clients' lines: mean over clients, then over rounds 13 to 15 of 15; the summary says which
+    rounds, and has the last one next to it."""
+    result = play(FedAvg(), rounds=15, out=tmp_path / "a")
+    by_round = {t: [c["accuracy"] for c in result.clients if c["round"] == t] for t in (13, 14, 15)}
     means = [sum(values) / len(values) for values in by_round.values()]
+    summary = read_json(tmp_path / "a" / "summary.json")
 
-    assert len(means) == 10
-    assert result.final["accuracy"] == pytest.approx(sum(means) / 10, abs=1e-12)
-    assert (result.final["first_round"], result.final["last_round"]) == (5, 14)
-    assert result.final["rounds_averaged"] == 10
+    assert result.final["accuracy"] == pytest.approx(sum(means) / 3, abs=1e-12)
+    assert (result.final["first_round"], result.final["last_round"]) == (13, 15)
+    assert summary["final"]["rounds"] == "rounds 13 to 15"
+    assert (summary["last"]["round"], summary["last"]["accuracy"]) == (15, pytest.approx(means[-1], abs=1e-12))
+    assert "diverged" not in summary
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
+def test_a_run_that_diverged_says_since_when(method: Method) -> None:
+    """With a step size of 1e30 the products of two layers overflow: FedAvg's uploads are refused, and the clients of
+    Local, which upload nothing, predict NaN."""
+    recipe = Recipe(steps=3, batch=5, lr=1e30)
+    result = play(method, model="mlp", rounds=3, recipe=recipe, participation=1.0)
+
+    assert result.summary["diverged"] == 1
+    assert [line.get("unpredicted", []) for line in result.rounds] == [
+        [] if isinstance(method, FedAvg) else list(range(6)) for _ in range(3)
+    ]
 
 
 def test_the_best_round_is_chosen_on_validation() -> None:

@@ -16,6 +16,7 @@ from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.exporting.programs import Format
+from fedkin.exporting.writing import Round
 from fedkin.report.folder import write_atomic
 from fedkin.report.tables import Grid
 
@@ -34,8 +35,10 @@ class ExportFlags:
     """Every client's, each in a folder of its own."""
     common: Annotated[bool, tyro.conf.arg(name="global")] = False
     """The one model that the server sends to all, where the method has one."""
+    round: Round = "last"
+    """After which round: the last, or the one with the highest validation accuracy."""
     out: Path | None = None
-    """The new folder. Default: exports/client-NAME in the run's folder."""
+    """The new folder. Default: exports/client-NAME in the run's folder; exports/best/client-NAME with --round best."""
     format: tuple[Format, ...] = ()
     """Programs to write beside it: model.pt2 (torch.export), model.onnx."""
     force: bool = False
@@ -66,7 +69,7 @@ def export_command(args: list[str]) -> int:
     run = flags.run
     if sum([flags.client is not None, flags.all, flags.common]) != 1:
         raise ConfigError("say whose model: one of --client 7, --all, --global")
-    more: dict[str, Any] = {"formats": flags.format, "force": flags.force}
+    more: dict[str, Any] = {"round": flags.round, "formats": flags.format, "force": flags.force}
     found: list[Path] = []
     if flags.all:
         for place in export_all(run, flags.out, **more):
@@ -99,15 +102,13 @@ def predict_command(args: list[str]) -> int:
         found = model.predict_file(flags.file)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
+    for line in found.notes:
+        screen.note(f"warning: {line}")
     if flags.json:
-        for line in found.notes:
-            screen.note(f"note: {line}")
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
             told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
             screen.write(json.dumps(told, ensure_ascii=False))
         return 0
-    for line in found.notes:
-        screen.note(f"note: {line}")
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN
     if left > 0:
@@ -135,7 +136,8 @@ def _line(place: Path) -> str:
     who = "all clients" if card["client"] is None else f"client {card['client_name'] or card['client']}"
     test = card["test"]
     good = f"{100 * test['accuracy']:.1f} % of its {test['n']} test samples" if test and test["n"] else "not tested"
-    return f"{card['title']}, model of {who}, round {card['round']}: {good}"
+    chosen = " (highest validation accuracy)" if card["chosen"] else ""
+    return f"{card['title']}, model of {who}, round {card['round']}{chosen}: {good}"
 
 
 def _card(place: Path) -> dict[str, Any]:

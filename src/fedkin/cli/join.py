@@ -48,6 +48,8 @@ def join_command(args: list[str]) -> int:
     if flags.out is not None:
         write_atomic(flags.out / "join.json", (told + "\n").encode())
         write_atomic(flags.out / "join.svg", charts.svg(drill.chart()).encode())
+    for line in drill.notes:
+        screen.note(f"warning: {line}")
     if flags.json:
         screen.write(told)
         return 0
@@ -79,8 +81,9 @@ def _table(drill: Drill) -> Grid:
     for a, accuracy in drill.accuracy.items():
         where = drill.clusters[a]
         cluster = () if drill.cluster is None else (DASH if where is None else str(where),)
-        rows.append((str(a), f"{100 * accuracy:.1f}", f"{100 * drill.macro_f1[a]:.1f}", f"{100 * drill.local[a]:.1f}",
-                     *cluster))  # fmt: skip
-    heads: tuple[str, ...] = ("rounds of its own", "accuracy %", "macro-F1 %", "its data alone %")
+        low, high = (100 * end for end in drill.interval[a])
+        rows.append((str(a), f"{100 * accuracy:.1f}", f"{low:.0f} to {high:.0f}", f"{100 * drill.macro_f1[a]:.1f}",
+                     f"{100 * drill.local[a]:.1f}", *cluster))  # fmt: skip
+    heads: tuple[str, ...] = ("rounds of its own", "accuracy %", "95 % interval", "macro-F1 %", "its data alone %")
     heads += () if drill.cluster is None else ("cluster",)
     return Grid("", heads, tuple(rows))

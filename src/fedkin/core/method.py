@@ -80,15 +80,25 @@ class Method(ABC):
                 raise TypeError(f"{cls.__name__} inherits from the method {base.__name__}; methods are final, wrap it")
 
     @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """The presets of the method that has these fields: by default all of the class.
+
+        To be overridden by a class that stands for several methods with presets of different names or settings.
+        """
+        return cls.presets
+
+    @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; `presets` tells which recipe and run go with it.
+        """The method with the fields of a named preset; the table in `presets_for` holds the recipe and run that go
+        with it.
 
         Raises:
-            ConfigError: there is no such preset.
+            ConfigError: the method, as ``changes`` make it, has no such preset.
         """
-        if name not in cls.presets:
-            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(cls.presets) or 'none'}")
-        fields = {k: v for k, v in cls.presets[name].items() if k not in PRESET_TABLES}
+        presets = cls.presets_for(changes)
+        if name not in presets:
+            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(presets) or 'none'}")
+        fields = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
         return cls(**{**fields, **changes})
 
     # ---- server -----------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast
 
 from fedkin.core.errors import DataError
+from fedkin.data.standalone import MISSING
 
-MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 MAX_CATEGORIES = 50
 MAX_CLASSES = 1000
 MAX_COLUMNS = 10_000

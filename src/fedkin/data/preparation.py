@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded
+from fedkin.data.standalone import scaled
 
 
 @dataclass(frozen=True)
@@ -123,21 +124,7 @@ class Preparation:
         """Rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""
         if self.per_client:
             raise DataError("each client has means of its own; say whose: preparation.of(client)")
-        out = np.zeros((len(raw), *self.shape), dtype=np.float32)
-        at = 0
-        for values, column in zip(raw.T, self.columns, strict=True):
-            if column.kind == "text":
-                known = np.flatnonzero(values >= 0)
-                out[known, at + values[known].astype(np.int64)] = 1.0
-            else:
-                mean, std = column.mean[0], column.std[0]
-                missing = np.isnan(values)
-                if std > 0:
-                    out[:, at] = (np.where(missing, mean, values) - mean) / std
-                if column.gaps:
-                    out[:, at + 1] = missing
-            at += column.width
-        return torch.from_numpy(out)
+        return torch.from_numpy(scaled(raw, self.columns))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON text."""

@@ -93,14 +93,15 @@ def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: M
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}
-    return {"counts", *parts, *({"cluster"} & set(model))}
+    return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
 
 
 def false_score(answer: Bundle, names: set[str], classes: int, *, outcomes: bool = False) -> str | None:
     """Why an evaluation cannot be used, or None if it can.
 
     Args:
-        answer: class counts ``[C]``, confusion matrices ``[C, C]`` and a cluster ``[]``, all int64; `OUTCOMES`.
+        answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
+            ``[]``, all int64; `OUTCOMES`.
         names: what it should hold, see `scored`.
         outcomes: whether it may hold `OUTCOMES`; a client whose owner hides them leaves both out.
     """
@@ -109,7 +110,7 @@ def false_score(answer: Bundle, names: set[str], classes: int, *, outcomes: bool
         return f"sent {sorted(answer)}, expected {sorted(names | told)}"
     for name in names:
         t = answer[name]
-        shape = {"counts": [classes], "cluster": []}.get(name, [classes, classes])
+        shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
         if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):

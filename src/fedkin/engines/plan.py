@@ -8,6 +8,7 @@ from typing import get_args
 
 from fedkin.core import ConfigError, Method, Rule
 from fedkin.core.method import Moment
+from fedkin.core.sides import cohort_size
 from fedkin.engines.secure import LEAST
 
 
@@ -87,7 +88,7 @@ class Plan:
 
     def cohort(self, clients: int) -> int:
         """How many answers a round is meant to have, with so many clients joined."""
-        return max(1, math.floor(self.participation * clients + 1e-9))
+        return cohort_size(self.participation, clients)
 
     @property
     def outcomes_in(self) -> int | None:

@@ -156,7 +156,9 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
-    enough = None if plan.over_selection == 1 else plan.cohort(len(server.sizes))
+    # a method that asks more clients than were meant waits for all of them
+    meant = plan.over_selection > 1 and len(cohort) <= r.cohort
+    enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     good, refused = _checked(method, recipe, plan, r, messages, replies)

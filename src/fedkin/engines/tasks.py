@@ -201,9 +201,9 @@ class Turn:
         return Client(**known)
 
     def guesses(self, b: Bundle, data: Data) -> Tensor:
-        """The class that the method predicts for each sample, ``[n]``, n > 0."""
+        """The class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
         net, method = self.job.net, self.job.method
-        return chunked(lambda x: method.predict(net, b, x), net.layout(data.x)).argmax(1)
+        return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))
 
     def program(self) -> Work:
         """The step, asking for training as client code does; its end is what leaves the client.
@@ -247,6 +247,11 @@ class Turn:
         return Answer(self.task.client, reply, self.client.state, self.seconds, self.spent)
 
 
+def predicted(logits: Tensor) -> Tensor:
+    """The class of the largest of each row of ``logits [n, C]``; -1 where one is NaN: the model has diverged."""
+    return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
+
+
 def _aligned(bundle: Bundle) -> Bundle:
     """The tensors, copied where their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
 
@@ -280,23 +285,26 @@ def _update(turn: Turn) -> Work:
 
 
 def _evaluate(turn: Turn) -> Work:
-    """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; and the class counts.
+    """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
+    ``unpredicted []``, for how many test and validation samples the model's logits hold NaN, which stand in column 0.
 
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
     """
     models = yield from _models(turn)
-    out = Bundle(counts=turn.client.counts())
+    out, lost = Bundle(counts=turn.client.counts()), 0
     own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
     for name, b in models.items():
         for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
             guessed = turn.guesses(b, data) if len(data) else data.y
+            lost += int((guessed < 0).sum()) if not name else 0
+            guessed = guessed.clamp(min=0)
             out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
             if not name and part == "test" and turn.task.round == turn.job.outcomes:
                 out |= _outcomes(guessed, data)
-    return out
+    return out.but(unpredicted=torch.tensor(lost))
 
 
 def _keep(turn: Turn) -> Work:

@@ -34,6 +34,7 @@ def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, 
         "paper": type(origin.method).paper,
         "round": origin.round,
         "rounds_planned": origin.rounds,
+        "chosen": None if origin.chosen is None else {"by": "validation accuracy", **origin.chosen},
         "seed": origin.seed,
         "data": origin.data,
         "columns": None if taken.preparation is None else dict(taken.preparation.taken) or None,
@@ -80,7 +81,14 @@ def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
     }
 
 
-def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepared: Preparation | None) -> str:
+def readme(
+    card: dict[str, Any],
+    labels: list[str],
+    *,
+    standalone: bool,
+    prepared: Preparation | None,
+    ranges: Mapping[str, Any] | None = None,
+) -> str:
     """The card for people, as Markdown.
 
     Args:
@@ -88,6 +96,7 @@ def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepare
         labels: names of the classes.
         standalone: the network is written down in the folder.
         prepared: how raw data become inputs, where that is known.
+        ranges: what training had, where the folder keeps it.
     """
     who = "all clients" if card["client"] is None else f"client {card['client']}"
     who += f" ({card['client_name']})" if card["client_name"] else ""
@@ -96,8 +105,8 @@ def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepare
     lines = [
         f"# {card['title']}: the model of {who}",
         "",
-        f"Trained by {card['title']} on {card['data']}, round {card['round']} of {card['rounds_planned']}, seed "
-        f"{card['seed']}. {_accuracy(card)}",
+        f"Trained by {card['title']} on {card['data']}, round {card['round']} of {card['rounds_planned']}"
+        f"{_chosen(card)}, seed {card['seed']}. {_accuracy(card)}",
         "",
         "| | |",
         "| --- | --- |",
@@ -125,6 +134,7 @@ def readme(card: dict[str, Any], labels: list[str], *, standalone: bool, prepare
         "Nothing is unpickled. With fedkin also from the command line: `fedkin predict THIS_FOLDER FILE`.",
         "",
         *([] if prepared is None else ["## Raw data", "", _raw(prepared), "", *_prepare(prepared), ""]),
+        *([] if ranges is None else ["## What training had", "", _ranges(ranges), ""]),
         "## Limits",
         "",
         _limits(card),
@@ -152,8 +162,20 @@ def _raw(made: Preparation) -> str:
 
 def _prepare(made: Preparation) -> list[str]:
     """The code for it; ``fedkin predict`` does the same."""
-    names = ", ".join(f"{column.name!r}: ..." for column in made.columns)
-    raw = {"table": f"[{{{names}}}]", "image": '["scan.png"]', "array": "[array]"}[made.kind]
+    if made.kind == "table":
+        names = ", ".join(f"{column.name!r}: ..." for column in made.columns)
+        return [
+            "`load.py` does it with `prepare.py`; `None` stands for an empty field, "
+            '`model.predict_csv("rows.csv")` reads and predicts a file:',
+            "",
+            "```python",
+            "from load import load",
+            "",
+            'model = load("THIS FOLDER")',
+            f"x = model.inputs([{{{names}}}])",
+            "```",
+        ]
+    raw = {"image": '["scan.png"]', "array": "[array]"}[made.kind]
     return [
         "`fedkin predict` does it by itself. In Python, with fedkin installed:",
         "",
@@ -166,6 +188,23 @@ def _prepare(made: Preparation) -> list[str]:
         f"x = made.apply({raw})",
         "```",
     ]
+
+
+def _chosen(card: dict[str, Any]) -> str:
+    if card["chosen"] is None:
+        return ""
+    return f" (the highest validation accuracy, {100 * card['chosen']['validation']:.1f} % as the mean over clients)"
+
+
+def _ranges(ranges: Mapping[str, Any]) -> str:
+    """What ``ranges.json`` is for, and what it gives away."""
+    use = (
+        f"`ranges.json` says in which range {ranges['of']} lie; what is predicted is compared with it, and values on "
+        "another scale are warned of. "
+    )
+    if "samples" in ranges:
+        return use + "It holds extremes, which are values of single samples: keep it where the client's data are."
+    return use + "Its ranges are rounded quantiles, without the extremes."
 
 
 def _accuracy(card: dict[str, Any]) -> str:

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
 from fedkin.core.samples import Shard
 from fedkin.course import Played, one_thread
-from fedkin.data import Card, Federation, load
-from fedkin.data.columns import raw_rows
-from fedkin.data.preparation import Preparation
-from fedkin.data.sources import csv_files
-from fedkin.data.sources.csvfile import Table, read_csv
-from fedkin.data.sources.tables import numbered_classes
 from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
-from fedkin.evaluate import score
+from fedkin.evaluate import interval, score
+from fedkin.exporting.newcomer import Source, newcomer, notes_on
 from fedkin.exporting.played import Run, name_of, played
 from fedkin.methods import Local
 
@@ -41,10 +34,13 @@ class Drill:
         mates: the other clients of this cluster.
         weights: whom what it is given in its first round is mixed from, the largest ten; None where it is no mixture.
         accuracy: on its own test part, by the number of rounds of its own.
+        interval: 95 % interval of each accuracy, see `fedkin.evaluate.interval`.
         macro_f1: the same.
         clusters: its cluster after these rounds.
         local: accuracy of training on its data alone, by rounds; the last entry is as many rounds as the run had.
         global_model: accuracy of the model that the run sends to all; None where there is none.
+        notes: what to know before the figures are believed: few test samples, copies of training samples, data unlike
+            those of the run.
     """
 
     data: str
@@ -57,10 +53,12 @@ class Drill:
     mates: tuple[str, ...]
     weights: Mapping[str, float] | None
     accuracy: Mapping[int, float]
+    interval: Mapping[int, tuple[float, float]]
     macro_f1: Mapping[int, float]
     clusters: Mapping[int, int | None]
     local: Mapping[int, float]
     global_model: float | None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -94,10 +92,6 @@ class Drill:
         }  # fmt: skip
 
 
-Source = Path | str | tuple[Any, Any]
-"""A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
-
-
 def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
     """Lets a newcomer join after the run's last round, and take part in rounds of its own.
 
@@ -118,7 +112,8 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
     if not after or min(after) < 0 or max(after) > 10_000:
         raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
     p = played(run)
-    shard, where = _shard(p, data)
+    new = newcomer(p, data)
+    shard, where = new.shard, new.where
     if not len(shard.test):
         raise DataError(f"{where}: no sample is left for testing; bring more of them")
     rounds_of_own = sorted(set(after))
@@ -135,10 +130,12 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
         mates=_mates(p, way.labels),
         weights=None if way.weights is None else _told(p, way.weights),
         accuracy={a: s.accuracy or 0.0 for a, s in scores.items()},
+        interval={a: interval(s.correct, s.n_test) for a, s in scores.items()},
         macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
         clusters={a: way.clusters[a] for a in rounds_of_own},
         local=_alone(p, shard, sorted({*after, p.server.round})),
         global_model=_global(p, shard),
+        notes=notes_on(p, new),
     )
 
 
@@ -255,55 +252,3 @@ def _told(p: Played, weights: Tensor) -> dict[str, float]:
     order = weights.argsort(descending=True)[:_MOST].tolist()
     there = [i for i in order if float(weights[i]) > 0]
     return {"itself" if i == own else name_of(p, i) or str(i): round(float(weights[i]), 6) for i in there}
-
-
-# ---- the newcomer's data --------------------------------------------------------------------------------------------
-def _shard(p: Played, data: Source) -> tuple[Shard, str]:
-    federation, how = p.federation, p.course.table.get("data", {})
-    if isinstance(data, tuple):
-        x, y, where = *data, "the newcomer's data"
-    else:
-        where = str(data)
-        x, y = _read(where, federation)
-    x = torch.as_tensor(x).float()
-    if tuple(x.shape[1:]) != federation.shape:
-        raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
-    parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
-    made = Federation.from_arrays(
-        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, **parts
-    ).clients[0]  # fmt: skip
-    return made, where
-
-
-def _read(data: str, federation: Federation) -> tuple[Any, Any]:
-    """Inputs and classes of a newcomer, prepared as the run's."""
-    made, labels = federation.preparation, federation.labels
-    files = csv_files([Path(data)]) if Path(data).exists() else []
-    if made is not None and made.kind == "table" and files:
-        return _rows(read_csv(files, Path(data).name), made, federation)
-    side = made.size[0] if made is not None and made.size is not None and made.resized else None
-    found = load(data, image_size=side)
-    whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
-    x = whole.x
-    if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
-        x = x.expand(-1, 3, -1, -1)  # grey images among those of a run on coloured ones
-    if labels is None or found.labels is None:
-        if found.classes > federation.classes:
-            raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
-        return x, whole.y
-    unknown = [label for label in found.labels if label not in labels]
-    if unknown:
-        raise DataError(f"{data}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
-    return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y]
-
-
-def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
-    """Those of a table."""
-    if made.per_client:
-        raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                          "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
-    labels = federation.labels or tuple(map(str, range(federation.classes)))
-    whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
-    card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)
-    x = made.scaled(raw_rows(table.records(), made.columns, table.places))
-    return x, numbered_classes(table, card, "the run knows", "correct it, or leave these rows out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedkin.core import Bundle, EngineError, Net, RunFolderError
-from fedkin.data.preparation import Preparation
+from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.network import described
@@ -55,15 +55,18 @@ def write_export(
         if plan is not None:
             (half / "network.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
         shutil.copyfile(loader.__file__, half / "load.py")
-        prepared = taken.preparation
-        _write_preparation(prepared, half)
-        _tell(half, card | {"test": None}, labels, standalone=plan is not None, prepared=prepared)
+        shutil.copyfile(standalone.__file__, half / "prepare.py")
+        prepared, ranges = taken.preparation, taken.ranges
+        told = {"standalone": plan is not None, "prepared": prepared, "ranges": ranges}
+        _write_json(None if prepared is None else prepared.to_json(), half / "preparation.json")
+        _write_json(ranges, half / "ranges.json")
+        _tell(half, card | {"test": None}, labels, told)
         model = loader.load(half, None if plan is not None else net._factory)
         card["test"] = None if taken.client is None else cards.tested(_tried(origin, taken, model), taken.evaluated)
         for name in formats:
             write_program(name, model, half)
         card["files"] = sorted(f.name for f in half.iterdir())
-        _tell(half, card, labels, standalone=plan is not None, prepared=prepared)
+        _tell(half, card, labels, told)
         _move(half, place, force)
     finally:
         shutil.rmtree(half, ignore_errors=True)
@@ -119,18 +122,16 @@ def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
     return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
 
 
-def _tell(
-    half: Path, card: dict[str, Any], labels: Sequence[str], *, standalone: bool, prepared: Preparation | None
-) -> None:
+def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], told: Mapping[str, Any]) -> None:
+    """Writes the card; ``told`` is what `fedkin.exporting.card.readme` is given by keyword."""
     (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    text = cards.readme(card, list(labels), standalone=standalone, prepared=prepared)
+    text = cards.readme(card, list(labels), **told)
     (half / "README.md").write_text(text, encoding="utf-8")
 
 
-def _write_preparation(made: Preparation | None, half: Path) -> None:
-    if made is not None:
-        text = json.dumps(made.to_json(), indent=2, ensure_ascii=False)
-        (half / "preparation.json").write_text(text + "\n", encoding="utf-8")
+def _write_json(told: Mapping[str, Any] | None, file: Path) -> None:
+    if told is not None:
+        file.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _is_export(place: Path) -> bool:

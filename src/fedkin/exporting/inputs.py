@@ -13,10 +13,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
-from fedkin.data.columns import Raw, raw_rows
+from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
-from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
+from fedkin.data.sources.csvfile import PARQUET, read_csv
 from fedkin.data.sources.files import listed
+from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -32,7 +33,8 @@ class Predicted:
         rows: what each prediction is of: the number of the row, from 1, or the name of the image.
         probabilities: float ``[n, C]``.
         labels: names of the classes.
-        notes: what a careful reader should know: texts that training did not have.
+        notes: what in the file is unlike the training data, a sentence per column: values on another scale, texts and
+            columns that training did not have.
     """
 
     rows: tuple[str, ...]
@@ -81,7 +83,9 @@ class Export:
             DataError: a file of a kind that this model does not take, a column is not there, an image of another size.
         """
         rows, x, notes = self._read(Path(path))
-        return Predicted(tuple(rows), self.probabilities(x), self.labels, notes)
+        logits = _told(lambda: self.model.logits(x))
+        strange = None if self._is_table(Path(path)) else self._unusual(x)
+        return Predicted(tuple(rows), logits.softmax(1), self.labels, (*notes, *([strange] if strange else [])))
 
     def read(self, path: Path) -> tuple[Sequence[str], Any]:
         """What each input is, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
@@ -91,12 +95,14 @@ class Export:
         kind = path.suffix.lower()
         if not path.exists():
             raise DataError(f"no file {path}")
-        if kind in _TABLES:
+        if self._is_table(path):
             preparation = self._preparation("table", path, "rows of a table")
             table = read_csv([path], path.name)
-            raw = raw_rows(table.records(), preparation.columns, table.places)
-            numbers = [str(i + 1) for i in range(len(raw))]
-            return numbers, preparation.scaled(raw), _unknown(table, raw, preparation)
+            rows, columns = table.records(), preparation.columns
+            raw = raw_rows(rows, columns, table.places)
+            beside = (*self.model.beside(), preparation.target)
+            notes = unusual_rows(rows, raw, columns, self.model.ranges().get("columns", {}), beside)
+            return [str(i + 1) for i in range(len(raw))], preparation.scaled(raw), tuple(notes)
         if path.is_dir() or kind in _IMAGES:
             preparation = self._preparation("image", path, "images")
             files = _image_files(path)
@@ -106,6 +112,12 @@ class Export:
             bare = made is not None and made.kind != "table" and x.dtype.kind in "iu"
             return [str(i + 1) for i in range(len(x))], made.apply(x) if made is not None and bare else x, ()
         raise DataError(f"{path}: cannot be read; {self._takes()}")
+
+    def _is_table(self, path: Path) -> bool:
+        return path.suffix.lower() in _TABLES
+
+    def _unusual(self, x: Any) -> str | None:
+        return unusual_inputs(np.asarray(x), self.model.ranges().get("inputs", {}))
 
     def _preparation(self, kind: str, path: Path, what: str) -> Preparation:
         if self.preparation is None or self.preparation.kind != kind:
@@ -165,21 +177,6 @@ def _told(f: Callable[[], Tensor]) -> Tensor:
         return f()
     except loader.ExportError as e:
         raise DataError(str(e)) from e
-
-
-def _unknown(table: Table, raw: Raw, made: Preparation) -> tuple[str, ...]:
-    """Texts that no training row had: none of the column's inputs is 1 then."""
-    found = []
-    for j, column in enumerate(made.columns):
-        new = np.flatnonzero(raw[:, j] < 0) if column.kind == "text" else ()
-        texts = sorted({table.column(column.name, "inputs")[i] for i in new})
-        if texts:
-            known = listed([c or "nothing" for c in column.categories], 8)
-            found.append(
-                f"{column.name}: {listed([repr(t) for t in texts], 5)} in {len(new)} of {len(raw)} rows; training "
-                f"had {known}. Such a field tells the model nothing"
-            )
-    return tuple(found)
 
 
 def _image_files(path: Path) -> list[Path]:

@@ -7,16 +7,21 @@ Lies in every export as ``load.py``::
     model = load()              # the folder that this file lies in
     model.probabilities(x)      # x [n, *shape], prepared as in training
     model.labels                # names of the classes
+    model.predict_csv("rows.csv")  # tables: rows as they are; model.inputs(rows) gives their x
 
 Nothing in the folder is run as a program or unpickled: the network is a list of torch layers in ``network.json``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -119,6 +124,8 @@ def _tuples(value: Any) -> Any:
 class Model:
     """What one client predicts with.
 
+    All but `logits` warn (`warnings.warn`) of values unlike those of training.
+
     Attributes:
         card: what the model is and how it was made.
         labels: names of the classes, in the order of the logits.
@@ -155,11 +162,65 @@ class Model:
 
     def predict(self, x: Any) -> Tensor:
         """The number of the predicted class of each input, int64 ``[n]``."""
-        return self.logits(x).argmax(1)
+        return self._warned(x).argmax(1)
 
     def probabilities(self, x: Any) -> Tensor:
         """The softmax of the logits, ``[n, C]``; how sure the model is, not how often it is right."""
-        return self.logits(x).softmax(1)
+        return self._warned(x).softmax(1)
+
+    def inputs(self, rows: Sequence[Mapping[str, object]]) -> Tensor:
+        """Inputs ``[n, *shape]`` of rows of a table: the fields by column, as texts or numbers; None where empty.
+
+        Raises:
+            ExportError: the model takes no tables, a column is not there, a field of a column of numbers is none.
+        """
+        return self._inputs(rows, None)
+
+    def predict_csv(self, path: Path | str) -> list[dict[str, Any]]:
+        """The label and the probabilities by class of each row of a csv file; errors as of `inputs`."""
+        try:
+            rows, places = _prepare().read_records(Path(path))
+        except ValueError as e:
+            raise ExportError(str(e)) from e
+        found = []
+        for i, p in enumerate(self.logits(self._inputs(rows, places)).softmax(1).tolist(), start=1):
+            told = {"label": self.labels[p.index(max(p))], "probabilities": dict(zip(self.labels, p, strict=True))}
+            found.append({"row": str(i), **told})
+        return found
+
+    def ranges(self) -> dict[str, Any]:
+        """What training had, as in ``ranges.json``; empty where the export does not say."""
+        there = self.folder is not None and (self.folder / "ranges.json").exists()
+        return dict(_json(self.folder, "ranges.json")) if self.folder is not None and there else {}
+
+    def beside(self) -> tuple[str, ...]:
+        """Columns that training data may have and the network does not look at: the class, the client, dropped ones."""
+        data = self.card["config"].get("data", {})
+        dropped = str(data.get("drop") or "").split(",")
+        return tuple(str(n).strip() for n in (data.get("target"), data.get("client_column"), *dropped) if n)
+
+    def _inputs(self, rows: Sequence[Mapping[str, object]], places: Sequence[str] | None) -> Tensor:
+        made = _json(self.folder, "preparation.json") if self.folder is not None else {}
+        if made.get("kind") != "table":
+            raise ExportError("this model does not take rows of a table; give predict its inputs as in training")
+        prepare = _prepare()
+        columns = prepare.columns_of(made)
+        try:
+            raw = prepare.raw_rows(rows, columns, places)
+        except ValueError as e:
+            raise ExportError(str(e)) from e
+        beside = (*self.beside(), made["target"])
+        for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), beside):
+            warnings.warn(text, stacklevel=3)
+        return torch.from_numpy(prepare.scaled(raw, columns))
+
+    def _warned(self, x: Any) -> Tensor:
+        found, ranges = self.logits(x), self.ranges()
+        if ranges:
+            text = _prepare().unusual_inputs(torch.as_tensor(x).float().numpy(), ranges["inputs"])
+            if text:
+                warnings.warn(text, stacklevel=3)
+        return found
 
     def logits(self, x: Any) -> Tensor:
         """Logits ``[n, C]`` of inputs ``[n, *shape]``, prepared as in training.
@@ -264,6 +325,21 @@ def load(folder: Path | str | None = None, network: Callable[[], nn.Module] | No
         return Model(card, labels, stored, network or _from_fedkin(card), place)
     except KeyError as e:
         raise ExportError(f"{place} is not whole: it lacks {e}; export the model again") from e
+
+
+def _prepare() -> ModuleType:
+    """``prepare.py``, which lies beside this file."""
+    file = Path(__file__).with_name("prepare.py")
+    if not file.exists():  # in fedkin itself
+        return importlib.import_module("fedkin.data.standalone")
+    name = f"{__name__}_prepare"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ExportError(f"{file} cannot be read; export the model again")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def _json(place: Path, name: str) -> Any:

@@ -7,7 +7,9 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedkin.banks import Banks
 from fedkin.config import digest, settings_from
@@ -15,6 +17,7 @@ from fedkin.core import ConfigError, Net, RunFolderError
 from fedkin.course import Course, Played, Result, one_thread
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job, Loop, Simulation, join_rounds
+from fedkin.evaluate import best
 from fedkin.folder import RunFolder
 from fedkin.identity import network_mark
 from fedkin.methods import get_title
@@ -82,6 +85,41 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
     )  # fmt: skip
     joins = join_rounds(len(federation), run.join_late)
     return Played(course, job, federation, joins, server, states, folder.path)
+
+
+def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
+    """The run as it was after the round with the highest validation accuracy, and the figures of this round.
+
+    Raises:
+        ConfigError: no client has validation samples, or the checkpoint of this round was not kept.
+        RunFolderError: it is damaged.
+    """
+    if p.folder is None:
+        raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
+    folder = RunFolder.open(p.folder)
+    found = best(folder.read("rounds", p.server.round))
+    if found is None:
+        raise ConfigError(
+            f"no round of {p.folder} can be chosen: no client has validation samples; run with --validation 0.1, or "
+            "export the last round"
+        )
+    number = int(found["round"] or 0)
+    if number == p.server.round:
+        return p, found
+    if folder.best_round() != number:
+        raise ConfigError(f"the best round of {p.folder}, {number}, was not kept: {_not_kept(folder)}")
+    loaded = folder.load(p.course.marks, best=True)
+    assert loaded is not None  # it has a round
+    return replace(p, server=loaded[0], states=loaded[1]), found
+
+
+def _not_kept(folder: RunFolder) -> str:
+    """Why, and what to do."""
+    why = "it was begun with an older version of fedkin; run it again:"
+    if folder.states.exists() or folder.bank_files.exists():
+        why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
+        why += " everything in the checkpoint, to the same figures:"
+    return f"{why} fedkin run {folder.path / 'config.toml'} --state memory --out FOLDER"
 
 
 def _banks_of(folder: RunFolder) -> Path:

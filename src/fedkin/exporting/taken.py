@@ -27,6 +27,7 @@ class Origin:
         data: what the data are called.
         labels: names of the classes; None: their numbers.
         command: what makes the run again; None where that is not known.
+        chosen: figures of the round, where validation chose it; None: it is the last.
     """
 
     method: Method
@@ -40,6 +41,7 @@ class Origin:
     data: str
     labels: tuple[str, ...] | None = None
     command: str | None = None
+    chosen: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Taken:
         client: whose it is, the client's number; None: that of all clients.
         name: what the client is called.
         shard: the client's data; None with ``client``.
+        ranges: what training had, see `fedkin.exporting.ranges`; None: nothing is told.
         evaluated: the confusion matrix ``[C, C]`` on its test part that the run's evaluation of the same round gave,
             rows true classes; None: there was no such evaluation.
     """
@@ -63,4 +66,5 @@ class Taken:
     client: int | None = None
     name: str | None = None
     shard: Shard | None = None
+    ranges: Mapping[str, Any] | None = None
     evaluated: Tensor | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -13,10 +14,15 @@ from fedkin.core import Bundle, ConfigError
 from fedkin.course import Played
 from fedkin.engines import asked, common
 from fedkin.exporting.folders import require_free, write_export
-from fedkin.exporting.played import Run, name_of, number_of, played, simulation
+from fedkin.exporting.played import Run, at_best, name_of, number_of, played, simulation
 from fedkin.exporting.programs import Format, require_formats
+from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
+
+Round = Literal["last", "best"]
+"""After which round models are taken."""
+Figures = dict[str, Any]
 
 
 def export(
@@ -24,17 +30,21 @@ def export(
     client: int | str,
     out: Path | str | None = None,
     *,
+    round: Round = "last",
     formats: Collection[Format] = (),
     force: bool = False,
 ) -> Path:
-    """Writes what a client predicts with after the run's last round to a folder of its own.
+    """Writes what a client predicts with after the run's last or best round to a folder of its own.
 
     What is trained for it, is trained just as in an evaluation: figures are the run's own.
 
     Args:
         run: what `fedkin.run` gave, or a run folder; an interrupted run gives the models of its last whole round.
         client: number or name.
-        out: the new folder. Default: ``exports/client-NAME`` in the run's folder.
+        out: the new folder. Default: ``exports/client-NAME`` in the run's folder, with ``round="best"``
+            ``exports/best/client-NAME``.
+        round: "last", or "best": the round with the highest validation accuracy (mean over clients, the earliest of
+            equals), which a run with a folder keeps.
         formats: programs to write beside it: "torch-export" (``model.pt2``), "onnx" (``model.onnx``).
         force: an older export in ``out`` is replaced.
 
@@ -43,50 +53,61 @@ def export(
 
     Raises:
         ConfigError: no such client; a run whose clients are elsewhere; a method that predicts by code of its own; a
-            format that this model does not allow.
+            format that this model does not allow; a best round that was not kept.
         RunFolderError: ``out`` exists, or the run's folder is damaged.
         EngineError: the written model does not give the run's logits.
     """
-    p = played(run)
+    p, chosen = _at(run, round)
     number = number_of(p, client)
-    place = _place(p, out, f"client-{name_of(p, number) or number}")
+    place = _place(p, out, f"client-{name_of(p, number) or number}", chosen)
     require_free(place, force)
     require_formats(formats)
-    return next(_written(p, {number: place}, formats, force))
+    return next(_written(p, {number: place}, formats, force, chosen))
 
 
 def export_all(
-    run: Run, out: Path | str | None = None, *, formats: Collection[Format] = (), force: bool = False
+    run: Run,
+    out: Path | str | None = None,
+    *,
+    round: Round = "last",
+    formats: Collection[Format] = (),
+    force: bool = False,
 ) -> Iterator[Path]:
     """`export` for every client that has joined, each into ``OUT/client-NAME``; gives each folder when it is done."""
-    p = played(run)
-    root = _place(p, out, "")
+    p, chosen = _at(run, round)
+    root = _place(p, out, "", chosen)
     places = {i: root / f"client-{_safe(name_of(p, i) or str(i))}" for i in range(len(p.server.sizes))}
     if len(set(places.values())) < len(places):
         places = {i: root / f"client-{i}" for i in places}
     for place in places.values():
         require_free(place, force)
     require_formats(formats)
-    yield from _written(p, places, formats, force)
+    yield from _written(p, places, formats, force, chosen)
 
 
 def export_global(
-    run: Run, out: Path | str | None = None, *, formats: Collection[Format] = (), force: bool = False
+    run: Run,
+    out: Path | str | None = None,
+    *,
+    round: Round = "last",
+    formats: Collection[Format] = (),
+    force: bool = False,
 ) -> Path:
     """`export` of the one model that the server sends to all clients.
 
     Raises:
         ConfigError: the method has none.
     """
-    p = played(run)
-    place = _place(p, out, "global")
+    p, chosen = _at(run, round)
+    place = _place(p, out, "global", chosen)
     require_free(place, force)
     require_formats(formats)
     method, net = p.course.method, p.course.net
     if method.family == "one global model":  # what one client predicts with is what all do
         with simulation(p) as clients:
             found = next(asked(method, net, clients, p.course.plan, p.server, "keep", [0]))[0][0]
-        return _global(p, found, rule(method), place, formats, force)
+        _global(p, Taken(found, rule(method)), place, formats, force, chosen)
+        return place
     with simulation(p) as clients:
         sent = common(method, net, clients, p.course.plan, p.server)
     if method.family in ("clusters", "no federation") or sent.get("model", torch.empty(0)).shape != (net.size,):
@@ -94,16 +115,30 @@ def export_global(
             f"{p.course.title} has no global model: clients get {method.family or 'models of their own'}; export a "
             "client's (--client) or everybody's (--all)"
         )
-    return _global(p, Bundle(model=sent.model), {"kind": "model"}, place, formats, force)
-
-
-def _global(p: Played, b: Bundle, how: dict[str, Any], place: Path, formats: Collection[Format], force: bool) -> Path:
-    write_export(_origin(p), Taken(b, how, p.federation.preparation), place, formats, force=force)
+    _global(p, Taken(Bundle(model=sent.model), {"kind": "model"}), place, formats, force, chosen)
     return place
 
 
-def _written(p: Played, places: dict[int, Path], formats: Collection[Format], force: bool) -> Iterator[Path]:
-    how, c, origin = rule(p.course.method), p.course, _origin(p)
+def _at(run: Run, round: Round) -> tuple[Played, Figures | None]:
+    """The run as it was after the round that is wanted, and the figures by which it was chosen."""
+    if round not in get_args(Round):
+        raise ConfigError(f"round must be one of {', '.join(get_args(Round))}, got {round!r}")
+    p = played(run)
+    return (p, None) if round == "last" else at_best(p)
+
+
+def _global(
+    p: Played, taken: Taken, place: Path, formats: Collection[Format], force: bool, chosen: Figures | None
+) -> None:
+    ranges = None if p.course.privacy.asked else of_all(p.federation)
+    taken = replace(taken, preparation=p.federation.preparation, ranges=ranges)
+    write_export(_origin(p, chosen), taken, place, formats, force=force)
+
+
+def _written(
+    p: Played, places: dict[int, Path], formats: Collection[Format], force: bool, chosen: Figures | None
+) -> Iterator[Path]:
+    how, c, origin = rule(p.course.method), p.course, _origin(p, chosen)
     for at in range(0, len(places), 32):  # a few at a time: no more models in memory than these
         some = list(places)[at : at + 32]
         with simulation(p) as clients:
@@ -115,28 +150,30 @@ def _written(p: Played, places: dict[int, Path], formats: Collection[Format], fo
             for i in some:
                 made, shard = p.federation.preparation, p.job.shards[i]
                 own = None if made is None else made.of(i)
-                taken = Taken(kept[i], how, own, i, name_of(p, i), shard, seen[i].test)
+                ranges = None if c.privacy.asked else of_client(shard, own)
+                taken = Taken(kept[i], how, own, i, name_of(p, i), shard, ranges, seen[i].test)
                 write_export(origin, taken, places[i], formats, force=force)
                 yield places[i]
 
 
-def _origin(p: Played) -> Origin:
+def _origin(p: Played, chosen: Figures | None) -> Origin:
     c, command = p.course, None
     if p.folder is not None and "made_by" not in c.table:
         command = f"fedkin run {shlex.quote(str(p.folder / 'config.toml'))}"
     return Origin(
         c.method, c.net, c.title, c.table, c.marks, p.server.round, c.plan.rounds, c.plan.seed, p.federation.name,
-        p.federation.labels, command,
+        p.federation.labels, command, chosen,
     )  # fmt: skip
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
-def _place(p: Played, out: Path | str | None, name: str) -> Path:
+def _place(p: Played, out: Path | str | None, name: str, chosen: Figures | None) -> Path:
     if out is not None:
         return Path(out)
     if p.folder is None:
         raise ConfigError("this run has no folder of its own: say where the export goes, out='FOLDER'")
-    return p.folder / "exports" / _safe(name) if name else p.folder / "exports"
+    root = p.folder / "exports" if chosen is None else p.folder / "exports" / "best"
+    return root / _safe(name) if name else root
 
 
 def _safe(name: str) -> str:

@@ -58,6 +58,7 @@ def serve(
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
+    here.keeps_best = False  # clients' states are with the clients
     members = Members.load(folder)
     del members.listed[here.clients() :]  # numbered, but not in the checkpoint: they come again
     fleet = Fleet(post, settings, members, clock)

@@ -17,10 +17,12 @@ from fedkin.core import Bundle
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job
 from fedkin.exporting.folders import write_export
+from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
 from fedkin.hosts.own import settings_of
 from fedkin.methods import get_title
+from fedkin.runner import privacy_of
 
 
 def take_home(
@@ -55,13 +57,15 @@ def take_home(
         data=data.name(how),
         labels=card.labels,
     )
+    made, shard = data.preparation(card, number, how), job.shards[number]
     taken = Taken(
         bundle=model,
         rule=rule(job.method),
-        preparation=data.preparation(card, number, how),
+        preparation=made,
         client=number,
         name=client,
-        shard=job.shards[number],
+        shard=shard,
+        ranges=None if privacy_of(settings.run).asked else of_client(shard, made),
         evaluated=reported,
     )
     write_export(origin, taken, place, force=True)

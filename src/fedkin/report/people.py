@@ -83,9 +83,8 @@ def people_of(run: Run) -> People:
     for column, r in enumerate(rounds):
         for i, value in points.get(r, {}).items():
             accuracy[i, column] = value
-    final = final_by_client(
-        {"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items()
-    )
+    lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
+    final = final_by_client(lines, run.total)
     return People(count, final, n_test, labels, rounds, accuracy, took, refused, clusters)
 
 

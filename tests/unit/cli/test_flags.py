@@ -77,10 +77,10 @@ def test_every_field_of_a_method_is_a_flag(name: str) -> None:
 def test_every_common_setting_is_a_flag() -> None:
     """Values of all kinds reach the table that they belong to."""
     text = (
-        "--data synthetic --clients 7 --partition iid --alpha 0.25 --equal-shares --protocol cifar --split official "
-        "--samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 --steps 3 --lr 1 "
-        "--no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform --join-late 2@3 --engine loop "
-        "--gradient autograd "
+        "--data synthetic --clients 7 --partition iid --alpha 0.25 --tries 7 --balance --equal-shares --protocol cifar "
+        "--split official --samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 "
+        "--steps 3 --lr 1 --no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform "
+        "--join-late 2@3 --engine loop --gradient autograd "
         "--workers 3 --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
@@ -90,6 +90,8 @@ def test_every_common_setting_is_a_flag() -> None:
         clients=7,
         partition="iid",
         alpha=0.25,
+        tries=7,
+        balance=True,
         equal_shares=True,
         protocol="cifar",
         split="official",

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.data.card import MISSING
 from fedkin.data.checks import Indices
 from fedkin.data.inspection.finding import EXAMPLES, ColumnSummary, first
+from fedkin.data.standalone import MISSING
 
 Mask = npt.NDArray[np.bool_]
 FEWEST_ROWS = 20  # with fewer, any column may look like an id or like the target by chance

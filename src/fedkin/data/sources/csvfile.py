@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +10,9 @@ from pathlib import Path
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.data.columns import text_of
 from fedkin.data.sources.files import listed
+from fedkin.data.standalone import RawError, read_lines
 
 PARQUET = frozenset({".parquet", ".pq"})
-_DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
 
 
 @dataclass(frozen=True)
@@ -98,19 +96,6 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str
 
 def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(",;\t", key=first.count)
-            reader = csv.reader(file, delimiter=delimiter)
-            lines = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
-    if len(lines) < 2:
-        raise DataError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
-    header = tuple(field.strip() for field in lines[0][1])
-    if len(set(header)) < len(header) or "" in header:
-        raise DataError(f"{path}: every column needs a name of its own, the header is {listed(header)}")
-    if delimiter == ";":  # as spreadsheets write where 1,5 is one and a half
-        return header, [(n, [_DECIMAL.sub(r"\1.\2", field) for field in row]) for n, row in lines[1:]]
-    return header, lines[1:]
+        return read_lines(path)
+    except RawError as error:
+        raise DataError(str(error)) from error

@@ -16,7 +16,6 @@ from fedkin.core.samples import Data
 from fedkin.data.card import (
     MAX_CATEGORIES,
     MAX_CLASSES,
-    MISSING,
     Card,
     Column,
     binary_labels,
@@ -30,6 +29,7 @@ from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.reading import Reading
+from fedkin.data.standalone import MISSING
 
 Values = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int64]

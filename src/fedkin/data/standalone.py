@@ -1,0 +1,324 @@
+"""Raw rows as inputs of a network, and values unlike those of training; needs numpy and nothing of fedkin.
+
+Lies in every export as ``prepare.py``, where ``load.py`` uses it. Files are read as text, nothing in them is run.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+"""Fields of a table, in lower case, that hold no value."""
+FAR = 3.0  # widths of the training range beyond its ends; values further out are probably on another scale
+FAR_PIXELS = 0.25  # the same for images, whose range is bounded
+TINY = 1 / 50  # inputs all below this fraction of the training's magnitude are probably on another scale
+SOME = 16  # values from which that is told
+ALL_OUTSIDE = 5  # rows from which it is told that every one of them lies outside the training range
+_TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
+_DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
+_SHOWN = 5
+
+Raw = npt.NDArray[np.float64]
+"""Rows of a table ``[n, inputs]`` before scaling: a number or NaN, or the place of a text among the categories and -1
+for one that is not among them."""
+Row = Mapping[str, object]
+"""The fields of a row by column, as texts or numbers."""
+Seen = Mapping[str, Any]
+"""What training had in one column, or in all inputs: see ``ranges.json``."""
+
+
+class RawError(ValueError):
+    """A file or a row that cannot become an input; the message names the place."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One column of a table as inputs of a network.
+
+    A number becomes ``(value - mean) / std``, an empty field the mean, and with ``gaps`` a second input is 1 where the
+    field was empty. A column that had one value or none in training (``std`` 0) gives 0: nothing could be learnt from
+    it. A text becomes one input per category, all 0 for a text that is not among them.
+
+    Attributes:
+        name: as in the header.
+        kind: what the column holds.
+        gaps: numbers: whether training rows had empty fields; texts: whether the empty text is a category.
+        categories: texts that training rows had, sorted; an empty field is the text ``""``.
+        mean, std: of the training rows: one value for all clients, or one per client; none for texts.
+    """
+
+    name: str
+    kind: Literal["number", "text"]
+    gaps: bool = False
+    categories: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many inputs of a network it becomes."""
+        return len(self.categories) if self.kind == "text" else 1 + self.gaps
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+def read_lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+    """The header of a csv file, and its rows with the numbers of their lines; commas, semicolons or tabs between
+    fields, and decimal commas where there are semicolons.
+
+    Raises:
+        RawError: the file cannot be read, has no row, or columns without a name of their own.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max(",;\t", key=first.count)
+            reader = csv.reader(file, delimiter=delimiter)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RawError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
+    if len(lines) < 2:
+        raise RawError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
+    header = tuple(field.strip() for field in lines[0][1])
+    if len(set(header)) < len(header) or "" in header:
+        raise RawError(f"{path}: every column needs a name of its own, the header is {_listed(header, 20)}")
+    if delimiter == ";":  # as spreadsheets write where 1,5 is one and a half
+        return header, [(n, [_DECIMAL.sub(r"\1.\2", field) for field in row]) for n, row in lines[1:]]
+    return header, lines[1:]
+
+
+def read_records(path: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a csv file by column, and the place of each for messages; errors as of `read_lines`."""
+    header, body = read_lines(path)
+    for line, row in body:
+        if len(row) != len(header):
+            raise RawError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
+    return [dict(zip(header, row, strict=True)) for _, row in body], [f"{path.name}, line {n}" for n, _ in body]
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str] | None = None) -> Raw:
+    """Rows of a table before scaling; see `Raw`.
+
+    Args:
+        rows: the fields by column.
+        columns: the inputs.
+        places: where each row is from, for messages; None: its number, from 1.
+
+    Raises:
+        RawError: a column is not there, or a field of a column of numbers is none; the message names the row.
+    """
+    where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
+    for place, row in zip(where, rows, strict=True):
+        lacking = [c.name for c in columns if c.name not in row]
+        if lacking:
+            raise RawError(f"{place}: {_lacking(lacking, row, columns)}")
+    out = np.empty((len(rows), len(columns)), dtype=np.float64)
+    for j, column in enumerate(columns):
+        out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)
+    return out
+
+
+def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
+    """One column before scaling, ``[n]``; see `Raw`. True and false may be written out or as 1 and 0, since csv files
+    and parquet files differ in it."""
+    if column.kind == "text":
+        place_of = {category: float(i) for i, category in enumerate(column.categories)}
+        if all(category.lower() in _TRUTH or not category for category in column.categories):
+            named = {_TRUTH[c.lower()]: at for c, at in place_of.items() if c}
+            place_of |= {text: named[truth] for text, truth in _TRUTH.items() if truth in named}
+            texts = [t.lower() if t not in place_of else t for t in texts]
+        return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
+    out = np.empty(len(texts), dtype=np.float64)
+    for i, text in enumerate(texts):
+        try:
+            out[i] = math.nan if text.lower() in MISSING else float(_TRUTH.get(text.lower(), text))
+        except ValueError:
+            out[i] = math.inf
+        if math.isinf(out[i]):
+            raise RawError(
+                f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
+            )
+    return out
+
+
+def text_of(value: object) -> str:
+    """A field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value).strip()
+
+
+def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
+    """Rows that `raw_rows` read as inputs of a network, ``[n, inputs]``; each column has one mean and deviation."""
+    out = np.zeros((len(raw), sum(column.width for column in columns)), dtype=np.float32)
+    at = 0
+    for values, column in zip(raw.T, columns, strict=True):
+        if column.kind == "text":
+            known = np.flatnonzero(values >= 0)
+            out[known, at + values[known].astype(np.int64)] = 1.0
+        else:
+            mean, std = column.mean[0], column.std[0]
+            missing = np.isnan(values)
+            if std > 0:
+                out[:, at] = (np.where(missing, mean, values) - mean) / std
+            if column.gaps:
+                out[:, at + 1] = missing
+        at += column.width
+    return out
+
+
+def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
+    """The columns that ``preparation.json`` tells of."""
+    lists = ("categories", "mean", "std")
+    return tuple(Input(**{**told, **{n: tuple(told[n]) for n in lists}}) for told in preparation["columns"])
+
+
+# ---- what training did not have -------------------------------------------------------------------------------------
+def unusual_rows(
+    rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], beside: Collection[str | None]
+) -> list[str]:
+    """What in these rows is unlike the training rows: a sentence per column, with counts.
+
+    Args:
+        rows: the fields by column.
+        raw: what `raw_rows` made of them.
+        columns: the inputs.
+        seen: what training had, by column; columns that are not in it are not compared.
+        beside: columns that training data may have and the network does not look at: the class, the client.
+    """
+    found = []
+    for values, column in zip(raw.T, columns, strict=True):
+        of = seen.get(column.name, {})
+        if column.kind == "text":
+            told = _texts([text_of(row[column.name]) for row in rows], values, column, of)
+        else:
+            told = _numbers(values, column, of)
+        found += [f"{column.name}: {text}" for text in told]
+    known = {*beside, *(column.name for column in columns)}
+    new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
+    if new:
+        found.append(f"not looked at, since the model does not know {_those(new)}: {_listed(new, 10)}")
+    return found
+
+
+def unusual_inputs(x: npt.NDArray[Any], seen: Seen) -> str | None:
+    """Whether inputs ``[n, ...]`` are on another scale than those of training, in a sentence; None: they are not."""
+    if not x.size or "low" not in seen:
+        return None
+    least, most = float(x.min()), float(x.max())
+    low, high = _limits(seen, FAR_PIXELS if seen.get("pixels") else FAR)
+    start, end = _ends(seen)
+    if seen.get("pixels") and start >= 0:  # pixels have two usual scales, of which training images may use a part
+        low, high = min(low, 0.0), max(high, 1.0 if end <= 1 else 255.0 if end <= 255 else high)
+    size = max(abs(start), abs(end))
+    small = x.size >= SOME and least < most and max(abs(least), abs(most)) <= TINY * size <= seen["std"]
+    if low <= least and most <= high and not small:
+        return None
+    return (
+        f"the inputs lie in {_short(least)}..{_short(most)}, those of training in {_range(seen)}: another scale? "
+        "Prepare them as the training data were"
+    )
+
+
+def _numbers(values: Raw, column: Input, of: Seen) -> list[str]:
+    there, n, found = values[~np.isnan(values)], len(values), []
+    if len(there) < n and not column.gaps:
+        found.append(f"empty in {n - len(there)} of {n} rows, and in no training row; the training mean is taken")
+    if not len(there) or not of:
+        return found
+    if "low" not in of:
+        return [*found, f"filled in {len(there)} of {n} rows, and in no training row"]
+    low, high = _limits(of, FAR, *column.std)
+    far = (there < low) | (there > high)
+    start, end = _ends(of)
+    beyond = np.unique(there[(there < start) | (there > end)])
+    if far.any():
+        odd = np.unique(there[far])
+        found.append(f"{int(far.sum())} of {n} rows outside {_range(of)} ({_some(odd)}): another scale?")
+    elif len(there) >= ALL_OUTSIDE and ((there < start).all() or (there > end).all()):
+        found.append(f"all {len(there)} rows outside {_range(of)} ({_some(beyond)}): another scale?")
+    elif "values" in of:
+        new = there[~np.isclose(there[:, None], np.array(of["values"])[None]).any(axis=1)]
+        if len(new):
+            known = ", ".join(map(_short, of["values"]))
+            found.append(f"{_some(np.unique(new))} in {len(new)} of {n} rows; training had {known}")
+    return found
+
+
+def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[str]:
+    """Texts that no training row had: none of the column's inputs is 1 then; or none of this client's."""
+    found, n = [], len(values)
+    new = np.flatnonzero(values < 0).tolist()
+    if new:
+        odd = sorted({texts[i] for i in new})
+        known = _listed([c or "nothing" for c in column.categories], 8)
+        found.append(
+            f"{_listed([repr(t) for t in odd], _SHOWN)} in {len(new)} of {n} rows; training had {known}. Such a field "
+            "tells the model nothing"
+        )
+    if "texts" in of:
+        own = [at for at, text in enumerate(column.categories) if text not in of["texts"]]
+        others = np.flatnonzero(np.isin(values, own))
+        if len(others):
+            odd = sorted({column.categories[int(values[i])] for i in others})
+            told = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
+            found.append(f"{told} in {len(others)} of {n} rows; no training row of this client had it")
+    return found
+
+
+def _limits(of: Seen, far: float, std: float = 0.0) -> tuple[float, float]:
+    """Values beyond these are far from all that training had; infinite where its range says nothing."""
+    start, end = _ends(of)
+    width = max(of["high"] - of["low"] or end - start, std)
+    if not width and "min" not in of:
+        return -math.inf, math.inf
+    return min(start, of["low"] - far * width), max(end, of["high"] + far * width)
+
+
+def _ends(of: Seen) -> tuple[float, float]:
+    return float(of.get("min", of["low"])), float(of.get("max", of["high"]))
+
+
+def _range(of: Seen) -> str:
+    return "..".join(map(_short, _ends(of)))
+
+
+def _lacking(names: Sequence[str], row: Row, columns: Sequence[Input]) -> str:
+    those = f"column {names[0]!r}" if len(names) == 1 else f"columns {', '.join(map(repr, names))}"
+    given = {str(name).lower().strip(): str(name) for name in row}
+    close = [(name, get_close_matches(name.lower(), given, n=1, cutoff=0.8)) for name in names]
+    meant = [f"{given[found[0]]!r} for {name!r}" for name, found in close if found]
+    return (
+        f"no {those}; needed are {', '.join(c.name for c in columns)}, given are {', '.join(map(str, row)) or 'none'}"
+        + (f"; did you write {', '.join(meant)}?" if meant else "")
+    )
+
+
+def _those(names: Sequence[str]) -> str:
+    return "this column" if len(names) == 1 else "these columns"
+
+
+def _some(values: Raw) -> str:
+    if len(values) <= 3:
+        return ", ".join(_short(v) for v in values)
+    return f"{_short(values[0])} to {_short(values[-1])}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}" if abs(value) < 1e6 and not float(value).is_integer() else f"{value:.15g}"
+
+
+def _listed(names: Sequence[str], limit: int) -> str:
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

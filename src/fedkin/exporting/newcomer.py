@@ -1,0 +1,163 @@
+"""The data of a newcomer: read as those of a run, split as the run splits, and compared with its training data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedkin.core import ConfigError, DataError
+from fedkin.core.samples import Shard
+from fedkin.course import Played
+from fedkin.data import Card, Federation, load
+from fedkin.data.columns import raw_rows
+from fedkin.data.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
+from fedkin.data.preparation import Preparation
+from fedkin.data.sources import csv_files
+from fedkin.data.sources.csvfile import Table, read_csv
+from fedkin.data.sources.tables import numbered_classes
+from fedkin.data.standalone import unusual_inputs, unusual_rows
+from fedkin.exporting.played import name_of
+from fedkin.exporting.ranges import of_all
+
+Source = Path | str | tuple[Any, Any]
+"""A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
+FEW = 30
+"""Test samples below which figures are said to rest on few: at 50 % accuracy the 95 % interval is 34 points wide."""
+_SHOWN = 5  # clients that are named
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What a newcomer brings.
+
+    Attributes:
+        shard: its samples in their parts.
+        where: where they are from.
+        rows: the table that they were read from, if they are rows of one.
+    """
+
+    shard: Shard
+    where: str
+    rows: Table | None = None
+
+
+def newcomer(p: Played, data: Source) -> Newcomer:
+    """The newcomer's samples, prepared as the run's and split as the run splits.
+
+    Raises:
+        DataError, ConfigError: as `fedkin.exporting.drill.join`.
+    """
+    federation, how = p.federation, p.course.table.get("data", {})
+    rows = None
+    if isinstance(data, tuple):
+        x, y, where = *data, "the newcomer's data"
+    else:
+        where = str(data)
+        x, y, rows = _read(where, federation)
+    x = torch.as_tensor(x).float()
+    if tuple(x.shape[1:]) != federation.shape:
+        raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
+    parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
+    made = Federation.from_arrays(
+        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, **parts
+    ).clients[0]  # fmt: skip
+    return Newcomer(made, where, rows)
+
+
+def notes_on(p: Played, new: Newcomer) -> tuple[str, ...]:
+    """What to know before a newcomer's figures are believed: few test samples, copies, data unlike the run's."""
+    n = len(new.shard.test)
+    few = [f"only {n} test samples: accuracies rest on few, see their intervals"] if n < FEW else []
+    return (*few, *_copies(p, new.shard), *_unusual(p, new))
+
+
+def _unusual(p: Played, new: Newcomer) -> list[str]:
+    """Values unlike those of all clients' training samples."""
+    seen, made = of_all(p.federation, exact=True), p.federation.preparation
+    if new.rows is None or made is None:
+        x = torch.cat([new.shard.train.x, new.shard.validation.x, new.shard.test.x]).numpy()
+        told = unusual_inputs(x, seen["inputs"])
+        return [] if told is None else [told]
+    records, data = new.rows.records(), p.course.table.get("data", {})
+    beside = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
+    raw = raw_rows(records, made.columns, new.rows.places)
+    return unusual_rows(records, raw, made.columns, seen["columns"], beside)
+
+
+def _copies(p: Played, shard: Shard) -> list[str]:
+    """Samples of the newcomer that are training samples of others, and test samples that it trains on."""
+    train, held, test = (hash_rows(part.x) for part in (shard.train, shard.validation, shard.test))
+    own, everything = set(train.tolist()), np.concatenate([train, held, test])
+    found = []
+    inside = sum(h in own for h in test.tolist())
+    if inside:
+        found.append(f"{inside} of {len(test)} test samples equal training samples of its own")
+    of, hit, skipped = _owners(p, everything.tolist())
+    total = sum(h in hit for h in everything.tolist())
+    if total:
+        names = ", ".join(f"{name_of(p, i) or i}: {n}" for i, n in of.most_common(_SHOWN))
+        rest = f" and {len(of) - _SHOWN} more clients" if len(of) > _SHOWN else ""
+        tested = sum(h in hit for h in test.tolist())
+        found.append(
+            f"{total} of {len(everything)} samples, {tested} of {len(test)} test samples among them, equal training "
+            f"samples of other clients ({names}{rest}): their figures say nothing of new data"
+        )
+    if found and len(set(everything.tolist())) < FEW_INPUTS * len(everything):
+        found.append("the inputs take so few values that samples may be equal by chance")
+    if skipped:
+        found.append(f"{skipped} clients hold so many values that they were not searched for copies")
+    return found
+
+
+def _owners(p: Played, hashes: Sequence[int]) -> tuple[Counter[int], set[int], int]:
+    """How many of these inputs each client trains on, those that any does, and how many clients were not searched."""
+    of, hit, budget = Counter[int](), set[int](), MOST_VALUES
+    for i, shard in enumerate(p.federation.clients):
+        if budget <= 0:
+            return of, hit, len(p.federation) - i
+        trained = set(hash_rows(shard.train.x).tolist())
+        there = [h for h in hashes if h in trained]
+        of[i], hit = len(there), hit | set(there)
+        budget -= shard.train.x.numel()
+    return +of, hit, 0
+
+
+def _read(data: str, federation: Federation) -> tuple[Any, Any, Table | None]:
+    """Inputs and classes of a newcomer, prepared as the run's, and the table that they are rows of."""
+    made, labels = federation.preparation, federation.labels
+    files = csv_files([Path(data)]) if Path(data).exists() else []
+    if made is not None and made.kind == "table" and files:
+        table = read_csv(files, Path(data).name)
+        return *_rows(table, made, federation), table
+    side = made.size[0] if made is not None and made.size is not None and made.resized else None
+    found = load(data, image_size=side)
+    whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
+    x = whole.x
+    if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
+        x = x.expand(-1, 3, -1, -1)  # grey images among those of a run on coloured ones
+    if labels is None or found.labels is None:
+        if found.classes > federation.classes:
+            raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
+        return x, whole.y, None
+    unknown = [label for label in found.labels if label not in labels]
+    if unknown:
+        raise DataError(f"{data}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
+    return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y], None
+
+
+def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
+    """Those of a table."""
+    if made.per_client:
+        raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
+                          "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+    labels = federation.labels or tuple(map(str, range(federation.classes)))
+    whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
+    card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)
+    x = made.scaled(raw_rows(table.records(), made.columns, table.places))
+    return x, numbered_classes(table, card, "the run knows", "correct it, or leave these rows out")

@@ -1,0 +1,204 @@
+"""The best round beside the last: the models of the very round that validation chose, and what is said without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from commandline import Command
+from fedkin.config import settings_from
+from fedkin.core import ConfigError, RunFolderError
+from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.folder import RunFolder
+from fedkin.runner import resume, run_settings
+from folders import content, lines_in, records
+
+METHODS = ("fedavg", "local", "ditto", "fedavg-ft", "fedbabu", "fedproto", "fedrod", "ifca-cam", "da-pfl", "pfedcs")
+ROUNDS = 8
+
+
+def settings(name: str, **changes: dict[str, Any]):
+    """Digits of four clients, with steps so long that the best round is not the last."""
+    table: dict[str, dict[str, Any]] = {
+        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+        "model": {"model": "linear"},
+        "recipe": {"batch": 10, "lr": 0.5},
+        "run": {"rounds": ROUNDS, "engine": "loop", "eval_every": 1},
+    }
+    merged = {part: {**values, **changes.get(part, {})} for part, values in table.items()}
+    return settings_from({"method": {"name": name}, **merged})
+
+
+def chosen(folder: Path) -> int:
+    """By hand: the first round with the highest validation accuracy."""
+    figures = [line["validation"] for line in records(folder, "rounds")]
+    return 1 + figures.index(max(figures))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
+    """For every client, the confusion matrix and figures of the evaluation of that round, which is not the last; the
+    card says which it is, and its figures."""
+    run_settings(settings(name), out=tmp_path / "run")
+    best, data = chosen(tmp_path / "run"), settings(name).data.federation(0)
+    assert best < ROUNDS
+    lines = {line["client"]: line for line in records(tmp_path / "run", "clients") if line["round"] == best}
+    found = list(export_all(tmp_path / "run", round="best"))
+    assert [p.parent for p in found] == [tmp_path / "run" / "exports" / "best"] * 4
+    for i, place in enumerate(found):
+        model = load_export(place)
+        card, test = model.card, data.clients[i].test
+        wrong = model.predict(test.x) != test.y
+        assert int(wrong.logical_not().sum()) == lines[i]["correct"] == card["test"]["correct"]
+        assert card["test"]["as_evaluated"] is True
+        assert (card["round"], card["rounds_planned"]) == (best, ROUNDS)
+        line = records(tmp_path / "run", "rounds")[best - 1]
+        assert card["chosen"]["by"] == "validation accuracy"
+        assert {n: card["chosen"][n] for n in ("round", "validation", "accuracy")} == {
+            n: line[n] for n in ("round", "validation", "accuracy")
+        }
+        assert f"round {best} of {ROUNDS} (the highest validation accuracy" in (place / "README.md").read_text()
+
+
+def test_it_is_the_model_of_a_run_stopped_there(tmp_path: Path) -> None:
+    """Weight by weight, of a method with private states: what an interrupted run has that was stopped after it."""
+    run_settings(settings("ditto"), out=tmp_path / "run")
+    best = chosen(tmp_path / "run")
+
+    def stop(report: Any, line: dict[str, Any]) -> None:
+        if report.round == best:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_settings(settings("ditto"), out=tmp_path / "stopped", on_round=stop)
+    for take in (lambda run, **more: export(run, 2, **more), export_global):
+        ours = load_export(take(tmp_path / "run", out=tmp_path / "a", round="best", force=True)).model.tensors
+        theirs = load_export(take(tmp_path / "stopped", out=tmp_path / "b", force=True)).model.tensors
+        last = load_export(take(tmp_path / "run", out=tmp_path / "c", force=True)).model.tensors
+        assert torch.equal(ours["model"], theirs["model"])
+        assert not torch.equal(ours["model"], last["model"])
+
+
+def test_a_result_and_the_command(tmp_path: Path, fedkin: Command) -> None:
+    """What `fedkin.run` gave with a folder; without one nothing was kept. The screen says which round it is."""
+    result = run_settings(settings("fedper"), out="run")
+    assert load_export(export(result, 1, "one", round="best")).card["round"] == chosen(Path("run"))
+    with pytest.raises(ConfigError, match="only a run with a folder keeps its best round"):
+        export(run_settings(settings("fedper")), 1, "two", round="best")
+    with pytest.raises(ConfigError, match="round must be one of last, best, got 'first'"):
+        export(result, 1, "two", round="first")  # type: ignore[arg-type]
+    done = fedkin("export run --client 0 --round best")
+    assert done.code == 0, done.err
+    assert f"round {chosen(Path('run'))} (highest validation accuracy)" in done.out
+    assert Path("run/exports/best/client-0/card.json").is_file()
+    assert json.loads(fedkin("export run --client 0 --json").out)["chosen"] is None
+
+
+def test_the_last_round_may_be_the_best(tmp_path: Path) -> None:
+    """Then no other checkpoint is needed: also from a run whose models are in files."""
+    run_settings(settings("da-pfl", run={"rounds": 1, "state": "file"}), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+    card = load_export(export(tmp_path / "run", 0, round="best")).card
+    assert (card["round"], card["chosen"]["round"]) == (1, 1)
+
+
+def test_no_validation_samples(tmp_path: Path) -> None:
+    """Nothing chooses then, and nothing is kept."""
+    run_settings(settings("fedavg", data={"validation": 0.0}), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+    with pytest.raises(ConfigError, match="no client has validation samples; run with --validation"):
+        export(tmp_path / "run", 0, round="best")
+    assert load_export(export(tmp_path / "run", 0)).card["round"] == ROUNDS
+
+
+def test_an_older_folder(tmp_path: Path) -> None:
+    """One that has no best round kept can do all but that, and is told what to do; a damaged file is named."""
+    run_settings(settings("fedavg"), out=tmp_path / "run")
+    kept = tmp_path / "run" / "best.safetensors"
+    raw = kept.read_bytes()
+    kept.unlink()
+    resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"was not kept: it was begun with an older .*run it again: fedkin run"):
+        export(tmp_path / "run", 0, round="best")
+    assert load_export(export(tmp_path / "run", 0)).card["round"] == ROUNDS
+    kept.write_bytes(raw[:-40] + bytes(40))
+    with pytest.raises(RunFolderError, match=r"best\.safetensors is damaged"):
+        export(tmp_path / "run", 0, round="best")
+
+
+@pytest.mark.parametrize("name", ["da-pfl", "fedper"])
+def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
+    """A bank, private states: they are overwritten, so the best round is not kept; the command that the message names
+    gives it."""
+    run_settings(settings(name, run={"state": "file"}), out="run")
+    assert not Path("run/best.safetensors").exists()
+    done = fedkin("export run --client 0 --round best")
+    assert done.code == 2
+    assert "are in files (state = 'file')" in done.err.replace("\n", " ")
+    command = done.err.replace("\n", " ").split("to the same figures: ")[1].strip()
+    assert fedkin(f"{command.removeprefix('fedkin ').replace('FOLDER', 'again')} --quiet").code == 0
+    assert lines_in(Path("again")) == lines_in(Path("run"))
+    assert fedkin("export again --client 0 --round best --out home").code == 0
+    assert load_export("home").card["round"] == chosen(Path("run"))
+
+
+def test_files_without_models_of_clients(tmp_path: Path) -> None:
+    """FedAvg keeps nothing of single clients: the checkpoint holds everything wherever the rest would be."""
+    for state in ("file", "memory"):
+        run_settings(settings("fedavg", run={"state": state}), out=tmp_path / state)
+    ours, theirs = (load_export(export(tmp_path / s, 1, round="best")).model.tensors for s in ("file", "memory"))
+    assert torch.equal(ours["model"], theirs["model"])
+
+
+def test_from_memory_to_files(tmp_path: Path) -> None:
+    """A best round that was kept while models were in memory; looking at it leaves the files of later rounds as they
+    are."""
+
+    def stop(report: Any, line: dict[str, Any]) -> None:
+        if report.round == ROUNDS - 1:
+            raise KeyboardInterrupt
+
+    made = settings("da-pfl")
+    with pytest.raises(KeyboardInterrupt):
+        run_settings(made, out=tmp_path / "run", on_round=stop)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace('state = "auto"', 'state = "file"'))
+    resume(tmp_path / "run")
+    best = chosen(tmp_path / "run")
+    assert best < ROUNDS == RunFolder(tmp_path / "run").load({})[0].round  # type: ignore[index]
+    before = content(tmp_path / "run")
+    assert (
+        load_export(export(tmp_path / "run", 0, tmp_path / "home", round="best")).card["test"]["as_evaluated"] is True
+    )
+    assert content(tmp_path / "run") == before
+
+
+def test_the_best_costs_no_second_copy(tmp_path: Path) -> None:
+    """While it is the last, the best checkpoint is the same file; the next round leaves it as it is."""
+    same = []
+
+    def look(report: Any, line: dict[str, Any]) -> None:
+        one, other = (tmp_path / "run" / f"{name}.safetensors" for name in ("checkpoint", "best"))
+        same.append(one.samefile(other))
+
+    run_settings(settings("fedavg"), out=tmp_path / "run", on_round=look)
+    figures = [line["validation"] for line in records(tmp_path / "run", "rounds")]
+    assert same == [v > max(figures[:i], default=-1) for i, v in enumerate(figures)]
+    assert True in same
+    assert False in same
+
+
+def test_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy, of the same round."""
+
+    def none(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.link", none)
+    run_settings(settings("fedavg"), out=tmp_path / "run")
+    assert RunFolder(tmp_path / "run").best_round() == chosen(tmp_path / "run") < ROUNDS
+    assert not list((tmp_path / "run").glob(".*"))
