@@ -50,7 +50,7 @@ class Bundle(dict[str, Tensor]):
 
     def travelling(self, there: Mapping[str, Tensor] | None = None, counted: dict[int, int] | None = None) -> int:
         """Bytes that must travel: those of the numbers, but for rows of zeros, which fill places that nothing is in,
-        and for tensors that the receiver has.
+        and for tensors that the receiver has. Letters between hosts hold both all the same.
 
         Args:
             there: what the receiver has been sent in this round already.
