@@ -65,6 +65,7 @@ def test_a_plain_round() -> None:
             "absent": [],
             "bytes_up": 40,
             "bytes_down": 80,
+            "bytes_evaluation": 0,
             "evaluated": False,
         }
     ]
