@@ -139,7 +139,7 @@ class PFedCS(Method):
             if self.rho:  # Eqs. 9-10, on the features of the body as received, which stand still
                 tuned = Train(v, loss=head_loss, per_sample=Bundle(z=z), epochs=self.rho, lr=self.teacher_lr)
                 v = yield tuned
-            # Eqs. 11-13
+            # Eqs. 11-12
             aux = Bundle(kappa=torch.tensor(self.kappa), temperature=torch.tensor(self.temperature), teacher=v)
             start = Bundle(z=z) if self.teacher_features == "round-start" else Bundle()
             w = yield Train(w, loss=distillation, aux=aux, per_sample=start)
