@@ -50,7 +50,7 @@ def runs(seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def measured(line: dict[str, Any]) -> dict[str, Any]:
-    """The line with its figures: accuracy, mean over clients and the last ten rounds, and the largest epsilon."""
+    """The line with its figures: the final accuracy, and the largest epsilon."""
     seed, training = line["seed"], line["kind"] == "training"
     federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=line["clients"], seed=seed)
     method = TRAINING[line["method"]] if training else JOINING[line["method"]]

@@ -5,9 +5,9 @@
 
 Digits, 20 clients, Dirichlet 0.5, the network `mlp`, two epochs of batches of 10 at step size 0.05, 40 rounds, every
 client in every round. Rules are told that 30 % may be false. Accuracies are means over the *honest* clients, each over
-its last ten evaluated rounds; `clean` is the run without attackers, by the mean, over the same clients. Lines go to
-`bench/results/robust.jsonl`, one per run; runs that are there already are skipped. `--table` prints the tables of
-`docs/results/robust.md`.
+the evaluated rounds in the last fifth of the run, at most ten; `clean` is the run without attackers, by the mean, over
+the same clients. Lines go to `bench/results/robust.jsonl`, one per run; runs that are there already are skipped.
+`--table` prints the tables of `docs/results/robust.md`.
 """
 
 from __future__ import annotations

@@ -127,7 +127,10 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
     federation = s.data.federation(s.run.seed)
     make = factory(s.model.model, federation.shape, federation.classes)
     net = Net(make, federation.shape, federation.classes, seed=s.run.seed)
-    session = Loop().start(Job(s.method, net, s.recipe, [laid_out(net, c) for c in federation.clients], s.run.seed))
+    shards, plan = [laid_out(net, c) for c in federation.clients], plan_of(s.run)
+    session = Loop().start(
+        Job(s.method, net, s.recipe, shards, s.run.seed, outcomes=plan.outcomes_in, evaluate=s.run.evaluate)
+    )
     by_round = {line["round"]: line for line in lines}
     came = {i: round for round, line in by_round.items() for i in line["joined"]}
     simulation = Simulation(
@@ -138,7 +141,7 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
         trace={round: line["answered"] for round, line in by_round.items()},
         absent={round: line["absent"] for round, line in by_round.items()},
     )
-    course = Course(s.method, net, s.recipe, plan_of(s.run), federation, get_title(s.name), s.table())
+    course = Course(s.method, net, s.recipe, plan, federation, get_title(s.name), s.table())
     with one_thread():  # as nodes compute
         return follow(course, simulation, None, None)
 

@@ -1,4 +1,4 @@
-"""Several methods on the same federation, from the same start, over several seeds; Local and FedAvg always beside."""
+"""Several methods on the same federation, from the same start, over several seeds, with reference rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from fedkin.report.folder import Run, write_atomic
 from fedkin.runner import run_settings
 from fedkin.toml import fill, plain
 
-ALWAYS = ("local", "fedavg")
+ALWAYS = ("local", "local-full", "fedavg")
+"""Reference rows that every comparison has."""
 OnRound = Callable[[str, int, Report, dict[str, Any]], None]
 
 
@@ -33,7 +34,7 @@ class Plan:
     """What is compared.
 
     Attributes:
-        methods: names, in the order of the table; Local and FedAvg are put in front if they are missing. Methods of
+        methods: names, in the order of the table; those of `ALWAYS` are put in front if they are missing. Methods of
             one's own go by ``./file.py:Class`` or ``package.module:Class``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.

@@ -15,8 +15,9 @@ import tomli_w
 
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
+from fedkin.core.method import Moment
 from fedkin.core.sources import code_of, copies, placed, require_code, told
-from fedkin.data import PARTITIONS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
+from fedkin.data import PARTITIONS, PROTOCOLS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
 from fedkin.states import Kept
@@ -30,6 +31,8 @@ _OF_PARTITIONS = (
     "alpha_between",
     "alpha_within",
     "min_samples",
+    "tries",
+    "balance",
     "equal_shares",
     "protocol",
 )
@@ -66,10 +69,15 @@ class DataSettings:
     """Concentration inside a group (partition cluster-dirichlet)."""
     min_samples: int | None = None
     """Fewest samples a client may have (partitions dirichlet, natural and others that can promise it)."""
+    tries: int | None = None
+    """Draws before giving up on min_samples (partitions dirichlet, cluster-dirichlet)."""
+    balance: bool = False
+    """Whether a client with its equal share of the samples gets no further classes (partition dirichlet)."""
     equal_shares: bool = False
     """Whether owners of a class get equal shares of it (partition classes)."""
     protocol: Literal["cifar", "femnist"] | None = None
-    """Which of the authors' two protocols (partition dapfl)."""
+    """Which of the authors' two protocols (partition dapfl). The partition dapfl-paper stands for cifar with the
+    official test part and no validation part, dapfl-paper-femnist for femnist without a validation part."""
     split: Literal["pooled", "official"] = "pooled"
     """Merge the official test part and split every client's samples, or take test samples from the official part."""
     test: float = 0.2
@@ -100,7 +108,7 @@ class DataSettings:
         Who names the clients means them, unless a setting is given that only other partitions have.
         """
         if self.partition is not None:
-            return self.partition
+            return str(PROTOCOLS.get(self.partition, {}).get("partition", self.partition))
         of_natural = {f.name for f in fields(PARTITIONS["natural"])}  # type: ignore[arg-type]
         given = [n for n in self._given() if n not in of_natural]
         if is_shelf(self.data) or [n for n in given if n != "groups" or not self.plant]:
@@ -118,8 +126,22 @@ class DataSettings:
         return [n for n in _OF_PARTITIONS if getattr(self, n) not in (None, False)]
 
     def resolved(self) -> DataSettings:
-        """The same with the partition's name written out, if it is known without reading the data."""
-        return dataclasses.replace(self, partition=self.chosen())
+        """The same with the partition's name written out, if it is known without reading the data; of a protocol (see
+        `PROTOCOLS`), all that it fixes.
+
+        Raises:
+            ConfigError: a setting that the protocol fixes otherwise.
+        """
+        fixed = PROTOCOLS.get(self.partition or "", {})
+        for name, value in fixed.items():
+            given, usual = getattr(self, name), getattr(DataSettings(), name)
+            if name != "partition" and given not in (usual, value):
+                raise ConfigError(
+                    f"partition {self.partition!r} means {name} = {value!r}, got {given!r}; leave {name} out, or take "
+                    f"partition {fixed['partition']!r}, which leaves it open"
+                )
+        changes: dict[str, Any] = {**fixed, "partition": self.chosen()}
+        return dataclasses.replace(self, **changes)
 
     def partition_object(self) -> Partition | None:
         """The partition with its own settings; None where only the data themselves can say which (`deal` does).
@@ -131,8 +153,8 @@ class DataSettings:
         if name is None:
             return None
         if name not in PARTITIONS:
-            raise ConfigError(f"unknown partition {name!r}{nearest(name, PARTITIONS)}")
-        return self._with_settings(name)
+            raise ConfigError(f"unknown partition {name!r}{nearest(name, [*PARTITIONS, *PROTOCOLS])}")
+        return self.resolved()._with_settings(name)
 
     def _with_settings(self, partition: str) -> Partition:
         cls = PARTITIONS[partition]
@@ -166,13 +188,14 @@ class DataSettings:
 
     def sharing(self, seed: int) -> Sharing:
         """All of it but the data themselves, for a run with this seed; a site reads its own data by it."""
+        how = self.resolved()
         return Sharing(
             partition=self.partition_object(),
             clients=self.clients,
             seed=seed if self.data_seed is None else self.data_seed,
             test=self.test,
-            validation=self.validation,
-            split=self.split,
+            validation=how.validation,
+            split=how.split,
             samples_per_client=self.samples_per_client,
             target=self.target,
             client_column=self.client_column,
@@ -218,6 +241,9 @@ class RunSettings:
     """Seed of every random draw."""
     eval_every: int | None = None
     """Evaluate every so many rounds and in each of the last ten. Default: about 25 times in a run."""
+    evaluate: Moment = "delivered"
+    """Score each client's model as it would predict now, with what the server would deliver; or, where that is another
+    one, right after its last local training."""
     weighting: Literal["samples", "uniform"] = "samples"
     """What a client weighs in means: its training samples, or the same as every other."""
     dropout: float = 0.0

@@ -18,7 +18,7 @@ from fedkin.core.rows import kept_by
 from fedkin.data import Federation
 from fedkin.engines import Job, Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
-from fedkin.evaluate import best, final
+from fedkin.evaluate import best, diverged, final, latest
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
@@ -37,8 +37,10 @@ class Result:
         seed: the run's seed.
         rounds, clients, relations: the lines of the files of the same names; those of clients are read from their file
             where the run keeps states in files, and are a list otherwise.
-        final: mean over the last ten evaluated rounds; best: the round that validation chose.
-        summary: everything in short, as in ``summary.json``.
+        final: mean over the rounds of `fedkin.evaluate.rounds.window`, which ``final["rounds"]`` names.
+        best: the round that validation chose.
+        summary: everything in short, as in ``summary.json``; ``diverged`` in it is the round from which on training
+            has diverged (`fedkin.evaluate.diverged`), and is absent where it has not.
         server: the server after the last round, with all models.
         folder: where it was written, or None.
         played: what can be asked of the clients afterwards, in a simulation.
@@ -201,16 +203,17 @@ def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None)
 
 
 def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
-    evaluated = [line for line in kept["rounds"] if line["evaluated"]]
-    last, chosen = final(evaluated), best(evaluated)
+    mean, chosen, lost = final(kept["rounds"]), best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = p.people.groups, p.people.client_names, p.people.labels
     summary = {
         "method": p.table["method"]["name"],
         "title": p.title,
         "seed": p.plan.seed,
         "rounds": server.round,
-        "final": last,
+        "final": mean,
+        "last": latest(kept["rounds"]),
         "best": chosen,
+        **({} if lost is None else {"diverged": lost}),
         "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
         "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
         "clients": {
@@ -222,6 +225,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "fedkin": __version__,
         "config": p.table,
         **p.beside,
+        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
     }
     if folder is not None:
@@ -234,12 +238,23 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         rounds=kept["rounds"],
         clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
         relations=kept["relations"],
-        final=last,
+        final=mean,
         best=chosen,
         summary=summary,
         server=server,
         folder=None if folder is None else folder.path,
     )
+
+
+def _noted(p: Course, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The notes of the data, and one where the run asks for another moment than the method has."""
+    notes = list(p.beside.get("notes", ()))
+    if p.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
+        notes.append(
+            f'evaluate = "trained" changes nothing for {p.title}, which shows no model of the moment after local '
+            "training: scored is what its clients would predict with now"
+        )
+    return {"notes": notes} if notes else {}
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:

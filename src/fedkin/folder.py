@@ -4,7 +4,9 @@ config.toml            the complete config; ``fedkin run config.toml`` makes the
 preparation.json       how clients' inputs were made of raw data, where that is known (`fedkin.data.Preparation`)
 *.py                   copies of the files with one's own method or network that the config names
 rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
-clients.jsonl          a line per evaluated round and client
+clients.jsonl          a line per evaluated round and client; those of the last round say of every test sample
+                       whether it was classified rightly (`right`, hexadecimal bits in test order) and which
+                       samples these are (`test_digest`, the same for two runs on the same split)
 relations.jsonl        a line per round: who learned from whom
 timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
 checkpoint.safetensors the last whole round: server state and every client's private state

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fedkin.engines import Report
+from fedkin.engines.check import OUTCOMES
+from fedkin.engines.rounds import chosen
 from fedkin.evaluate import adjusted_rand, score, summarise
 
 
@@ -66,7 +68,12 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         clients = [s.line(report.round) for s in scores]
         if told is not None:
             _tell(clients, report, told)
+        _outcomes(clients, report)
+        for own, b in zip(clients, report.evaluation.values(), strict=True):
+            own |= {"cluster": int(b.cluster)} if "cluster" in b else {}
         line |= _views(report, clients)
+        if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
+            line["unpredicted"] = lost
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes
@@ -79,6 +86,12 @@ def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None
         if i not in told:
             line["labels"] = b.counts.tolist()
             told.add(i)
+
+
+def _outcomes(clients: list[dict[str, Any]], report: Report) -> None:
+    """Right or wrong for every test sample, and which samples these are: hexadecimal digits, two for each byte."""
+    for line, b in zip(clients, report.evaluation.values(), strict=True):
+        line |= {name: bytes(b[name].tolist()).hex() for name in OUTCOMES if name in b}
 
 
 def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
@@ -95,12 +108,17 @@ def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _grouping(report: Report, people: People) -> dict[str, Any]:
+    """Sizes of the clusters that the server used, and in evaluated rounds their agreement with the true groups; that of
+    the clusters which clients chose at the evaluation stands beside it."""
     if report.clusters is None:
         return {}
     known = report.clusters[report.clusters >= 0]
-    out: dict[str, Any] = {"cluster_sizes": torch.bincount(known).tolist() if len(known) else []}
+    out: dict[str, Any] = {"cluster_sizes": torch.bincount(known, minlength=report.cluster_count).tolist()}
     if people.groups is not None and report.evaluation:
-        out["ari"] = adjusted_rand(report.clusters, people.groups[: len(report.clusters)])
+        groups = people.groups[: len(report.clusters)]
+        out["ari"] = adjusted_rand(report.clusters, groups)
+        if (labels := chosen(report.evaluation, len(groups))) is not None:
+            out["ari_evaluated"] = adjusted_rand(labels, groups)
     return out
 
 

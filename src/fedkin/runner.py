@@ -15,6 +15,7 @@ import tomli_w
 from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
+from fedkin.core.method import Moment
 from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
 from fedkin.data import Federation, Shard
 from fedkin.data.shelf import Shelf
@@ -59,6 +60,7 @@ def run(
     workers: int = 0,
     state: Kept = "auto",
     eval_every: int | None = None,
+    evaluate: Moment = "delivered",
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
     join_late: str | None = None,
@@ -103,6 +105,8 @@ def run(
         state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
             "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
+        evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
+            after its last local training ("trained"): see `fedkin.core.method.Moment`.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
         join_late: late joiners, such as ``"3@50"``.
@@ -135,23 +139,27 @@ def run(
         ClientError: client code failed.
     """
     recipe = recipe or Recipe()
-    plan = plan_of(
-        RunSettings(
-            rounds=rounds,
-            participation=participation,
-            seed=seed,
-            eval_every=eval_every,
-            weighting=weighting,
-            min_answers=min_answers,
-            over_selection=over_selection,
-            aggregation=aggregation,
-            assumed_bad=assumed_bad,
-            norm_factor=norm_factor,
-            secure_aggregation=secure_aggregation,
-        )
+    settings = RunSettings(
+        rounds=rounds,
+        participation=participation,
+        seed=seed,
+        eval_every=eval_every,
+        evaluate=evaluate,
+        weighting=weighting,
+        min_answers=min_answers,
+        over_selection=over_selection,
+        aggregation=aggregation,
+        assumed_bad=assumed_bad,
+        norm_factor=norm_factor,
+        secure_aggregation=secure_aggregation,
+        describe_epsilon=describe_epsilon,
+        dp_noise=dp_noise,
+        dp_clip=dp_clip,
+        dp_delta=dp_delta,
     )
+    plan = plan_of(settings)
     plan.require(method, len(federation))
-    false, privacy = Attack(attack, attackers, seed), Privacy(describe_epsilon, dp_noise, dp_clip, dp_delta)
+    false, privacy = Attack(attack, attackers, seed), privacy_of(settings)
     make = factory(model, federation.shape, federation.classes, init_weights)
     net = Net(make, federation.shape, federation.classes, head=head, seed=seed)
     privacy.require(method, net)
@@ -167,7 +175,8 @@ def run(
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread():
-        job = privacy.simulated(Job(method, net, recipe, shards, seed, gradient=gradient))
+        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
+        job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"
         session = chosen.start(job)
@@ -235,6 +244,8 @@ def plan_of(run: RunSettings) -> Plan:
         seed=run.seed,
         rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
         secure=run.secure_aggregation,
+        outcomes=not privacy_of(run).asked,
+        evaluate=run.evaluate,
     )
 
 

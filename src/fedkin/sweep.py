@@ -22,9 +22,11 @@ from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.core.errors import nearest
 from fedkin.data import Federation
 from fedkin.evaluate import Spread, spread
+from fedkin.evaluate.divergence import sentence
+from fedkin.evaluate.rounds import RULE, spans
 from fedkin.folder import taken
 from fedkin.report.folder import Lines, write_atomic
-from fedkin.report.tables import Grid, percent, to_markdown
+from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
 from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
 
@@ -56,7 +58,7 @@ class Sweep:
             raise ConfigError(f"a sweep needs one or several seeds that differ, got {list(self.seeds)}")
         if self.trials < 0:
             raise ConfigError(f"trials must be 0 (a grid) or more, got {self.trials}")
-        if not self.base.data.validation > 0:
+        if not self.base.data.resolved().validation > 0:
             raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
         for values in corners(self.space) if self.trials else grid_of(self.space):
             self.settings(values, self.seeds[0])
@@ -113,20 +115,23 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting: its validation accuracy over seeds (mean over clients, last ten evaluated rounds), a fraction, or
-    why it failed; and its test accuracy, which has no say in the choice."""
+    """One setting: its validation accuracy over seeds (the headline: mean over clients and the rounds of
+    `fedkin.evaluate.rounds.window`), a fraction, or why it failed; over which rounds, and what it is in the last one;
+    and its test accuracy, which has no say in the choice."""
 
     number: int
     values: Values
     validation: Spread | None
     failed: str = ""
     test: Spread | None = None
+    rounds: str = RULE
+    last: Spread | None = None
 
 
 def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTrial | None = None) -> list[Trial]:
     """Tries every setting; all are judged by validation data alone.
 
-    A setting whose run fails (a method's fault, such as numbers that are not finite) is noted and passed over.
+    A setting whose run fails (a method's fault) or diverges is noted and passed over.
 
     Raises:
         RunFolderError: ``out`` exists already, or holds another sweep.
@@ -186,6 +191,8 @@ def _trial(
     """Runs one setting with every seed, or goes on with it."""
     scores: list[float | None] = []
     tests: list[float | None] = []
+    last: list[float | None] = []
+    rounds: list[str] = []
     for seed in sweep.seeds:
         if seed not in federations:
             federations[seed] = sweep.base.data.federation(seed)
@@ -197,11 +204,15 @@ def _trial(
             result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=report)
         except MethodError as e:
             return Trial(number, values, None, f"seed {seed}: {e}")
+        if (lost := result.summary.get("diverged")) is not None:
+            return Trial(number, values, None, f"seed {seed}: {sentence(lost)}")
         if result.final.get("validation") is None:
             raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
         scores.append(result.final["validation"])
         tests.append(result.final["accuracy"])
-    return Trial(number, values, spread(scores), test=spread(tests))
+        last.append((result.summary["last"] or {}).get("validation"))
+        rounds.append(result.final["rounds"])
+    return Trial(number, values, spread(scores), test=spread(tests), rounds=spans(rounds), last=spread(last))
 
 
 def trial_name(number: int, seed: int) -> str:
@@ -221,14 +232,20 @@ def sweep_table(trials: list[Trial]) -> Grid:
     names = list(trials[0].values) if trials else []
     order = sorted(trials, key=lambda t: (-t.validation.mean if t.validation else 1, t.number))
     rows = tuple(
-        (*(_text(t.values[n]) for n in names), percent(t.validation) if t.validation else "failed") for t in order
+        (
+            *(_text(t.values[n]) for n in names),
+            percent(t.validation) if t.validation else "failed",
+            DASH if t.last is None else f"{100 * t.last.mean:.1f}",
+        )
+        for t in order
     )
-    note = "validation: accuracy, mean over clients, last 10 evaluated rounds"
+    note = f"validation: accuracy, mean over clients and {spans(t.rounds for t in trials if t.validation)}"
+    note += "; last: accuracy in the last round alone"
     note += "; ± is the standard deviation over seeds" if any(t.validation and t.validation.std for t in trials) else ""
     if best is not None:
         note += f"; bold: chosen by it, test accuracy {percent(best.test)} %"
     bold = frozenset((i, len(names)) for i, t in enumerate(order) if t is best)
-    return Grid("Sweep", (*names, "validation %"), rows, bold, note, words=len(names))
+    return Grid("Sweep", (*names, "validation %", "last"), rows, bold, note, words=len(names))
 
 
 def _text(value: Value) -> str:
@@ -248,12 +265,14 @@ def _csv(trials: list[Trial], best: Trial | None) -> str:
     text = io.StringIO()
     names = list(trials[0].values) if trials else []
     writer = csv.writer(text, lineterminator="\n")
-    measures = ("validation_mean", "validation_std", "test_mean", "test_std")
+    kinds = ("validation", "last_validation", "test")
+    measures = ("rounds", *(f"{kind}_{part}" for kind in kinds for part in ("mean", "std")))
     writer.writerow(["trial", *names, *measures, "chosen", "failed"])
     for t in trials:
-        shown = (t.validation, t.test if t is best else None)
+        shown = (t.validation, t.last, t.test if t is best else None)
         numbers = [v for s in shown for v in ((None, None) if s is None else (s.mean, s.std))]
-        writer.writerow([t.number, *(t.values[n] for n in names), *numbers, str(t is best).lower(), t.failed])
+        rounds = t.rounds if t.validation else None
+        writer.writerow([t.number, *(t.values[n] for n in names), rounds, *numbers, str(t is best).lower(), t.failed])
     return text.getvalue()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
-from fedkin.evaluate import METRICS
+from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.report.folder import write_atomic
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
@@ -136,7 +136,9 @@ class Tracking:
 
     def round(self, line: Mapping[str, Any]) -> None:
         """A round is done."""
-        figures = {n: float(v) for n in (*METRICS, "ari") if isinstance(v := line.get(n), (int, float))}
+        figures = {
+            n: float(v) for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if isinstance(v := line.get(n), (int, float))
+        }
         figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down") if n in line}
         figures |= {n: float(len(line[n])) for n in ("answered", "refused") if n in line}
         self._tell(lambda tracker: tracker.round(int(line["round"]), figures))

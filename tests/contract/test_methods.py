@@ -35,6 +35,7 @@ from fedkin.methods import (
     FedSoft,
     FeSEM,
     Local,
+    LocalFull,
     Oracle,
     PerFedAvg,
     PFedCS,
@@ -80,13 +81,13 @@ VARIANTS: dict[str, Method] = {
     "pfedcs none": PFedCS(select="none"),
     "pfedcs stage 1 only": PFedCS(beta=99, weights="literal-norm", max_age=1),
     "pfedcs stage 2 only": PFedCS(beta=0),
-    "pfedcs download": PFedCS(evaluate_at="download", rho=0),
+    "pfedcs untuned": PFedCS(rho=0),
     "pfedcs last round": PFedCS(beta=4, pool="last-round"),
     "pfedcs round start": PFedCS(beta=4, teacher_features="round-start", teacher_lr=0.05, temperature=2.0),
-    "fedrod gamma": FedRoD(gamma=0.5, start="random", evaluate_at="download"),
+    "fedrod gamma": FedRoD(gamma=0.5, start="random"),
     "fedrod generic start": FedRoD(start="generic"),
     "fedrod hyper": FedRoD(personal="hyper"),
-    "fedrod small hyper": FedRoD(personal="hyper", gamma=0.0, hidden=3, evaluate_at="download"),
+    "fedrod small hyper": FedRoD(personal="hyper", gamma=0.0, hidden=3),
     "per-fedavg paper": PerFedAvg(outer_lr=0.001),
     "per-fedavg hessian-free": PerFedAvg(order="hessian-free", inner_lr=0.1, outer_lr=0.1),
     "per-fedavg weighted": PerFedAvg(weighted=True, inner_lr=0.1, outer_lr=0.1, adapt_steps=3),
@@ -148,7 +149,7 @@ VARIANTS: dict[str, Method] = {
     "fedamp clamped": FedAMP(sigma=1.0, server_step=0.001),
     "fedamp participants": FedAMP(over="participants"),
     "fedamp pfllib": FedAMP.preset("pfllib"),
-    "heur-fedamp flgo": FedAMP.preset("flgo"),
+    "heur-fedamp flgo": FedAMP.preset("flgo", variant="heur"),
     "heur-fedamp decay": FedAMP(variant="heur", self_weight=0.1, over="participants", step_decay=0.5, decay_every=1),
     "fedfomo code": FedFomo.preset("code"),
     "fedfomo keep": FedFomo(fallback="trained", peers=9, epsilon=0.0),
@@ -176,12 +177,15 @@ VARIANTS: dict[str, Method] = {
     "cam pfa global first": CAM(inner=PFA(), warmup=0, order="global-first", update="mean"),
     "cam choice alone": CAM(inner=IFCA(), warmup=0, choose_on="cluster"),
     "cam fedbase": CAM.preset("fedbase-0.10.3-ifca", inner=IFCA(choose_by="accuracy", assign="after"), warmup=1),
-    "cam fedbase fesem": CAM.preset("fedbase-0.10.3-fesem", inner=FeSEM(feature="head"), warmup_of="cluster"),
+    "cam fedbase fesem": CAM.preset("fedbase-0.10.3-fesem", inner=FeSEM(feature="head")),
+    "cam paper ifca": CAM.preset("paper", inner=IFCA(), warmup=1),
+    "cam damped fesem": CAM(inner=FeSEM(), update="damped", warmup=1),
     "cam no warm-up": CAM(inner=IFCA(), warmup=0),
     "cam one round of warm-up": CAM(inner=IFCA(), warmup=1),
     "cam warm-up only": CAM(inner=IFCA(), warmup=4),
     "cam cluster first": CAM(inner=IFCA(), order="cluster-first", warmup=0),
-    "cam global first": CAM(inner=IFCA(), order="global-first", update="mean"),
+    "cam global first": CAM(inner=IFCA(), order="global-first"),
+    "cam cluster first damped": CAM(inner=IFCA(), order="cluster-first", update="damped", warmup=0),
     "cam persist": CAM(inner=IFCA(), persist=True, warmup=0),
     "cam shared body": CAM(inner=IFCA(share_body=True), warmup=0),
     "cam fesem global warm-up": CAM(inner=FeSEM()),
@@ -213,7 +217,7 @@ def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     """A method added to the catalogue must be looked at here, too: its class appears among those checked."""
-    looked_at = {type(m) for m in VARIANTS.values()} | {Local}
+    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull}
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 

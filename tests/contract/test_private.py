@@ -18,14 +18,15 @@ from fedkin.core import Batch, Bundle, Data, Method, Net, Recipe, Train
 from fedkin.engines import Answer, Job, Plan, Task
 from fedkin.engines.noise import says
 from fedkin.engines.tasks import perform
-from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, PFedCS, get_method
+from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
 from fedkin.testing.toys import CLASSES, ToyShard, network
 from fedkin.testing.trial import Setting, play
 
 PRIVATE: dict[str, Method] = {
     name: get_method(name)
     for name in (
-        *("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling", "fedavg-ensemble"),
+        *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
+        "fedavg-ensemble",
         *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
         "fesem-cam",
     )
@@ -48,9 +49,10 @@ class Both:
     """An engine that carries out every task on the data and on those with one other sample, and compares."""
 
     net: Net
+    held: bool = True  # the validation part is another one, too
 
     def start(self, job: Job) -> Both:
-        self.jobs = (job, replace(job, shards=[_other(s) for s in job.shards]))
+        self.jobs = (job, replace(job, shards=[_other(s, self.held) for s in job.shards]))
         return self
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
@@ -72,10 +74,12 @@ class Both:
         pass
 
 
-def _other(shard: Any) -> ToyShard:
-    """The same client with another first sample, of another class."""
+def _other(shard: Any, held: bool) -> ToyShard:
+    """The same client with another first sample, of another class; and, if ``held``, another validation part."""
     x, y = shard.train.x.clone(), shard.train.y.clone()
     x[0], y[0] = 3 - x[0], (y[0] + 1) % CLASSES
+    if not held:
+        return ToyShard(Data(x, y), shard.validation, shard.test, shard.group)
     x_held, y_held = shard.validation.x.clone() + 1, (shard.validation.y + 1) % CLASSES
     return ToyShard(Data(x, y), Data(x_held, y_held), shard.test, shard.group)
 
@@ -127,7 +131,8 @@ def _equal(a: Bundle, b: Bundle, what: str) -> None:
 def watch(method: Method) -> None:
     """Six rounds, with evaluations, a newcomer and a client that is not always there."""
     setting = Setting(plan=Plan(rounds=6, participation=0.7, seed=1), joins=[1, 1, 1, 1, 1, 3])
-    play(method, setting, Both(network("mlp")))
+    # Local (full) chooses by validation samples, which no epsilon is stated for; a choice by training samples shows
+    play(method, setting, Both(network("mlp"), held=not isinstance(method, LocalFull)))
 
 
 @pytest.mark.parametrize("name", PRIVATE)

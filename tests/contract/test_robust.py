@@ -21,6 +21,7 @@ PLAIN: dict[str, Method] = {"fedavg": FedAvg(), "ifca": IFCA(clusters=2), "da-pf
                             "ifca-cam": CAM(inner=IFCA(clusters=2), warmup=1)}  # fmt: skip
 NOT_COVERED = {
     "local": "nothing is merged",
+    "local-full": "nothing is merged",
     "fedmgda": "updates are merged by weights that solve a problem of their own, which may be anywhere",
     "creff": "gradients of the classifier are averaged class by class",
     "fedproto": "prototypes are averaged class by class",

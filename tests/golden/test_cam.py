@@ -2,11 +2,13 @@
 
 Formulas (NeurIPS 2023). A client predicts with ``F = h(x; global) + f(x; cluster)``, a sum of logits. Eq. 2: its
 cluster is the one whose f, *added to h*, has the least loss on its training data. Eq. 6: ``Theta_k <- (1 - s_k)
-Theta_k + sum_i n_i/N theta_i`` with s_k the share of samples of the members. Eq. 13: the pull of FeSEM-CAM,
+Theta_k + sum_i n_i/N theta_i`` with N the participants' samples and s_k the fraction of them that the members hold; it
+is ``update="damped"``, the preset "paper", and every test of it says so. The default is the members' mean, as in the
+authors' package and in Eq. 11. Eq. 13: the pull of FeSEM-CAM,
 ``theta <- theta - eta (grad + lam (theta - Theta_k))``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.cli.flags import run_flags
 from fedkin.core import (
     Batch,
     Bundle,
@@ -37,7 +40,7 @@ from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.pfa import PFA
-from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, Shard, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
 
 
 def exact(request: Train, client: Client) -> Tensor:
@@ -64,19 +67,23 @@ def own_clusters(up: Bundle) -> Bundle:
 
 # ---- the order of training -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("order", "clients", "path"),
+    ("order", "update", "clients", "path"),
     [
-        ("simultaneous", 1, [0.0, 2.0, 0.0, 2.0, 0.0]),
-        ("simultaneous", 4, [0.0, 1.25, 0.9375, 1.015625, 0.996094]),
-        ("cluster-first", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
-        ("global-first", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("simultaneous", "damped", 1, [0.0, 2.0, 0.0, 2.0, 0.0]),
+        ("simultaneous", "damped", 4, [0.0, 1.25, 0.9375, 1.015625, 0.996094]),
+        ("simultaneous", "mean", 1, [0.0, 2.0, 0.0, 2.0, 0.0]),
+        ("simultaneous", "mean", 4, [0.0, 2.0, 0.0, 2.0, 0.0]),
+        ("cluster-first", "damped", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("cluster-first", "mean", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("global-first", "damped", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("global-first", "mean", 1, [0.0, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
-def test_orders_with_exact_local_solves(order: str, clients: int, path: list[float]) -> None:
+def test_orders_with_exact_local_solves(order: str, update: str, clients: int, path: list[float]) -> None:
     """Target 1 from h = f = 0. One cluster (s = 1): trained at once, both models fill the same gap and F swings 0, 2,
-    0, 2; one after the other it is there at once. Four clients in four clusters (s = 1/4, Eq. 6): each round multiplies
-    the error by -1/4."""
-    hand = scalars(CAM(IFCA(clusters=clients), warmup=0, order=order), clients, solve=exact)
+    0, 2, under Eq. 6 as with the mean; one after the other it is there at once. Four clients in four clusters (s =
+    1/4): under Eq. 6 each round multiplies the error by -1/4, with the mean it swings."""
+    hand = scalars(CAM(IFCA(clusters=clients), warmup=0, order=order, update=update), clients, solve=exact)
     seen = [total(hand)]
     for _ in range(4):
         hand.play(change=own_clusters)
@@ -84,26 +91,18 @@ def test_orders_with_exact_local_solves(order: str, clients: int, path: list[flo
     close(seen, path)
 
 
-def test_plain_mean_swings_for_ever_where_damping_settles() -> None:
-    """The same four clients with the members' mean instead of Eq. 6: 0, 2, 0, 2 again."""
-    hand = scalars(CAM(IFCA(clusters=4), warmup=0, update="mean"), 4, solve=exact)
-    for wanted in (2.0, 0.0, 2.0):
-        hand.play(change=own_clusters)
-        close(total(hand), wanted)
-
-
 @pytest.mark.parametrize(
     ("rho", "clients", "factor"),
     [(0.1, 10, 0.89), (0.1, 1, 0.8), (0.5, 10, 0.45), (0.5, 1, 0.0), (1.0, 10, -0.1), (1.0, 1, -1.0)],
 )
 def test_error_of_a_partial_fit(rho: float, clients: int, factor: float) -> None:
-    """Local training that closes a share rho of the gap, members with a share s of the samples: a simultaneous round
-    multiplies the error by 1 - rho (1 + s)."""
+    """Local training that closes a fraction rho of the gap, members with a fraction s of the samples, Eq. 6: a
+    simultaneous round multiplies the error by 1 - rho (1 + s)."""
 
     def partial(request: Train, client: Client) -> Tensor:
         return request.start + rho * (exact(request, client) - request.start)
 
-    hand = scalars(CAM(IFCA(clusters=clients), warmup=0), clients, solve=partial)
+    hand = scalars(CAM(IFCA(clusters=clients), warmup=0, update="damped"), clients, solve=partial)
     error = 1 - total(hand)
     for _ in range(2):
         hand.play(change=own_clusters)
@@ -208,6 +207,18 @@ def test_one_cluster_is_the_plain_average(update: str) -> None:
     close(s["inner.centres"], [[8.0]])
 
 
+def test_absent_clients_do_not_damp() -> None:
+    """Eq. 6 goes by the participants: of the clients above, 0 and 2 take part, with 10 and 60 of 70 samples. Cluster 0
+    moves by 1/7 from 0 to 2/7, cluster 1 by 6/7 from 4 to 64/7; were client 1 counted, it would be .2 and 7.6."""
+    hand = ByHand(
+        CAM(IFCA(clusters=3), warmup=0, update="damped"), vector_net(0.0), [copies(1.0, n) for n in (10, 30, 60)]
+    )
+    hand.server = hand.server.but(**{"inner.centres": torch.tensor([[0.0], [4.0], [7.0]])})
+    up = Bundle(model=GLOBAL[[0, 2]], **{"inner.model": THETA[[0, 2]], "inner.cluster": torch.tensor([0, 1])})
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 2], 1), up)
+    close(s["inner.centres"].flatten(), [2 / 7, 64 / 7, 7.0])
+
+
 # ---- FeSEM-CAM -----------------------------------------------------------------------------------------------------
 def slope(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """A loss whose gradient is 4 everywhere."""
@@ -222,13 +233,7 @@ def test_pull_towards_the_centre() -> None:
     hand.kept[0] = Bundle(own=torch.tensor([2.0]))
     client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
     _, asked = next(method.client_update(client))
-    trained = hand.train(asked, client)
-    close(trained, [1.59])
-    eta, lam, share, theta, centre, gradient = 0.1, 0.1, 0.005, 2.0, 1.0, 4.0
-    literal, detached = theta - eta * (share * gradient + lam * (theta - centre)), theta - eta * gradient
-    close([literal, detached], [1.988, 1.6])
-    apart(trained, [literal], 0.3)
-    apart(trained, [detached], 0.009)
+    close(hand.train(asked, client), [1.59])
 
 
 def test_clients_restart_from_their_centre_unless_told_otherwise() -> None:
@@ -239,6 +244,24 @@ def test_clients_restart_from_their_centre_unless_told_otherwise() -> None:
         hand.kept[0] = Bundle(own=torch.tensor([2.0]))
         client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
         close(next(method.client_update(client))[1].start, [start])
+
+
+def test_persist_keeps_the_trained_cluster_model() -> None:
+    """Each round adds 1 to f on client 0 and 3 on client 1; the one centre goes 0, 2, 4. With ``persist`` the second
+    round starts at 1 and 3, else at the centre 2, and then nothing is kept."""
+    for persist, seen in ((True, [1.0, 3.0]), (False, [2.0, 2.0])):
+        starts: list[float] = []
+
+        def solve(request: Train, client: Client, starts: list[float] = starts) -> Tensor:
+            if request.center is not None:
+                starts.append(float(request.start))
+            return request.start + (0.0 if request.center is None else 1.0 + 2.0 * client.id)
+
+        hand = scalars(CAM(FeSEM(clusters=1), warmup=0, persist=persist), 2, solve=solve)
+        hand.play()
+        hand.play()
+        close(starts[2:], seen)
+        assert ("own" in hand.kept[0]) == persist
 
 
 # ---- warm-up -------------------------------------------------------------------------------------------------------
@@ -320,6 +343,19 @@ def test_warm_up_of_cluster_models_trains_alone_from_one_start() -> None:
     close(hand.server["inner.centres"].flatten().sort().values, [1.5, 20.5])
 
 
+def test_the_first_clusters_are_means_under_eq_6_as_well() -> None:
+    """Three clients of 4 samples, models 1.5, 2.5 and 10.5 after one round of warm-up from 0.5: the first centres are
+    2 and 10.5. Eq. 6 moves cluster models that there are; there are none yet, and the common start 0.5 is no part of
+    them (damped they would be .5 + 2/3 * 1.5 = 1.5 and .5 + 10/3)."""
+    hand = ByHand(
+        CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster", update="damped"), vector_net(0.5), [copies(1.0, 4)] * 3
+    )
+    jumps = iter([1.0, 2.0, 10.0])
+    hand.solve = lambda request, client: request.start + next(jumps)
+    hand.play()
+    close(hand.server["inner.centres"].flatten().sort().values, [2.0, 10.5])
+
+
 def test_newcomer_warms_up_at_once() -> None:
     """A client that comes after the warm-up of cluster models trains for all its rounds in one."""
     method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
@@ -333,6 +369,40 @@ def test_newcomer_warms_up_at_once() -> None:
     assert request.recipe(hand.recipe).steps == 12
     hand.play([0, 4])
     assert "warmup" not in hand.download([4]).row(0)
+
+
+def test_a_newcomers_warm_up_is_counted_as_the_recipe_counts() -> None:
+    """Three rounds of warm-up: of a recipe of 4 steps 12 steps; of a recipe of 2 epochs 6 epochs, which on 11 samples
+    in batches of 5 are 18 steps, not 6 steps or 2 epochs."""
+    for recipe, steps in ((Recipe(steps=4, batch=5), 12), (Recipe(epochs=2, batch=5), 18)):
+        method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
+        hand = ByHand(method, mlp(), [s.train for s in federation()], recipe=recipe, present=4)
+        for _ in range(3):
+            hand.play(range(4))
+        hand.join(5)
+        request = next(method.client_update(hand.client(4, hand.download([4]).row(0))))
+        assert isinstance(request, Train)
+        assert request.recipe(recipe).steps_for(len(hand.data[4])) == steps
+
+
+def test_a_late_client_trains_h_beside_its_warmed_up_model() -> None:
+    """A newcomer at h = 2 and centre 1: it trains f alone from the start 0.5 of every warm-up, three rounds' worth, to
+    10, then h beside that model's logits 10; not beside the start's, the centre's or none."""
+    method = CAM(FeSEM(clusters=1), warmup=3, warmup_of="cluster")
+    hand = ByHand(method, vector_net(0.5), [copies(1.0, 4)])
+    received = Bundle(model=torch.tensor([2.0]), warmup=torch.tensor(3), **{"inner.model": torch.tensor([1.0])})
+    work = method.client_update(hand.client(0, received))
+    alone = next(work)
+    assert isinstance(alone, Train)
+    assert "offset" not in alone.per_sample
+    close(alone.start, [0.5])
+    then = work.send(torch.tensor([10.0]))
+    assert isinstance(then, Train)
+    close(then.start, [2.0])
+    close(then.per_sample.offset, [[10.0]] * 4)
+    with pytest.raises(StopIteration) as end:
+        work.send(torch.tensor([7.0]))
+    close([float(end.value.value.model), float(end.value.value["inner.model"])], [7.0, 10.0])
 
 
 # ---- around every clustered method ---------------------------------------------------------------------------------
@@ -382,7 +452,7 @@ def test_who_cannot_group_models_is_refused_as_a_cluster_warm_up(inner: Method) 
 
 def test_oracle_clusters_by_hand() -> None:
     """n = (10, 30, 60), true groups {0, 1}, {2}; the numbers of the aggregation above: Eq. 6 gives 2 and 7.6."""
-    method = CAM(Oracle(), warmup=0)
+    method = CAM(Oracle(), warmup=0, update="damped")
     hand = ByHand(method, vector_net(0.0), [copies(1.0, n) for n in (10, 30, 60)], group=[0, 0, 1])
     hand.server = hand.server.but(**{"inner.models": torch.tensor([[0.0], [4.0]])})
     s = method.aggregate(hand.server, hand.at("aggregate", range(3), 1), Bundle(model=GLOBAL, **{"inner.model": THETA}))
@@ -497,15 +567,52 @@ def fedbase(**fields: Any) -> CAM:
     )
 
 
-def test_presets() -> None:
-    """The paper's recipe; the program's order of training, plain means, and choice by cluster models alone."""
-    recipe = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}
-    assert all(p["recipe"] == recipe for p in CAM.presets.values())
-    paper, ifca = CAM.preset("paper", inner=IFCA()), CAM.preset("fedbase-0.10.3-ifca", inner=IFCA())
-    fesem = CAM.preset("fedbase-0.10.3-fesem", inner=FeSEM(feature="head"), warmup_of="cluster")
-    assert paper == CAM(IFCA())
-    assert (ifca.order, ifca.update, ifca.choose_on, ifca.warmup_of) == ("cluster-first", "mean", "cluster", "global")
-    assert (fesem.order, fesem.update, fesem.warmup_of) == ("global-first", "mean", "cluster")
+RECIPE = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("preset", "inner", "fields"),
+    [
+        ("paper", IFCA(), ("global", "simultaneous", "damped", "sum")),
+        ("paper", FeSEM(), ("cluster", "simultaneous", "mean", "sum")),
+        ("paper", CFL(), ("global", "simultaneous", "mean", "sum")),  # the paper does not wrap it: the recipe alone
+        ("fedbase-0.10.3-ifca", IFCA(), ("global", "cluster-first", "mean", "cluster")),
+        ("fedbase-0.10.3-fesem", FeSEM(), ("cluster", "global-first", "mean", "sum")),
+    ],
+)
+def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
+    """What each preset sets of warm-up, order, update and choice, in Python as on the command line; and the paper's
+    recipe."""
+    made = CAM.preset(preset, inner=inner)
+    assert (made.warmup_of, made.order, made.update, made.choose_on) == fields
+    assert CAM.presets_for({"inner": inner})[preset]["recipe"] == RECIPE
+    name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
+    settings, _ = run_flags([name, "--preset", preset])
+    assert (method := settings.method) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
+    assert {field: getattr(settings.recipe, field) for field in RECIPE} == RECIPE
+
+
+def test_presets_of_the_other_method_are_refused() -> None:
+    """fedbase's settings of FeSEM-CAM are not those of IFCA-CAM; the command line says whose they are."""
+    with pytest.raises(ConfigError, match=r"CAM has no preset 'fedbase-0.10.3-fesem'; it has \['fedbase-0.10.3-ifca'"):
+        CAM.preset("fedbase-0.10.3-fesem", inner=IFCA())
+    with pytest.raises(ConfigError, match=r"ifca-cam has no preset .*\(fedkin run fesem-cam --preset fedbase-0.10.3-f"):
+        run_flags(["ifca-cam", "--preset", "fedbase-0.10.3-fesem"])
+
+
+def test_changes_win_over_a_preset() -> None:
+    """A field that is given stands."""
+    assert CAM.preset("paper", inner=FeSEM(), update="damped", warmup_of="global") == CAM(FeSEM(), update="damped")
+
+
+def test_entries_of_the_catalogue() -> None:
+    """IFCA-CAM takes the members' mean, as the authors' package does; the printed Eq. 6 has an entry of its own; and
+    a run made in Python is called what it is."""
+    assert get_method("ifca-cam") == CAM(IFCA(), warmup_of="global", order="simultaneous", update="mean")
+    assert get_method("ifca-cam-eq6") == CAM(IFCA(), warmup_of="global", order="simultaneous", update="damped")
+    assert get_method("fesem-cam") == CAM(FeSEM(lam=0.01), warmup_of="cluster", update="mean")
+    assert title_of(CAM(IFCA(clusters=7), warmup=0)) == "IFCA-CAM" == get_title("ifca-cam")
+    assert title_of(CAM(IFCA(clusters=7), update="damped")) == "IFCA-CAM (Eq. 6)" == get_title("ifca-cam-eq6")
 
 
 def test_the_program_chooses_after_training_by_accuracy_alone() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Round, stack
+from fedkin.core import Bundle, Data, Recipe, Round, stack
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
 from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
@@ -122,12 +122,54 @@ def test_small_groups_are_used_up_and_the_rest_is_filled() -> None:
         assert torch.bincount(kind[cohort]).tolist() == [1, 2, 9]
 
 
-def test_clients_of_unknown_label_only_fill_up() -> None:
-    """Two known groups of two and six unknown clients, budget 5: both groups whole, one of the unknown."""
+@pytest.mark.parametrize(("budget", "least"), [(3, 1), (5, 1), (6, 2)])
+def test_clients_of_unknown_label_are_one_more_group(budget: int, least: int) -> None:
+    """Two known groups of two and six clients of unknown label: floor(budget/3) of each of the three groups."""
     kind = torch.tensor([3, 3, 8, 8] + [UNKNOWN] * 6)
-    cohort = even_cohort(torch.arange(10), kind, 5, "equal", torch.Generator().manual_seed(0))
-    assert set(range(4)) <= set(cohort.tolist())
-    assert len(cohort) == 5
+    for seed in range(10):
+        cohort = even_cohort(torch.arange(10), kind, budget, "equal", torch.Generator().manual_seed(seed))
+        drawn = kind[cohort]
+        per_group = [int((drawn == k).sum()) for k in (3, 8, UNKNOWN)]
+        assert sum(per_group) == budget
+        assert min(per_group) == least
+
+
+def rounds_until_all_trained(hand: ByHand, kinds: torch.Tensor, clients: int) -> int:
+    """Rounds of drawing alone, labels learned from those drawn, until each of the first ``clients`` was drawn."""
+    trained = torch.zeros(len(kinds), dtype=torch.bool)
+    for rounds in range(1, 501):
+        hand.t += 1
+        ids = hand.method.sample(hand.server, hand.at("sample", range(clients)))
+        up = Bundle(model=torch.zeros(len(ids), 1), label=kinds[ids])
+        hand.server = hand.method.aggregate(hand.server, hand.at("aggregate", ids.tolist()), up)
+        trained[ids] = True
+        if bool(trained[:clients].all()):
+            return rounds
+    raise AssertionError(f"only {int(trained.sum())} of {clients} clients were drawn in 500 rounds")
+
+
+def lazy(clients: int, slots: int, seed: int, present: int | None = None) -> ByHand:
+    data = [copies(0.0, 1)] * clients
+    return ByHand(CFIC(register="lazy"), vector_net(0.0), data, seed=seed, cohort=slots, present=present)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("groups", "most"), [(10, 50), (20, 50), (50, 100), (62, 500)])
+def test_lazy_registration_reaches_everybody(groups: int, most: int, seed: int) -> None:
+    """100 clients with labels drawn from 10 to 62, 30 slots. Were clients of unknown label to take only what the known
+    groups leave, 38 to 62 of them would be trained in 500 rounds with 50 labels."""
+    kinds = torch.randint(groups, (100,), generator=torch.Generator().manual_seed(seed))
+    assert rounds_until_all_trained(lazy(100, 30, seed), kinds, 100) <= most
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_groups_than_slots_lock_nobody_out(seed: int) -> None:
+    """Six clients of six labels, three slots. Those of round 1 are three known groups, as many as there are slots: they
+    would be drawn in every round. Two clients that join later are also trained."""
+    hand, kinds = lazy(8, 3, seed, present=6), torch.arange(8)
+    assert rounds_until_all_trained(hand, kinds, 6) <= 60
+    hand.join(8)
+    assert rounds_until_all_trained(hand, kinds, 8) <= 60
 
 
 def test_budget_larger_than_the_clients() -> None:
@@ -233,6 +275,12 @@ def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() ->
     assert float(s.h[net.params].norm()) > 0.5
     assert not bool(s.h[net.buffers].any())
     close(s.model[net.buffers], (0.25 * rows[0] + 0.75 * rows[1])[net.buffers])
+
+
+def test_preset_of_the_paper() -> None:
+    """Labels come with the first model (Algorithm 1); batches of 64, lr .01, five local iterations (epochs)."""
+    assert CFIC.preset("paper") == CFIC(register="lazy")
+    assert Recipe(**CFIC.presets["paper"]["recipe"]) == Recipe(epochs=5, batch=64, lr=0.01)
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------

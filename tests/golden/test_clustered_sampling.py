@@ -274,18 +274,33 @@ def test_newcomers_are_alike() -> None:
     assert table(hand) == [[30, 0, 30, 0, 0, 0], [0, 30, 0, 30, 0, 0], [0, 0, 0, 0, 30, 30]]
 
 
-@pytest.mark.parametrize("measure", ["angle", "l2", "l1"])
-def test_what_is_known_of_pairs_follows_the_updates(measure: str) -> None:
-    """Three rounds of some clients and two lots of newcomers: the same as of all pairs anew, to rounding."""
-    hand = ByHand(ClusteredSampling(measure=measure), mlp(), [s.train for s in federation()], present=3)
-    for ids, known in (([0, 2], 4), ([1, 2, 3], 5), ([0, 4], 5)):
+HALF, PI = math.pi / 2, math.pi
+PAIRS = {
+    # (0, 1), (0, 2), (1, 2) after round 1; then (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3) after round 2
+    "angle": ([0, HALF, 0], [PI, 0, HALF, PI, HALF, HALF], [0, 0, 0, 0]),
+    "l2": ([1, 5, 4], [4, 4, 2, 16, 2, 10], [1, 1, 9, 1]),
+    "l1": ([1, 3, 2], [2, 2, 2, 4, 2, 4], [1, 1, 3, 1]),
+}
+
+
+@pytest.mark.parametrize(("measure", "first", "second", "newcomer"), [(m, *rows) for m, rows in PAIRS.items()])
+def test_what_is_known_of_pairs_follows_the_updates(
+    measure: str, first: list[float], second: list[float], newcomer: list[float]
+) -> None:
+    """Of three clients 0 moves by (1, 0) and 2 by (0, 2), and 1 has no update yet, which is (0, 0). A fourth comes; 1
+    moves by (-1, 0), 2 by (3, 0) and 3 by (0, -1), while 0 keeps its last one. Of a fifth there is no update."""
+    moves = [{0: [1.0, 0.0], 2: [0.0, 2.0]}, {1: [-1.0, 0.0], 2: [3.0, 0.0], 3: [0.0, -1.0]}]
+    hand = ByHand(ClusteredSampling(measure=measure), vector_net(5.0, 7.0), [copies([0.0, 0.0], 10)] * 5, present=3)
+    hand.solve = lambda request, client: request.start + torch.tensor(moves[hand.t - 1][client.id])
+    for ids, known, wanted in (([0, 2], 3, first), ([1, 2, 3], 4, second)):
+        hand.join(known)
         hand.play(ids)
-        assert not known > len(hand.server.updates) or hand.join(known) is None
-        every = torch.arange(known)
-        close(
-            hand.server.unlike, unlikeness(hand.server.updates, every, measure), 1e-7 if measure == "angle" else 1e-12
-        )
+        above = torch.triu_indices(known, known, 1)
+        close(hand.server.unlike[*above], wanted, 1e-6)
         assert torch.equal(hand.server.unlike, hand.server.unlike.T)
+    hand.join(5)
+    close(hand.server.unlike[4, :4], newcomer, 1e-6)
+    assert hand.server.unlike.diagonal().tolist() == [0.0] * 5
 
 
 def test_only_who_is_available_is_drawn() -> None:

@@ -4,21 +4,18 @@ Two features, two classes, the classifier W = 0, b = 0, so both probabilities ar
 training moves nothing, so features are the inputs.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Data, ModelError, Net, Recipe
-from fedkin.functional.prototypes import class_average
 from fedkin.functional.retraining import (
-    as_head,
     as_matrix,
     class_gradients,
-    fit,
     gradient_distance,
-    matched_features,
-    random_head,
     with_bias,
 )
 from fedkin.methods.creff import CReFF
@@ -60,14 +57,59 @@ def test_distance_of_gradients(point: tuple[float, float], wanted: float) -> Non
     close(gradient_distance(gradient(*point), gradient(1, 2), 2), wanted, 1e-5)
 
 
-def test_mean_over_the_clients_that_have_the_class() -> None:
-    """(1,2) and (3,0) of class 0: [[-1,-.5],[1,.5]], whatever the clients' numbers of samples (1 and 9); a third client
-    without class 0 does not count."""
-    hand = start([copies([1, 2], 1), copies([3, 0], 9), copies([5, 5], 3, y=1)])
-    up = hand.play()
-    mean = class_average(up.gradients, up.has, torch.zeros(2, 2, 3))
-    close(mean[0, :, :2], [[-1, -0.5], [1, 0.5]])
-    close(mean[1, :, 2], [0.5, -0.5])
+# Matching moves the features of a class against the gradient of D, the sum over rows of 1 - cos. With one feature z per
+# class and two classes the rows of a gradient are -q z and q z with some q > 0, so D = 2 (1 - cos(z, u)) where u is the
+# mean over owners of q_i x_i; at the classifier 0 all q are 1/2. The bias adds nothing.
+ONE = CReFF(features=1, matching_steps=1, matching_lr=0.1, crt_epochs=1, crt_lr=1e-12)
+
+
+def test_features_are_matched_to_the_plain_mean_over_owners() -> None:
+    """(1, 2) of 1 sample and (3, 0) of 9, so u = (2, 1) whatever the numbers of samples. At z = (0, 1) the cosine has
+    the gradient u/|u| - (z u/|u|) z = (2/sqrt 5, 0): z = (0 + .1 * 2 * 2/sqrt 5, 1) = (.178885, 1). By samples u would
+    be (2.8, .2) and z = (.199492, 1). The client without class 0 has no part in it; the
+    features of its class have u = (5, 5), the gradient at (1, 0) is (0, 1/sqrt 2) and z = (1, .141421)."""
+    hand = start([copies([1, 2], 1), copies([3, 0], 9), copies([5, 5], 3, y=1)], ONE)
+    hand.server = hand.server.but(features=torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]]))
+    hand.play()
+    close(hand.server.features[:, 0], [[0.178885, 1.0], [1.0, 0.141421]], 1e-5)
+
+
+def test_owners_weigh_by_their_error_at_the_retrained_classifier() -> None:
+    """The retrained W = [[ln 3, 0], [0, 0]], b = 0 has p_0 = 3/4 at (1, 2) and 27/28 at (3, 0): q = 1/4 and 1/28, so u
+    is parallel to (1/4 + 3/28, 1/2) = (5, 7)/14. From z = (0, 1): cos has the gradient (5/sqrt 74, 0) and z is
+    (.1 * 2 * 5/sqrt 74, 1) = (.116248, 1)."""
+    hand = start([copies([1, 2], 1), copies([3, 0], 9)], ONE)
+    hand.server = hand.server.but(
+        head=torch.tensor([math.log(3), 0, 0, 0, 0, 0]), features=torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])
+    )
+    hand.play()
+    close(hand.server.features[:, 0], [[0.116248, 1.0], [1.0, 0.0]], 1e-5)
+
+
+def test_features_are_matched_at_the_retrained_classifier() -> None:
+    """Three classes, one input: the retrained V = (0, 1, -1), b = 0. The client at 0 has e = p - onehot = (-2, 1, 1)/3
+    as its bias gradient and rows of zeros. At z = ln 2: p = (2, 4, 1)/7, e = (-5, 4, 1)/7, dp/dz = p (V - 3/7) =
+    (-6, 16, -10)/49; cos(e, e_0) = 15/sqrt 252 has the slope 18/(49 sqrt 6)/(sqrt 42/7) - cos (84/343)/(6/7) = .161985
+    - .269975 = -.107990; z = ln 2 - .1 * .107990 = .682348. At the averaged
+    classifier, all zeros, nothing would move."""
+    net = Net(lambda: torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(1, 3)), (1,), 3)
+    hand = ByHand(ONE, net, [copies([0.0], 4)], solve=lambda request, client: request.start.clone())
+    hand.server = hand.server.but(
+        model=torch.zeros(6),
+        head=torch.tensor([0.0, 1.0, -1.0, 0.0, 0.0, 0.0]),
+        features=torch.full((3, 1, 1), math.log(2)),
+    )
+    hand.play()
+    close(hand.server.features.flatten(), [0.682348, math.log(2), math.log(2)], 1e-5)
+
+
+def test_a_feature_s_step_is_divided_by_their_number() -> None:
+    """Two features of the class, both (0, 1): their mean gradient is that of one, each has half of the step: (.0894427,
+    1)."""
+    hand = start([copies([1, 2], 1), copies([3, 0], 9)], replace(ONE, features=2))
+    hand.server = hand.server.but(features=torch.tensor([[[0.0, 1.0]] * 2, [[1.0, 0.0]] * 2]))
+    hand.play()
+    close(hand.server.features[0], [[0.0894427, 1.0]] * 2, 1e-5)
 
 
 def test_one_class_sends_one_gradient() -> None:
@@ -105,22 +147,34 @@ def test_features_are_carried_over_and_come_nearer() -> None:
     assert found[0] > found[1] + 0.01 > found[2] + 0.02
 
 
-def test_the_server_s_step() -> None:
-    """Matching is for the classifier that the clients were sent, towards the plain mean over owners (sizes 1 and 9);
-    retraining is on the new features, shuffled, from a new layer; layer and shuffles come from one generator."""
-    hand = start([copies([1, 2], 1), copies([3, 0], 9)])
-    head = torch.tensor([0.5, -1.0, 0.25, 1.0, 0.3, 0.0])
-    hand.server = hand.server.but(head=head)
-    before, net, m = hand.server.features, hand.net, QUICK
-    up = hand.play()
-    wanted = (up.gradients[0] + up.gradients[1])[:1] / 2
-    steps, lr, zero = m.matching_steps, m.matching_lr, torch.tensor([0])
-    z = torch.cat([matched_features(as_matrix(net, head), before[:1], zero, wanted, steps=steps, lr=lr), before[1:]])
-    close(hand.server.features, z)
-    rng, y = hand.at("aggregate", [0, 1]).rng, torch.tensor([0] * m.features + [1] * m.features)
-    new, x = as_matrix(net, random_head(net, rng)), with_bias(net, z.flatten(0, 1))
-    new = fit(new, x, y, lr=m.crt_lr, batch=m.crt_batch, epochs=m.crt_epochs, rng=rng)
-    close(hand.server.head, as_head(net, new))
+def test_retraining_is_sgd_on_the_new_features_from_a_new_layer() -> None:
+    """One step of .5 on both classes' features together, from the random layer that a run of the same seed without a
+    step size to speak of ends with: the gradient of the mean cross-entropy by autograd. Batches of one are two steps,
+    in one of the two orders of the classes, and over ten rounds in both."""
+
+    def played(t: int, method: CReFF) -> ByHand:
+        hand = start([copies([1, 2], 1), copies([3, 0], 9, y=1)], method)
+        hand.t = t
+        hand.play()
+        return hand
+
+    def step(head: torch.Tensor, features: torch.Tensor, labels: list[int]) -> torch.Tensor:
+        v = head.clone().requires_grad_(True)
+        logits = features[labels, 0] @ v[:4].view(2, 2).T + v[4:]
+        return head - 0.5 * torch.autograd.grad(torch.nn.functional.cross_entropy(logits, torch.tensor(labels)), v)[0]
+
+    seen = set()
+    for t in range(10):
+        layer = played(t, ONE).server.head
+        hand = played(t, replace(ONE, crt_lr=0.5, crt_batch=2))
+        z = hand.server.features
+        close(hand.server.head, step(layer, z, [0, 1]), 1e-5)
+        single = played(t, replace(ONE, crt_lr=0.5, crt_batch=1)).server.head
+        ends = [step(step(layer, z, [first]), z, [1 - first]) for first in (0, 1)]
+        apart(ends[0], ends[1], 1e-3)
+        (order,) = (first for first, end in enumerate(ends) if torch.allclose(single, end, atol=1e-5))
+        seen.add(order)
+    assert seen == {0, 1}
 
 
 def test_without_matching_the_features_stand_still() -> None:

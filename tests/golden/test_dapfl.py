@@ -12,7 +12,20 @@ import torch
 from fedkin.core import Bundle, Data, Recipe
 from fedkin.functional.affinity import affinity
 from fedkin.methods import DAPFL, FedAvg
-from toys import ByHand, Run, apart, close, copies, federation, mlp, quadratic, run, two_quadratics, vector_net
+from toys import (
+    ByHand,
+    Run,
+    apart,
+    close,
+    copies,
+    federation,
+    logit_net,
+    mlp,
+    quadratic,
+    run,
+    two_quadratics,
+    vector_net,
+)
 
 FIRST = [80, 50, 20]
 B = [[80, 50, 20, 0], [20, 50, 80, 0], [0, 0, 0, 60], [10, 0, 0, 30]]
@@ -142,6 +155,17 @@ def test_affinity_from_proportions_ignores_size() -> None:
     close(known(ByHand(DAPFL(), mlp(), data))[0, 1], 2.592803287899349, 1e-9)
 
 
+def test_least_affinity_is_that_of_all_that_have_joined() -> None:
+    """Of the four clients of B, 0 to 2 take part: their own least entry is .75, that of all four .5, so pairs without
+    overlap get .45. Before client 3 joins it is .75, and they get .675."""
+    data = [Data(torch.zeros(sum(row), 1), torch.arange(4).repeat_interleave(torch.tensor(row))) for row in B]
+    hand = ByHand(DAPFL(), logit_net(4), data, present=3)
+    for known, none in ((3, 0.675), (4, 0.45)):
+        hand.join(known)
+        c = hand.method.affinity(hand.server, hand.at("distribute", [0, 1, 2]))
+        close(c, [[0.75, 2.25, none], [2.25, 0.75, none], [none] * 3], 1e-12)
+
+
 # ---- mixture -------------------------------------------------------------------------------------------------------
 def test_mixture_and_download() -> None:
     """Models (0,0), (1,0), (0,2): squared distances 1, 4, 5; f = .632121, .981684, .993262; theta = c f."""
@@ -174,6 +198,41 @@ def test_mixture_of_the_authors_program() -> None:
     ]
     close(mixture(code, MODELS), alpha, 1e-8)
     close(given(code), down)
+
+
+def test_equal_models_in_the_authors_program() -> None:
+    """Their program sets the factor to 1 wherever 1 - exp(-d) is 0 in float32. Clients 0 and 1 never trained: models
+    (0,0), (0,0), (0,2), so f = 1 between the two and 1 - e^-2 = .864665 to client 2. Row 0 of c f is .5, 1, .345866,
+    sum 1.845866. With factor 1 on the diagonal alone the weights would be .591, 0, .409."""
+    alpha = [
+        [0.27087558397454264, 0.5417511679490853, 0.18737324807637204],
+        [0.45626021036498854, 0.22813010518249427, 0.3156096844525171],
+        [0.2249391343891922, 0.4498782687783844, 0.32518259683242345],
+    ]
+    models = [[0.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
+    close(mixture(DAPFL.preset("code"), models), alpha, 1e-8)
+    close(given(DAPFL.preset("code"), models)[0], [0.0, 2 * 0.18737324807637204])
+    close(mixture(DAPFL(distance="l2", include_self=True), models)[0], [0.591110, 0, 0.408890], 1e-6)
+
+
+def test_first_round_in_the_authors_program() -> None:
+    """All models equal: every factor is 1, so alpha is c divided by its row sums 1.9, 2.3, 1.7, diagonal included."""
+    close(mixture(DAPFL.preset("code"), [[0.3, -1.0]] * 3), [[v / sum(row) for v in row] for row in C], 1e-12)
+
+
+def test_equal_models_are_those_at_distance_zero_in_float32() -> None:
+    """exp(-1e-8) is 1 in float32, exp(-1e-7) is not: models 0 and 1e-8 have factor 1, 1e-7 of both about 1e-7."""
+    alpha = mixture(DAPFL.preset("code"), [[0.0], [1e-8], [1e-7]], [[1.0] * 3] * 3)
+    close(alpha, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], 1e-6)
+    assert bool((alpha[0, 2] > 0) & (alpha[2, 1] > 0))
+
+
+def test_equal_models_among_large_ones() -> None:
+    """Distances by inner products of rows of 10,007 are off by 1e-6; two equal rows have factor 1 all the same."""
+    rows = torch.randn(5, 10_007, generator=torch.Generator().manual_seed(0))
+    rows[4] = rows[0]
+    alpha = DAPFL.preset("code").mixture(rows, torch.ones(5, 5, dtype=torch.float64))
+    close(alpha, [[0.2] * 5] * 5, 1e-12)
 
 
 def test_mixture_ignores_scaling_of_rows() -> None:
@@ -250,6 +309,17 @@ def test_three_steps_of_local_training(prox: str, momentum: float, path: list[fl
     client = hand.client(0, Bundle(model=torch.tensor([1.0])))
     w = hand.train(next(hand.method.client_update(client)), client)
     close(w, [path[steps - 1]])
+
+
+@pytest.mark.parametrize(("epochs", "wanted"), [(1, 0.5), (2, 1.0449955), (3, 1.5025908250)])
+def test_pull_of_the_authors_program_keeps_its_step_size(epochs: int, wanted: float) -> None:
+    """Preset ``code`` with its recipe, one step per epoch, L = 1/2 (w - 4)^2 from 0, w^g = 1, lr .1: the step size of
+    SGD falls to .09 and .081, that of the pull stays .1. With weight decay 1e-4 and momentum .5: w = 0 + .4 + .1 = .5;
+    v = -2 - 3.5 + .00005, w = .5 + .09 * 5.49995 + .1 * .5 = 1.0449955. A falling pull would give 1.0399955."""
+    recipe = Recipe(**{**DAPFL.presets["code"]["recipe"], "epochs": epochs, "lr": 0.1})
+    hand = ByHand(DAPFL.preset("code"), vector_net(0.0), [copies(4.0, 3)], recipe=recipe, loss=quadratic)
+    client = hand.client(0, Bundle(model=torch.tensor([1.0])))
+    close(hand.train(next(hand.method.client_update(client)), client), [wanted])
 
 
 @pytest.mark.parametrize("prox", ["loss", "after"])

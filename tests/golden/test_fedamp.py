@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fedkin.cli.flags import run_flags
 from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
 from fedkin.data import Dirichlet, federate, load
 from fedkin.functional.attention import attention, largest_step
@@ -409,6 +410,7 @@ def test_without_attention_it_is_a_pull_to_the_mean_of_the_others(net: Callable[
 def test_presets_run(preset: str) -> None:
     """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
     method = FedAMP.preset(preset)
+    assert method.variant == ("heur" if preset == "flgo" else "distance")
     result = run(method, mlp(), federation(), rounds_=2)
     assert bool(torch.isfinite(result.state.bank).all())
     hand = ByHand(method, mlp(), [s.train for s in federation()])
@@ -416,6 +418,18 @@ def test_presets_run(preset: str) -> None:
     for hand.t in (0, 29, 30):
         pulls.append(float(hand.download([0]).shared.pull))
     close(pulls, [1e-4, 1e-4, 1e-3] if preset == "flgo" else [1, 1, 1], 1e-9)
+
+
+def test_flgos_preset_is_of_heurfedamp() -> None:
+    """FLGo's method of that name weighs by cosines: the preset is HeurFedAMP's; asked of FedAMP, the error says so."""
+    settings, _ = run_flags(["heur-fedamp", "--preset", "flgo"])
+    assert settings.method == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
+    with pytest.raises(
+        ConfigError, match=r"fedamp has no preset 'flgo'; it has pfllib .*run heur-fedamp --preset flgo"
+    ):
+        run_flags(["fedamp", "--preset", "flgo"])
+    with pytest.raises(ConfigError, match=r"FedAMP has no preset 'flgo'; it has \['pfllib'\]"):
+        FedAMP.preset("flgo", variant="distance")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ def test_mean_by_samples_and_uniform(uniform: bool, wanted: list[float]) -> None
     close(hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1], 1), up).model, wanted)
 
 
-def test_one_round() -> None:
-    """L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), two steps of .5 from 0: locals 0 and 6, global 60/40 = 1.5."""
+def test_two_rounds() -> None:
+    """L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), two steps of .5 from 0: locals 0 and 6, global 60/40 = 1.5. The
+    next round starts there: locals 1.5/4 = .375 and 8 - 6.5/4 = 6.375, global (11.25 + 63.75)/40 = 1.875."""
     hand = ByHand(
         FedAvg(),
         vector_net(0.0),
@@ -29,6 +30,8 @@ def test_one_round() -> None:
     )
     close(hand.play().model, [[0.0], [6.0]])
     close(hand.server.model, [1.5])
+    close(hand.play().model, [[0.375], [6.375]])
+    close(hand.server.model, [1.875])
 
 
 def test_one_participant() -> None:

@@ -305,6 +305,19 @@ def test_clip_bounds_the_loss_and_its_linear_term_only() -> None:
         close(hand.play().model, [[w - 0.1 * (min(step, clip) if clip else step)]])
 
 
+def test_nothing_is_clipped_unless_asked() -> None:
+    """One step of .1 from 0 with a gradient of 30, L = 30/2 (v + 1)^2: -3, as in the paper; the authors' program clips
+    the gradient at 10: -1. CFIC's comparison does not clip."""
+    for method, wanted in (
+        (FedDyn(reg=1.0), -3.0),
+        (FedDyn.preset("code", adaptive=False), -1.0),
+        (FedDyn.preset("cfic-table"), -3.0),
+    ):
+        hand = bowls(method, ((30, -1.0),), solve=None)
+        hand.recipe = Recipe(steps=1, lr=0.1, batch=1000)
+        close(hand.play().model, [[wanted]])
+
+
 def test_running_statistics_have_no_dual() -> None:
     """g is 0 on running statistics, h has no entries for them, and the server's are the plain mean of the uploads',
     while its weights are not."""

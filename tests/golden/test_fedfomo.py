@@ -339,14 +339,34 @@ def test_a_model_that_has_diverged_does_no_harm() -> None:
 
 
 def test_views() -> None:
-    """The reported model is the one after local training; "mixed" is the mixture that it was trained from, which the
-    client keeps anyway."""
+    """Evaluated is what the client mixes of its own model and those that it would be sent now, without training: here
+    just what its next round trains from. "trained" is the model after its last local training."""
     hand = plane(FedFomo(), [B], [0.0, 0.0], [0.5, 0.0])
+    before = hand.kept[0].model.clone()
+    given = hand.client(0, hand.download([0, 1]).row(0))
+    would = hand.method.personalize(given).model
+    assert torch.equal(hand.method.views(given)["trained"].model, before)
     _, theta = mixed(hand)
-    assert torch.equal(hand.used(0).model, hand.kept[0].model)
-    assert hand.method.views(hand.client(0))["mixed"].model.tolist() == theta
-    apart(hand.used(0).model, theta, 0.1)
-    assert torch.equal(hand.used(1).model, hand.net.w0)
+    assert would.tolist() == theta
+    apart(would, before, 0.1)
+    assert torch.equal(hand.method.views(hand.client(0))["trained"].model, hand.kept[0].model)
+
+
+def test_what_is_delivered_for_an_evaluation() -> None:
+    """The candidates of the next round and whose they are, never the client's own; nothing before any upload."""
+    hand = ByHand(FedFomo(peers=2), mlp(), [s.train for s in federation()])
+    assert dict(hand.method.deliver(hand.server, hand.at("evaluate", [0, 1])).row(0)) == {}
+    hand.play([0, 1, 2])
+    at = hand.at("evaluate", [0, 1, 2, 3, 4])
+    found = hand.method.deliver(hand.server, at)
+    assert {n: tuple(t.shape) for n, t in found.row(0).items()} == {"models": (2, hand.net.size), "ids": (2,)}
+    for i in range(5):
+        ids = found.row(i).ids.tolist()
+        assert i not in ids
+        assert len(set(ids)) == 2
+        assert set(ids) <= {0, 1, 2}
+        for k, w in zip(ids, found.row(i).models, strict=True):
+            assert torch.equal(w, hand.kept[k].model)
 
 
 @pytest.mark.parametrize(

@@ -154,18 +154,18 @@ def test_bodies_are_never_averaged() -> None:
     assert len({tuple(b.tolist()) for b in bodies}) == 5
 
 
-def test_trained_and_download() -> None:
-    """Reported: the client's body with the header it trained itself; as a view, with the server's new header. Who never
-    took part has the common body and the server's header in both."""
+def test_delivered_and_trained() -> None:
+    """Reported: the client's body with the server's new header; the view "trained" has the header that the client
+    trained itself. Who never took part has the common body and the server's header in both."""
     hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
     hand.play([0, 1])
     net = hand.net
     for i in (0, 1, 2):
         body = hand.kept[i].get("model", net.w0)[net.body]
-        view = hand.method.views(hand.client(i, hand.download([i]).row(0)))["download"]
-        assert torch.equal(view.model, torch.cat([hand.server.head, body]))
-        assert torch.equal(hand.used(i).model, hand.kept[i].model if i < 2 else view.model)
-    apart(hand.used(0).model[net.head], hand.server.head, 1e-3)
+        view = hand.method.views(hand.client(i, hand.download([i]).row(0)))["trained"]
+        assert torch.equal(hand.used(i).model, torch.cat([hand.server.head, body]))
+        assert torch.equal(view.model, hand.kept[i].model if i < 2 else hand.used(i).model)
+    apart(hand.kept[0].model[net.head], hand.server.head, 1e-3)
 
 
 def test_first_round_is_local_training() -> None:

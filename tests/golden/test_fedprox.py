@@ -15,6 +15,16 @@ def test_one_round() -> None:
     close(hand.server.model, [1.0])
 
 
+def test_two_rounds() -> None:
+    """The pull is towards the model that was received, 1 in round 2, not the start of the run. Client 0, from 1: .5,
+    then .5 - .5 (.5 - .5) = .5; client 1: 4.5, then 4.5 - .5 (-3.5 + 3.5) = 4.5; global (30 * .5 + 10 * 4.5)/40 = 1.5.
+    Towards 0 the locals would be 0 and 4.5 - .5 (-3.5 + 4.5) = 4."""
+    hand = two_quadratics(FedProx(mu=1.0), 2)
+    hand.play()
+    close(hand.play().model, [[0.5], [4.5]])
+    close(hand.server.model, [1.5])
+
+
 def test_first_step_is_fedavgs() -> None:
     """v = w at the start, so the pull is 0: both make the step to 4."""
     close([float(two_quadratics(m, 1).play().model[1]) for m in (FedProx(mu=1.0), FedAvg())], [4.0, 4.0])

@@ -6,8 +6,9 @@ of its members that took part, weighted by samples.
 
 import pytest
 import torch
+from torch import nn
 
-from fedkin.core import Bundle, Recipe
+from fedkin.core import Bundle, Data, Net, Recipe
 from fedkin.functional.grouping import lloyd, nearest
 from fedkin.methods import FeSEM
 from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
@@ -66,6 +67,13 @@ def test_two_groups_uniform_and_weighted(uniform: bool, centres: list[float]) ->
     close(got, centres)
 
 
+def test_groups_are_weighted_by_samples() -> None:
+    """Models 0, 4, 7 of 9, 1 and 1 samples from centres 0 and 8: 4 is as near to both and goes to the first, whose
+    centroid is then .4; 7 is nearer, so 4 moves over. With equal weights the centroid would be 2 and 4 would stay."""
+    assert upload(grouped([0.0, 8.0], [9, 1, 1]), [0.0, 4.0, 7.0]) == ([0, 1, 1], [0.0, 5.5])
+    assert upload(grouped([0.0, 8.0], [1, 1, 1]), [0.0, 4.0, 7.0]) == ([0, 0, 1], [2.0, 7.0])
+
+
 def test_empty_cluster_keeps_its_centre() -> None:
     """Centres 4 and 100: all four go to the first, mean 5; the other stays at 100 (and is not 0/0)."""
     labels, centres = upload(grouped([4.0, 100.0], [2, 2, 2, 2]), [0.0, 1.0, 9.0, 10.0])
@@ -115,13 +123,95 @@ def test_balanced_start() -> None:
     """``start="balanced"``: a random assignment of equal sizes before any model is known."""
     hand = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9)
     assert torch.bincount(hand.server.labels).tolist() == [3, 3, 3]
+    other = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9, seed=1)
+    assert hand.server.labels.tolist() != other.server.labels.tolist()
 
 
-@pytest.mark.parametrize("feature", ["fc", "all", "head"])
-def test_features_seen_by_k_means(feature: str) -> None:
-    """All linear weights (24 + 18), all parameters (24 + 6 + 18 + 3) or the head's weight (18)."""
-    hand = ByHand(FeSEM(feature=feature), mlp(), [federation()[0].train])
-    assert hand.server.features.shape[1] == {"fc": 42, "all": 51, "head": 18}[feature]
+def test_a_balanced_start_lasts_one_round() -> None:
+    """Four clients in two random pairs, whose models are 0 and 20, 10 and 30: the pairs last, with means 10 and 20,
+    though K-means would find {0, 10} and {20, 30}; from then on it groups them."""
+    hand = ByHand(FeSEM(clusters=2, start="balanced", feature="all"), vector_net(0.0), [copies(0.0, 4)] * 4)
+    given, of_pair = hand.server.labels.tolist(), ([0.0, 20.0], [10.0, 30.0])
+    waiting = [iter(models) for models in of_pair]
+    assert upload(hand, [next(waiting[pair]) for pair in given]) == (given, [10.0, 20.0])
+    labels, _ = upload(hand, [0.0, 1.0, 30.0, 31.0])
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+
+
+def test_ten_planted_groups_are_found_from_the_first_uploads() -> None:
+    """Ten clouds of four models in 20 dimensions: all are found in each of ten runs. One K-means from one start each,
+    or starts by plain k-means++, miss some."""
+    for seed in range(10):
+        rng = torch.Generator().manual_seed(seed)
+        models = 3 * torch.randn(10, 20, generator=rng).repeat_interleave(4, 0) + torch.randn(40, 20, generator=rng)
+        method = FeSEM(clusters=10, feature="all")
+        hand = ByHand(method, vector_net(*[0.0] * 20), [copies([0.0] * 20, 1)] * 40, seed=seed)
+        labels = method.aggregate(hand.server, hand.at("aggregate", range(40), 1), Bundle(model=models)).labels
+        assert torch.equal(
+            labels[:, None] == labels, torch.eye(10, dtype=torch.bool).repeat_interleave(4, 0).repeat_interleave(4, 1)
+        )
+
+
+def small_cnn() -> Net:
+    """A convolution of 2 filters on 4 x 4 images, a hidden linear layer and the head."""
+    layers = lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))  # noqa: E731
+    return Net(layers, (1, 4, 4), 3)
+
+
+@pytest.mark.parametrize(("feature", "width"), [("fc", 63), ("all", 83), ("head", 15)])
+def test_features_seen_by_k_means(feature: str, width: int) -> None:
+    """Weights and biases of the fully-connected layers (40 + 5 + 15 + 3), all parameters (with the convolution's 18 +
+    2), or the head's weight (15); the first upload's are those of the model itself."""
+    net = small_cnn()
+    hand = ByHand(FeSEM(clusters=1, feature=feature), net, [Data(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())])
+    assert hand.server.features.shape[1] == width
+    up = torch.randn(net.size, generator=torch.Generator().manual_seed(0))
+    hand.server = hand.method.aggregate(hand.server, hand.at("aggregate", [0], 1), Bundle(model=up[None]))
+    named = net.unflatten(up)
+    wanted = {"fc": ["2.weight", "2.bias", "4.weight", "4.bias"], "all": list(named), "head": ["4.weight"]}[feature]
+    seen = torch.cat([named[name].flatten() for name in wanted])
+    assert torch.equal(hand.server.features[0].sort().values, seen.sort().values)  # the order does not matter
+
+
+# the flat vector is [head 2 x 2, its bias 2, body 2 x 2, its bias 2]
+@pytest.mark.parametrize(
+    ("feature", "labels"), [("head", [0, 0, 0]), ("fc", [0, 1, 1]), ("all", [0, 1, 1])], ids=["head", "fc", "all"]
+)
+def test_groups_go_by_the_feature(feature: str, labels: list[int]) -> None:
+    """Three models with the same head weight; the second and third have a head bias of 9. Centres 0 with biases 0 and
+    9: by the head's weight all are at distance 0 of both and go to the first; by fully-connected layers or by all
+    parameters the bias tells them apart."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (2,), 2)
+    models, centres = torch.zeros(3, net.size), torch.zeros(2, net.size)
+    models[1:, 4:6], centres[1, 4:6] = 9.0, 9.0
+    hand = ByHand(FeSEM(clusters=2, feature=feature), net, [copies([0.0, 0.0], 2)] * 3)
+    hand.server = hand.server.but(centres=centres, grouped=torch.tensor(True))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", range(3), 1), Bundle(model=models))
+    assert s.labels.tolist() == labels
+
+
+def test_convolutions_do_not_group_by_default() -> None:
+    """Two models that differ in their convolution alone are one to "fc", and two to "all"."""
+    net = small_cnn()
+    conv = net.places()["0.weight"][0]
+    models = torch.zeros(2, net.size)
+    models[1, conv] = 9.0
+    for feature, labels in (("fc", [0, 0]), ("all", [0, 1])):
+        data = [Data(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())] * 2
+        hand = ByHand(FeSEM(clusters=2, feature=feature), net, data)
+        hand.server = hand.server.but(centres=models.clone(), grouped=torch.tensor(True))
+        s = hand.method.aggregate(hand.server, hand.at("aggregate", range(2), 1), Bundle(model=models))
+        assert s.labels.tolist() == labels
+
+
+def test_a_client_that_is_not_grouped_yet_gets_the_mean_of_the_centres() -> None:
+    """Centres 2, 5, 100 with 2, 1 and 0 members: a newcomer trains from (2 * 2 + 5)/3 = 3, not from the first; members
+    get their own."""
+    hand = grouped([2.0, 5.0, 100.0], [4, 4, 4, 4])
+    hand.server = hand.server.but(labels=torch.tensor([0, 0, 1, -1]))
+    close(hand.download(range(4)).row(3).model, [3.0])
+    close([float(hand.download([i]).row(0).model) for i in range(3)], [2.0, 2.0, 5.0])
+    close(hand.used(3).model, [3.0])
 
 
 def test_pull_towards_the_centre() -> None:

@@ -5,11 +5,14 @@ with and without batch normalisation.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+import fedkin
 from fedkin.core import Method, Net, Recipe
+from fedkin.data import planted_groups
 from fedkin.methods import (
     CFIC,
     CFL,
@@ -80,16 +83,32 @@ def test_equal_to_fedavg(method: Method, name: str, net: Callable[[], Net]) -> N
 
 @NETS
 def test_pfedcs_without_collaboration_is_fedper(net: Callable[[], Net]) -> None:
-    """beta = 0 (no stage 1) and select none are FedPer: common body, heads and predictions, bit for bit."""
+    """beta = 0 (no stage 1) and select none are FedPer: common body, heads and predictions at both moments, bit for
+    bit."""
     shards = federation()
     per = run(FedPer(), net(), shards)
-    for method in (PFedCS(beta=0, evaluate_at="download"), PFedCS(select="none", evaluate_at="download")):
+    for method in (PFedCS(beta=0), PFedCS(select="none")):
         ours = run(method, net(), shards)
         assert torch.equal(ours.state.body, per.state.body)
         for i, kept in per.clients.items():
-            assert kept.keys() <= ours.clients[i].keys()
+            assert kept.keys() == ours.clients[i].keys()
             assert all(torch.equal(kept[n], ours.clients[i][n]) for n in kept)
         same_evaluations(ours, per)
+
+
+@pytest.mark.parametrize("moment", ["delivered", "trained"])
+def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -> None:
+    """The same run of both, at either moment: the headline and every other figure, every client's line and the outcome
+    of every test sample are equal; the two moments are not."""
+    data = planted_groups(clients=6, groups=2, samples=30)
+    how: dict[str, Any] = {"recipe": Recipe(epochs=2, batch=8, lr=0.1), "rounds": 5, "participation": 0.6, "seed": 3}
+    how |= {"engine": "loop", "evaluate": moment}
+    ours, per = (fedkin.run(m, data, "mlp", **how) for m in (PFedCS(select="none"), FedPer()))
+    assert ours.final == per.final
+    assert ours.clients == per.clients
+    assert all("right" in line for line in ours.clients if line["round"] == 5)
+    other = "accuracy_trained" if moment == "delivered" else "accuracy_delivered"
+    assert ours.final["accuracy"] != ours.final[other]
 
 
 @pytest.mark.parametrize("method", [PFedCS(), PFedCS(select="all"), FedPer()])

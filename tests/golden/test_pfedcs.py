@@ -229,11 +229,14 @@ def test_fixed_distance_may_leave_nobody() -> None:
 
 def test_fixed_distance_is_relative_to_the_own_row() -> None:
     """D is divided by the row's own largest: in row 3 of the six, client 2 is at 3.45/4.21 = .819, in row 4 at
-    3.45/4.23; with .818 only row 4 takes it. The global largest (4.23) would let both pass."""
-    p3, p4 = (weights(PFedCS(beta=10, select="fixed", fixed=0.818), 1, k=k) for k in (3, 4))
-    assert float(candidates(row_distances(HEADS, torch.tensor([3]))[0][[2]], "fixed", 0.818)) == 0
-    assert float(candidates(row_distances(HEADS, torch.tensor([4]))[0][[2]], "fixed", 0.818)) == 1
-    close([p3.sum(), p4.sum()], [1, 1], 1e-12)
+    3.45/4.23 = .816; with .818 only row 4 takes it. Classifiers at 5, 6, 8, 0 and 10 on a line: from the first, the
+    second is at 1/25 and the third at 9/25 of its own largest distance; .3 takes the second. Of the largest of all,
+    100, both would pass."""
+    assert candidates(row_distances(HEADS, torch.tensor([3]))[0][[2]], "fixed", 0.818).tolist() == [False]
+    assert candidates(row_distances(HEADS, torch.tensor([4]))[0][[2]], "fixed", 0.818).tolist() == [True]
+    heads = torch.tensor([5.0, 6.0, 8.0, 0.0, 10.0])[:, None] * torch.tensor([1.0, 0.0, 0.0, 0.0])
+    p = weights(PFedCS(beta=10, select="fixed", fixed=0.3, lam=0.0), 1, heads=heads, sizes=(10,) * 5)
+    close(p, [0.5, 0.5, 0, 0, 0], 1e-12)
 
 
 # ---- 6: threshold --------------------------------------------------------------------------------------------------
@@ -332,6 +335,26 @@ def test_one_client_step_without_tuning() -> None:
     asked, _, up = client_step(PFedCS(beta=10, rho=0))
     assert len(asked) == 1
     close(up.head, [0.3448281, -0.1448281])
+
+
+@pytest.mark.parametrize(
+    ("rho", "teacher_lr", "v", "g", "a"),
+    [
+        (2, None, [0.86926460, 0.13073540], 0.34792988, 0.53834391),
+        (3, None, [0.90159719, 0.09840281], 0.34932821, 0.53946256),
+        (1, 0.5, [0.97717185, 0.02282815], 0.35246126, 0.54196901),
+        (2, 0.5, [1.11617790, -0.11617790], 0.35768553, 0.54614842),
+    ],
+)
+def test_one_client_step_with_more_tuning(
+    rho: int, teacher_lr: float | None, v: list[float], g: float, a: float
+) -> None:
+    """rho epochs of one step each: v += eta_v (1 - p^v), with p^v = sigmoid(v_1 - v_2) = .64565631, .66169766 and
+    .67667415 at eta_v = .1. The teacher's step size is its own: g and a still move by .1 (1 + p^v - 2 p^w)."""
+    asked, _, up = client_step(PFedCS(beta=10, rho=rho, teacher_lr=teacher_lr))
+    close(asked[1].aux.teacher, v)
+    close(up.head, [g, 0.2 - g])
+    close(up.body, [a])
 
 
 def test_without_a_teacher_training_is_plain() -> None:
@@ -434,6 +457,15 @@ def test_stages_and_what_travels() -> None:
     ]
 
 
+@pytest.mark.parametrize(("total", "last"), [(20, 10), (7, 3)])
+def test_stage_one_is_half_of_the_run_by_default(total: int, last: int) -> None:
+    """Without beta, stage 1 ends with round T // 2: classifiers are collected before it, mixed up to it."""
+    hand, sent = server(PFedCS(), total=total), []
+    for hand.t in (last - 2, last - 1, last):
+        sent.append(sorted(hand.download([0]).row(0)))
+    assert sent == [["body", "collect", "teacher"], ["body", "teacher"], ["body"]]
+
+
 def test_pool_of_cached_and_of_last_round_classifiers() -> None:
     """Cached: the newest classifier of everybody that ever sent one; last-round: only those of the round before. A
     client without one gets no teacher."""
@@ -466,16 +498,16 @@ def test_no_nan_from_a_common_start() -> None:
 
 
 def test_two_evaluation_points() -> None:
-    """Evaluated is the client's own model after training; the view "download" is its head on the new common body."""
+    """Evaluated is the client's head on the new common body; the view "trained" is its own model after training, before
+    any training the same."""
     hand = ByHand(PFedCS(beta=4), mlp(), [s.train for s in federation()])
-    hand.play()
-    client = hand.client(2, hand.method.deliver(hand.server, hand.at("evaluate", [2])).row(0))
-    trained, download = hand.used(2).model, hand.method.views(client)["download"].model
-    assert torch.equal(trained, torch.cat([client.state.head, client.state.trained]))
-    assert torch.equal(download, torch.cat([client.state.head, hand.server.body]))
-    other = ByHand(PFedCS(beta=4, evaluate_at="download"), mlp(), [s.train for s in federation()])
-    other.play()
-    assert torch.equal(other.used(2).model, download)
+    up = hand.play([0, 2])
+    for i, body in ((2, up.body[1]), (4, hand.server.body)):
+        client = hand.client(i, hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0))
+        head = client.state.get("head", hand.net.w0[hand.net.head])
+        assert torch.equal(hand.used(i).model, torch.cat([head, hand.server.body]))
+        assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([head, body]))
+    apart(up.body[1], hand.server.body, 1e-3)
 
 
 def test_gram_trick_in_float32_would_lose_the_distance() -> None:
@@ -489,3 +521,10 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)
+
+
+@pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
+def test_presets_of_the_paper(preset: str, lr: float) -> None:
+    """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
+    assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
+    assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)

@@ -19,6 +19,7 @@ from fedkin.methods import (
     FedProx,
     FeSEM,
     Local,
+    LocalFull,
     PFedCS,
 )
 from toys import Shard, blobs, federation, mlp, mlp_with_batchnorm, run
@@ -57,10 +58,11 @@ def test_no_two_stored_tensors_share_memory(method: Method) -> None:
 @EVERY
 def test_test_and_validation_labels_change_nothing(method: Method) -> None:
     """With other labels in the test and validation parts every state, kept or served, is bit for bit the same. FedFomo
-    weighs models by their loss on validation data, so for it only the test labels are others."""
+    weighs models by their loss on validation data and Local (full) chooses by it, so for them only the test labels are
+    others."""
     shards = federation()
     turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
-    held = (lambda d: d) if isinstance(method, FedFomo) else turn
+    held = (lambda d: d) if isinstance(method, (FedFomo, LocalFull)) else turn
     other = [Shard(s.train, held(s.validation), turn(s.test), s.group) for s in shards]
     a, b = run(method, mlp(), shards), run(method, mlp(), other)
     assert a.state.keys() == b.state.keys()

@@ -38,15 +38,15 @@ class Stop(Exception):
 @pytest.mark.parametrize(
     ("asked", "run"),
     [
-        (("da-pfl",), ("local", "fedavg", "da-pfl")),
-        (("fedavg", "ifca"), ("local", "fedavg", "ifca")),
-        (("ifca", "local"), ("fedavg", "ifca", "local")),
-        (("fedavg", "local"), ("fedavg", "local")),
-        (("fedper", "fedper"), ("local", "fedavg", "fedper")),
-        ((), ("local", "fedavg")),
+        (("da-pfl",), ("local", "local-full", "fedavg", "da-pfl")),
+        (("fedavg", "ifca"), ("local", "local-full", "fedavg", "ifca")),
+        (("ifca", "local"), ("local-full", "fedavg", "ifca", "local")),
+        (("fedavg", "local-full", "local"), ("fedavg", "local-full", "local")),
+        (("fedper", "fedper"), ("local", "local-full", "fedavg", "fedper")),
+        ((), ("local", "local-full", "fedavg")),
     ],
 )
-def test_local_and_fedavg_are_always_there(asked: tuple[str, ...], run: tuple[str, ...]) -> None:
+def test_reference_rows_are_always_there(asked: tuple[str, ...], run: tuple[str, ...]) -> None:
     """They are put in front where they are missing; the order that was asked for stays; each is run once."""
     assert plan(*asked).names == run
 
@@ -56,18 +56,22 @@ def test_a_run_per_method_and_seed() -> None:
     runs = compare(plan("da-pfl", seeds=(3, 1)))
 
     assert [(r.title, r.seed) for r in runs] == [
-        (title, seed) for seed in (3, 1) for title in ("Local", "FedAvg", "DA-PFL")
+        (title, seed) for seed in (3, 1) for title in ("Local", "Local (full)", "FedAvg", "DA-PFL")
     ]
     assert all(len(r.rounds) == 4 for r in runs)
 
 
 def test_methods_see_the_same_data_and_the_same_clients() -> None:
     """With the default sampling every round's cohort, drop-outs and joiners are the same for all methods; so are the
-    clients' test parts; another seed has others."""
+    clients' test parts; another seed has others. Local (full) asks everybody."""
     how = dataclasses.replace(SMALL["run"], rounds=6, dropout=0.3, join_late="1@3")
     runs = compare(plan("da-pfl", "fedper", "ifca", seeds=(0, 1), run=how))
     seen: dict[int, list[Any]] = {0: [], 1: []}
-    for run in runs:
+    everybody = [run for run in runs if run.title == "Local (full)"]
+    for run in everybody:
+        asked = [sorted(set(range(5 if t >= 3 else 4))) for t in range(1, 7)]
+        assert [line["cohort"] for line in run.rounds] == asked
+    for run in (run for run in runs if run.title != "Local (full)"):
         schedule = [(line["cohort"], line["missing"], line["joined"]) for line in run.rounds]
         tests = [(c["client"], c["n_test"], c["n_validation"]) for c in run.clients]
         seen[run.seed].append((schedule, tests))
@@ -102,7 +106,8 @@ def test_on_round_tells_where_the_comparison_is() -> None:
     seen: list[tuple[str, int, int]] = []
     compare(plan(seeds=(0, 1)), on_round=lambda name, seed, report, line: seen.append((name, seed, line["round"])))
 
-    assert seen == [(n, s, t) for s in (0, 1) for n in ("local", "fedavg") for t in range(1, 5)]
+    names = ("local", "local-full", "fedavg")
+    assert seen == [(n, s, t) for s in (0, 1) for n in names for t in range(1, 5)]
 
 
 # ---- the folder ---------------------------------------------------------------------------------------------------
@@ -110,7 +115,7 @@ def test_a_folder_per_run_and_the_plan(tmp_path: Path) -> None:
     """The plan lies beside one run folder per method and seed, each of which can be run again by itself."""
     compare(plan("fedper", seeds=(0, 1)), tmp_path / "c")
 
-    names = {f"{name}-seed{seed}" for name in ("local", "fedavg", "fedper") for seed in (0, 1)}
+    names = {f"{name}-seed{seed}" for name in ("local", "local-full", "fedavg", "fedper") for seed in (0, 1)}
     assert {p.name for p in (tmp_path / "c").iterdir()} == {"compare.toml", *names}
     for name in names:
         assert {p.name for p in (tmp_path / "c" / name).iterdir()} == FILES
@@ -186,11 +191,11 @@ def test_a_kill_between_folder_and_config_is_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(Stop):
         compare(comparing, tmp_path / "c", on_round=stop)
-    (tmp_path / "c" / "fedavg-seed0").mkdir()
-    (tmp_path / "c" / "fedavg-seed0" / ".config.toml.5.new").write_text("[met")
+    (tmp_path / "c" / "local-full-seed0").mkdir()
+    (tmp_path / "c" / "local-full-seed0" / ".config.toml.5.new").write_text("[met")
     runs = compare(comparing, tmp_path / "c", resume=True)
 
-    assert [len(run.rounds) for run in runs] == [4, 4]
+    assert [len(run.rounds) for run in runs] == [4, 4, 4]
     assert not list((tmp_path / "c").rglob(".*"))
 
 
@@ -234,7 +239,10 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
         ({"seeds": ()}, "at least one seed"),
         ({"seeds": (1, 1)}, r"seeds must differ, got \[1, 1\]"),
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
-        ({"own": {"ifca": {"clusters": 2}}}, "settings for 'ifca', which is not compared; there are local, fedavg"),
+        (
+            {"own": {"ifca": {"clusters": 2}}},
+            "settings for 'ifca', which is not compared; there are local, local-full",
+        ),
         ({"own": {"fedavg": {"lam": 2}}}, r"\[method\.fedavg\]: unknown setting lam"),
         ({"methods": ("da-pfl",), "own": {"da-pfl": {"lam": -2}}}, "lam of DAPFL must be at least 0, got -2"),
     ],

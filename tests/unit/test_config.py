@@ -28,6 +28,8 @@ CHANGED = {  # every field at a value that is not its default
         alpha_between=0.2,
         alpha_within=9.0,
         min_samples=3,
+        tries=17,
+        balance=True,
         equal_shares=True,
         protocol="femnist",
         split="official",
@@ -94,8 +96,9 @@ def test_every_method_survives_its_file(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_presets_survive_their_file(name: str) -> None:
     """The fields and the recipe of every preset can be written and read."""
-    for preset, table in type(get_method(name)).presets.items():
-        method = fill(get_method(name), {k: v for k, v in table.items() if k != "recipe"}, preset)
+    base = get_method(name)
+    for preset, table in base.presets_for(vars(base)).items():
+        method = fill(base, {k: v for k, v in table.items() if k != "recipe"}, preset)
         recipe = fill(Recipe(), table.get("recipe", {}), preset)
         settings = Settings(name, method, recipe=recipe)
 
@@ -257,6 +260,8 @@ OF_PARTITIONS = {
     "alpha_between": 0.2,
     "alpha_within": 5.0,
     "min_samples": 2,
+    "tries": 7,
+    "balance": True,
     "equal_shares": True,
     "protocol": "femnist",
 }
@@ -283,6 +288,37 @@ def test_the_error_lists_settings_by_the_names_that_work() -> None:
         DataSettings(partition="classes", alpha=1.0).partition_object()
     with pytest.raises(ConfigError, match=r"it has none$"):
         DataSettings(partition="iid", alpha=1.0).partition_object()
+
+
+def test_one_name_for_all_of_dapfls_protocol() -> None:
+    """dapfl-paper: test samples from the official part, no validation part; the femnist variant has no official part.
+    What was meant is written to the run's table, so a run can be repeated without the name."""
+    for name, variant, split in (("dapfl-paper", "cifar", "official"), ("dapfl-paper-femnist", "femnist", "pooled")):
+        data = DataSettings(partition=name, alpha=1.0)
+        shared = data.sharing(0)
+        assert shared.partition == PARTITIONS["dapfl"](alpha=1.0, variant=variant)  # type: ignore[call-arg]
+        assert (shared.split, shared.validation, shared.test) == (split, 0.0, 0.2)
+        written = Settings("fedavg", get_method("fedavg"), data=data).table()["data"]
+        assert {n: written[n] for n in ("partition", "protocol", "split", "validation")} == {
+            "partition": "dapfl",
+            "protocol": variant,
+            "split": split,
+            "validation": 0.0,
+        }
+        assert settings_from({"method": {"name": "fedavg"}, "data": written}).data.sharing(0) == shared
+    plain = DataSettings(partition="dapfl").sharing(0)
+    assert (plain.split, plain.validation) == ("pooled", 0.1)
+
+
+def test_a_protocol_refuses_other_settings_than_its_own() -> None:
+    """A value that the protocol fixes otherwise is named, with the partition that leaves it open."""
+    wanted = r"partition 'dapfl-paper' means validation = 0.0, got 0.2; leave validation out, or take partition 'dapfl'"
+    with pytest.raises(ConfigError, match=wanted):
+        DataSettings(partition="dapfl-paper", validation=0.2).sharing(0)
+    with pytest.raises(ConfigError, match="means protocol = 'cifar', got 'femnist'"):
+        DataSettings(partition="dapfl-paper", protocol="femnist").resolved()
+    with pytest.raises(ConfigError, match="did you mean 'dapfl-paper'"):
+        DataSettings(partition="dapfl-papre").partition_object()
 
 
 def test_an_unknown_partition_is_named() -> None:

@@ -10,20 +10,26 @@ import torch
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate import (
     Against,
+    Answers,
     ClientScore,
+    Finding,
+    Harmed,
     Reached,
     adjusted_rand,
     against,
     best,
     confusion,
+    difference,
     final,
     final_by_client,
+    latest,
     score,
     spread,
     summarise,
     to_target,
     verdict,
 )
+from fedkin.evaluate.rounds import RULE, span, spans, window
 
 
 def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **groups) -> ClientScore:
@@ -240,24 +246,78 @@ def rounds(*accuracies: float | None, validation: list[float | None] | None = No
     ]
 
 
-def test_final_is_the_mean_of_the_last_ten_evaluated_rounds():
-    """Of accuracies .01 ... .12 the last ten average to .075; rounds that were not evaluated do not count."""
+@pytest.mark.parametrize(
+    ("total", "wanted"),
+    [
+        (1, [1]),
+        (4, [4]),
+        (5, [5]),
+        (6, [5, 6]),
+        (10, [9, 10]),
+        (49, list(range(40, 50))),
+        (50, list(range(41, 51))),
+        (100, list(range(91, 101))),
+    ],
+)
+def test_the_window_is_the_last_fifth_at_most_ten_rounds(total: int, wanted: list[int]):
+    """t > 0.8 T: 8 of 10 is not in it, 9 is; with T = 49, 39.2 < t; from T = 50 on it has ten rounds."""
+    assert window(range(1, total + 1), total) == wanted
+
+
+def test_the_window_holds_evaluated_rounds_only():
+    """Of 100 rounds evaluated at 5, 10, ...: 85, 90, 95, 100, not 80. The run's last round counts, evaluated or not:
+    after 100 rounds of which 1 to 60 were evaluated, the last of them stands alone."""
+    assert window(range(5, 101, 5), 100) == [85, 90, 95, 100]
+    assert window(range(1, 61), 100) == [60]
+    assert window([3, 3, 2], 3) == [3]
+    assert window([], 7) == []
+
+
+def test_final_is_the_mean_over_the_window():
+    """Accuracies .01 ... .12 of 13 rounds, the last without an evaluation: 5 t > 52 holds for 11 and 12."""
     lines = rounds(*(i / 100 for i in range(1, 13)))
     lines.append({"round": 13, "evaluated": False, "bytes_up": 1, "bytes_down": 1})
     result = final(lines)
-    assert result["accuracy"] == pytest.approx(0.075)
-    assert (result["rounds_averaged"], result["first_round"], result["last_round"]) == (10, 3, 12)
+    assert result["accuracy"] == pytest.approx(0.115)
+    assert (result["rounds_averaged"], result["first_round"], result["last_round"]) == (2, 11, 12)
+    assert result["rounds"] == "rounds 11 to 12"
 
 
-def test_final_says_when_there_were_fewer_rounds():
-    """Two rounds are averaged as two; a metric missing in one is averaged over the other."""
-    lines = rounds(0.2, 0.4)
-    lines[0]["few"] = 0.5
+def test_a_climb_is_not_averaged():
+    """Ten rounds from 8 % to 44.7 %: the mean over the last two, not over the climb (26 % or so)."""
+    climb = [0.08, 0.11, 0.14, 0.18, 0.22, 0.27, 0.32, 0.37, 0.42, 0.447]
+    assert final(rounds(*climb))["accuracy"] == pytest.approx((0.42 + 0.447) / 2)
+    assert final(rounds(0.3))["rounds"] == "round 1"
+
+
+def test_a_metric_missing_in_a_round_is_averaged_over_the_others():
+    """Rounds 9 and 10 are averaged; `few` is known in round 10 alone, `many` in none of them."""
+    lines = rounds(*[0.2] * 9, 0.4)
+    lines[8]["many"] = None
+    lines[9]["few"] = 0.5
+    lines[0]["many"] = 0.9
     result = final(lines)
     assert result["rounds_averaged"] == 2
     assert result["accuracy"] == pytest.approx(0.3)
     assert result["few"] == 0.5
     assert result["many"] is None
+
+
+def test_the_last_evaluated_round_stands_alone():
+    """Round 3 was not evaluated: round 2's figures; None without any."""
+    lines = [*rounds(0.2, 0.4), {"round": 3, "evaluated": False}]
+    found = latest(lines)
+    assert found is not None
+    assert (found["round"], found["accuracy"], found["few"]) == (2, 0.4, None)
+    assert latest([]) is None
+
+
+def test_rounds_of_several_runs_as_text():
+    """The text that all share, else the rule."""
+    assert spans(["rounds 9 to 10", "rounds 9 to 10"]) == "rounds 9 to 10"
+    assert spans(["rounds 9 to 10", "round 4"]) == RULE
+    assert spans([]) == RULE
+    assert (span([]), span([7]), span([84, 85, 100])) == ("no round", "round 7", "rounds 84 to 100")
 
 
 def test_final_of_no_round():
@@ -267,17 +327,17 @@ def test_final_of_no_round():
 
 
 def test_final_averages_the_adjusted_rand_index_where_there_is_one():
-    """ari is optional: averaged if given, absent otherwise."""
-    lines = rounds(0.1, 0.1)
+    """ari is optional: averaged over the window if given there, absent otherwise."""
+    lines = rounds(*[0.1] * 10)
+    lines[0]["ari"] = 0.1
     assert "ari" not in final(lines)
-    lines[0]["ari"], lines[1]["ari"] = 0.5, 1.0
+    lines[8]["ari"], lines[9]["ari"] = 0.5, 1.0
     assert final(lines)["ari"] == 0.75
-
-
-def test_final_refuses_zero_rounds():
-    """A mean over no rounds is a mistake of the caller."""
-    with pytest.raises(ConfigError, match="last >= 1"):
-        final(rounds(0.1), last=0)
+    lines[1]["ari_evaluated"] = 0.25
+    assert final(lines)["ari_evaluated"] == 0.25
+    assert "accuracy_trained" not in final(lines)
+    lines[0]["accuracy_trained"], lines[1]["accuracy_trained"] = 0.5, 0.75
+    assert final(lines)["accuracy_trained"] == 0.625
 
 
 def test_the_best_round_is_chosen_on_validation_although_test_says_otherwise():
@@ -307,34 +367,42 @@ def test_cost_to_a_target_counts_all_rounds():
     assert to_target(lines, 0.8) is None
 
 
-def test_a_clients_final_figure_is_over_its_own_last_rounds():
-    """Client 0 was last evaluated in rounds 1 and 3, client 1 in 2 and 4; client 2 never had test samples."""
-    lines = [
-        {"round": 3, "client": 0, "accuracy": 0.4},
-        {"round": 1, "client": 0, "accuracy": 0.2},
-        {"round": 2, "client": 1, "accuracy": 0.6},
-        {"round": 4, "client": 1, "accuracy": 0.8},
-        {"round": 4, "client": 2, "accuracy": None},
-    ]
-    assert final_by_client(lines) == {0: pytest.approx(0.3), 1: pytest.approx(0.7)}
-    assert final_by_client(lines, last=1) == {0: 0.4, 1: 0.8}
+def test_a_clients_final_figure_is_over_its_own_rounds_in_the_window():
+    """Of 10 rounds 9 and 10 count: client 0 has both, client 1 only round 9 of them, client 2 was last there in round 7
+    and keeps that figure, client 3 never had test samples."""
+    lines = [{"round": t, "client": 0, "accuracy": t / 10} for t in (10, 9, 8, 1)]
+    lines += [{"round": t, "client": 1, "accuracy": t / 20} for t in range(1, 10)]
+    lines += [{"round": t, "client": 2, "accuracy": t / 100} for t in (7, 6)]
+    lines += [{"round": 10, "client": 3, "accuracy": None}]
+    assert final_by_client(lines) == {0: pytest.approx(0.95), 1: pytest.approx(0.45), 2: pytest.approx(0.07)}
+
+
+def test_a_clients_window_is_that_of_the_run():
+    """Evaluated up to round 7 of 10: no round in the last fifth, so round 7 alone; without the run's length, rounds 6
+    and 7 of 7."""
+    lines = [{"round": t, "client": 0, "accuracy": t / 10} for t in range(1, 8)]
+    assert final_by_client(lines, total=10) == {0: pytest.approx(0.7)}
+    assert final_by_client(lines) == {0: pytest.approx(0.65)}
 
 
 # ---- against Local, and the verdict
 
 
 def test_gains_over_local_by_hand():
-    """Gains +.2, -.1, 0: mean 1/30, one helped, one harmed, one unchanged."""
+    """Gains +.2, -.1, 0: mean 1/30; not identical, and nothing is known of single test samples."""
     result = against({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.7, 1: 0.4, 2: 0.5})
     assert result.gains == {0: pytest.approx(0.2), 1: pytest.approx(-0.1), 2: 0.0}
     assert result.mean == pytest.approx(0.1 / 3)
-    assert (result.helped, result.harmed, result.unchanged, result.identical) == (1, 1, 1, False)
+    assert (result.identical, result.changed) == (False, {})
 
 
-def test_gains_within_the_tolerance_count_as_unchanged():
-    """With tolerance .15 a loss of .1 harms nobody; a loss of .2 still does."""
-    result = against({0: 0.5, 1: 0.5}, {0: 0.4, 1: 0.3}, tolerance=0.15)
-    assert (result.helped, result.harmed, result.unchanged) == (0, 1, 1)
+def test_single_test_samples_are_paired_by_client_and_digest():
+    """Client 0: samples 1 0 1 become 1 1 0, so 0, +1, -1; client 1 was tested on other samples, client 2 only once."""
+    first = {0: Answers(b"\xa0", 3, "x"), 1: Answers(b"\x00", 3, "y"), 2: Answers(b"\x00", 3, "z")}
+    second = {0: Answers(b"\xc0", 3, "x"), 1: Answers(b"\x00", 3, "other")}
+    even = dict.fromkeys(range(3), 0.5)
+    result = against(even, even, answers=(first, second))
+    assert {c: (one.net.tolist(), one.digest) for c, one in result.changed.items()} == {0: ([0, 1, -1], "x")}
 
 
 def test_only_common_clients_are_compared_and_the_others_counted():
@@ -357,9 +425,9 @@ def test_a_negative_tolerance_is_refused():
             against({0: 0.5}, {0: 0.5}, bad)
 
 
-def shifted(*gains: float, tolerance: float = 0.0) -> Against:
+def shifted(*gains: float) -> Against:
     """A comparison with these gains, Local at .5 everywhere."""
-    return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)}, tolerance)
+    return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)})
 
 
 def test_spread_is_the_sample_standard_deviation():
@@ -378,49 +446,30 @@ def test_spread_is_the_sample_standard_deviation():
     [
         (
             shifted(*[0.04] * 18, *[-0.05] * 2),
-            "M: better than Local, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients; "
-            "18 of 20 clients gain, 2 lose; one seed)",
+            "M: ahead of Local in this one run, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients)",
         ),
         (
             shifted(*[-0.1] * 9, -0.2),
-            "M: worse than Local, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients; "
-            "0 of 10 clients gain, 10 lose; one seed)",
+            "M: behind Local in this one run, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients)",
         ),
         (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
         (
             shifted(*[0.25, -0.25] * 3),
-            "M: no clear difference from Local on average (+0.0 points, 95 % interval -28.7 to +28.7 over clients; "
-            "3 of 6 clients gain, 3 lose; one seed)",
+            "M: level with Local in this one run (+0.0 points, 95 % interval -28.7 to +28.7 over clients)",
         ),
-        (
-            shifted(0.3),
-            "M: too few figures to tell it from Local (+30.0 points on average; 1 of 1 client gains, none loses; "
-            "one seed)",
-        ),
+        (shifted(0.3), "M: too few figures to tell it from Local (+30.0 points on average; one seed)"),
         (
             shifted(0.4, *[-0.05] * 5),
-            "M: no clear difference from Local on average (+2.5 points, 95 % interval -16.8 to +21.8 over clients; "
-            "only 1 of 6 clients gains, 5 lose; one seed)",
-        ),
-        (
-            shifted(-0.4, 0.05, 0.05),
-            "M: too few figures to tell it from Local (-10.0 points on average; though 2 of 3 clients gain, 1 loses; "
-            "one seed)",
+            "M: level with Local in this one run (+2.5 points, 95 % interval -16.8 to +21.8 over clients)",
         ),
         (
             shifted(0.0001, 0.0),
-            "M: too few figures to tell it from Local (less than 0.1 points above on average; 1 of 2 clients gains, "
-            "none loses, 1 unchanged; one seed)",
-        ),
-        (
-            shifted(0.1, 0.004, tolerance=0.005),
-            "M: too few figures to tell it from Local (+5.2 points on average; 1 of 2 clients gains, none loses, "
-            "1 unchanged within 0.5 points; one seed)",
+            "M: too few figures to tell it from Local (less than 0.1 points above on average; one seed)",
         ),
     ],
 )
 def test_verdict_of_one_seed(comparison, expected):
-    """Better, worse, identical, equal on average, one client, a majority against the mean, tiny, with tolerance.
+    """Ahead, behind, identical, level, one client, a majority against the mean, tiny; better and worse need seeds.
 
     Student's quantiles: 2.093 for 20 clients (standard error 27.7 / sqrt(20) / 10 = 0.619 points), 2.262 for ten,
     2.571 for six.
@@ -429,21 +478,40 @@ def test_verdict_of_one_seed(comparison, expected):
 
 
 def test_verdict_over_seeds_gives_the_interval_over_them():
-    """Seed means of 2, 3 and 4 points on three clients: a standard error of 1 / sqrt(3), times Student's 4.303."""
+    """Seed means of 2, 3 and 4 points on three clients that gain the same: a standard error of 1 / sqrt(3), times
+    Student's 4.303 for three seeds."""
     text = verdict("M", [shifted(*[0.01 * n] * 3) for n in (2, 3, 4)])
-    assert text == (
-        "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5; "
-        "9 of 9 client results gain, none loses; 3 seeds)"
-    )
+    assert text == "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5 over 3 seeds)"
 
 
-def test_two_seeds_that_differ_much_are_no_clear_difference():
+def test_two_seeds_that_differ_and_nothing_else_are_no_clear_difference():
     """Seed means of 2 and 4 points: 1 point of standard error, times 12.7."""
     text = verdict("M", [shifted(*[0.02] * 3), shifted(*[0.04] * 3)])
     assert text == (
-        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7; "
-        "6 of 6 client results gain, none loses; 2 seeds)"
+        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7 over 2 seeds)"
     )
+
+
+def test_few_figures_over_seeds_say_how_many_seeds():
+    """Two seeds of two clients."""
+    text = verdict("M", [shifted(0.1, 0.2), shifted(0.1, 0.2)])
+    assert text == "M: too few figures to tell it from Local (+15.0 points on average over 2 seeds)"
+
+
+@pytest.mark.parametrize(
+    ("harmed", "of", "expected"),
+    [
+        (Harmed(0, 5, 10), "clients", "; between 0 and 5 of 10 clients are harmed)"),
+        (Harmed(3, 12, 150), "client results", "; between 3 and 12 of 150 client results are harmed)"),
+        (Harmed(1, 1, 10), "clients", "; 1 of 10 clients is harmed)"),
+        (Harmed(0, 0, 10), "clients", "; 0 of 10 clients are harmed)"),
+        (None, "clients", "over clients)"),
+    ],
+)
+def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
+    """The range where it is known, its ends once where they are equal; no count where it is not known."""
+    found = Finding(difference([{i: 0.04 + 0.01 * (i % 2) for i in range(6)}]), harmed, of)
+    assert verdict("M", found).endswith(expected)
 
 
 def test_collapse_needs_every_seed():

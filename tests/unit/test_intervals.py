@@ -1,4 +1,4 @@
-"""Intervals and verdicts: by hand, against scipy, and on planted cases."""
+"""Intervals and verdicts: worked examples, against scipy, and on planted cases."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ttest_1samp
+from scipy.stats import binomtest, t, ttest_1samp
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate import Against, against, difference, interval, verdict
+from fedkin.evaluate import Against, Changed, against, difference, interval, judge, verdict
+from fedkin.evaluate.paired import _error
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (7, 10), (1, 40), (500, 1000)])
@@ -46,7 +47,88 @@ def seeds(rows: np.ndarray) -> list[Against]:
 
 
 def gains(rows: np.ndarray) -> list[dict[int, float]]:
-    return [a.gains for a in seeds(rows)]
+    """One mapping per row; NaN is a client that is missing in the seed."""
+    return [{k: float(g) for k, g in enumerate(row) if not math.isnan(g)} for row in rows]
+
+
+NONE = math.nan
+A = np.array([[6, 1, 8, 3, 7], [2, 5, 1, 4, 3]]) / 100
+C = np.array([[4, 10, -2, 5], [2, 8, 0, 6], [5, 9, 1, NONE]]) / 100
+
+
+def real() -> np.ndarray:
+    """Example B, a real comparison of 3 seeds and 50 clients: its seed means and its variance within seeds."""
+    z = np.random.default_rng(0).normal(size=(3, 50))
+    z -= z.mean(1, keepdims=True)
+    return z * math.sqrt(0.741027 / (z**2).sum()) + np.array([[0.1024], [0.0612], [0.0458]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "same", "mean", "tail", "half", "word"),
+    [
+        (A, False, 0.04, 0.009071, 0.025542, "better"),
+        (real(), False, 0.0698, 0.007865, 0.044648, "better"),
+        (C, True, 0.0441667, 0.065135, 0.067317, "no clear difference"),
+        (C, None, 0.0441667, 0.065135, 0.067317, "no clear difference"),  # not known: as if the same
+        (C, False, 0.0441667, None, 0.034114, "better"),
+    ],
+)
+def test_worked_examples(
+    rows: np.ndarray, same: bool | None, mean: float, tail: float | None, half: float, word: str
+) -> None:
+    """Mean, tail and half-width of the examples that were worked out beside the rule, to the digits given."""
+    found = difference(gains(rows), same_clients=same)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.mean == pytest.approx(mean, abs=5e-8)
+    assert (found.mean - found.low, found.high - found.mean) == pytest.approx((half, half), abs=6e-7)
+    assert tail is None or found.tail == pytest.approx(tail, abs=6e-7)
+    assert found.word == word
+
+
+@pytest.mark.parametrize(
+    ("rows", "same", "node", "weight", "scale", "free"),
+    [
+        (A, False, 1, 0.0051778, 0.007416, 8),
+        (A, False, 100, 0.0054397, 0.008113, 8),
+        (A, False, 200, 1.1426e-4, 0.844600, 8),
+        (real(), False, 1, 9.3670e-5, 0.0057972, 147),
+        (real(), False, 100, 0.0063346, 0.0099886, 147),
+        (real(), False, 150, 0.0130697, 0.0204152, 147),
+        (real(), False, 200, 2.4941e-6, 2.087696, 147),
+        (C, True, 1, 0.0092015, 0.021147, 3.000),
+        (C, True, 100, 0.0054323, 0.021701, 3.196),
+        (C, True, 200, 1.8150e-7, 1.250932, 8.000),
+    ],
+)
+def test_worked_nodes(rows: np.ndarray, same: bool, node: int, weight: float, scale: float, free: float) -> None:
+    """Weight, scale and degrees of freedom at single nodes of the integration, to the digits given."""
+    error = _error(rows, same, 0.2)
+    assert error.weights.sum() == pytest.approx(1)
+    assert error.weights[node - 1] == pytest.approx(weight, rel=1e-4)
+    assert error.scales[node - 1] == pytest.approx(scale, abs=1e-6)
+    assert error.free[node - 1] == pytest.approx(free, abs=5e-4)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.999])
+def test_without_an_effect_of_seeds_clients_are_pooled(level: float) -> None:
+    """h -> 0, clients anew: Student's with the 8 degrees of freedom within seeds; example A: .017102 at 95 %."""
+    found = difference(gains(A), level, False, seed_effect=1e-9)
+    half = t.ppf(0.5 + level / 2, 8) * math.sqrt(0.00055 / (2 * 5))
+    assert found.high == pytest.approx(found.mean + half, rel=1e-9)
+    assert level != 0.95 or half == pytest.approx(0.017102, abs=5e-7)
+
+
+def test_without_an_effect_of_seeds_clients_that_repeat_are_clusters() -> None:
+    """h -> 0, the same clients: Student's with K - 1 degrees of freedom over clients, V_c of example C by hand."""
+    found = difference(gains(C), same_clients=True, seed_effect=1e-9)
+    assert found.high == pytest.approx(found.mean + t.ppf(0.975, 3) * math.sqrt(4.471965e-4), rel=1e-6)
+
+
+def test_a_seed_effect_is_above_zero() -> None:
+    """0 is the limit, not a value."""
+    with pytest.raises(ConfigError, match="seed effect above 0"):
+        difference(gains(A), seed_effect=0.0)
 
 
 def test_one_seed_is_students_interval_over_clients() -> None:
@@ -55,31 +137,84 @@ def test_one_seed_is_students_interval_over_clients() -> None:
     theirs = ttest_1samp(row, 0).confidence_interval(0.9)
     found = difference([dict(enumerate(row))], level=0.9)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+    assert found.tail == pytest.approx(ttest_1samp(row, 0, alternative="greater").pvalue)
 
 
-def test_seeds_that_deal_clients_anew_are_students_interval_over_seeds() -> None:
-    """No client in two seeds: only the means of the seeds count, as in scipy's interval of them."""
-    rows = np.random.default_rng(2).normal(0.02, 0.05, (4, 10)) + np.array([[0.1], [0.0], [0.2], [0.05]])
-    apart = [{100 * s + k: g for k, g in enumerate(row)} for s, row in enumerate(rows)]
-    theirs = ttest_1samp(rows.mean(1), 0).confidence_interval(0.95)
-    found = difference(apart)
+@pytest.mark.parametrize(("mean", "word"), [(0.1, "ahead"), (-0.1, "behind"), (0.0, "level")])
+def test_one_seed_says_so(mean: float, word: str) -> None:
+    """No method is better or worse by one run."""
+    rows = mean + 0.05 * np.array([[1, -1, 1, -1, 1, -1, 0.5, -0.5]])
+    assert difference(gains(rows)).word == word
+    assert "in this one run" in verdict("M", seeds(rows))
+
+
+def test_one_client_per_seed_is_students_interval_over_seeds() -> None:
+    """Nothing is left within a seed: six seeds of one client, as in scipy's interval of them."""
+    rows = np.array([[0.02], [0.03], [0.01], [0.05], [0.02], [0.04]])
+    theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
+    for same in (True, False):
+        found = difference(gains(rows), same_clients=same)
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+        assert found.word == "better"
+
+
+def test_clients_that_all_gain_the_same_are_students_interval_over_seeds() -> None:
+    """W = 0, B > 0: the seed means alone; the last digits of floats are no spread."""
+    rows = np.repeat([[0.1], [0.1 + 1e-3], [0.1 + 3e-3]], 4, axis=1)
+    theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
+    found = difference(gains(rows))
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
-    assert not found.gaining
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_figures_that_all_agree_have_an_interval_without_width(same: bool) -> None:
+    """W = 0 and B = 0: 30 points in every figure, in either direction."""
+    for value, tail, word in ((0.3, 0.0, "better"), (-0.3, 1.0, "worse")):
+        found = difference(gains(np.full((3, 4), value)), same_clients=same)
+        assert (found.low, found.high) == pytest.approx((value, value), abs=1e-12)
+        assert (found.tail, found.word) == (tail, word)
+
+
+def test_seeds_that_agree_exactly_leave_the_formula_as_it_is() -> None:
+    """B = 0, W > 0: narrower than with seeds that differ, and not of width 0."""
+    rows = np.array([[0.01, 0.05, 0.03], [0.05, 0.03, 0.01], [0.03, 0.01, 0.05]])
+    agree, differ = (difference(gains(r), same_clients=False) for r in (rows, rows + np.array([[0.02], [0], [-0.02]])))
+    assert agree.high is not None
+    assert differ.high is not None
+    assert 0.001 < agree.high - agree.mean < differ.high - differ.mean
 
 
 def test_clients_that_differ_widen_the_interval_although_seeds_agree() -> None:
-    """Three seeds that repeat six clients' gains of 0, 3, 6, ... points exactly: only clients are a source of luck."""
+    """Three seeds that repeat six clients' gains of 0, 3, 6, ... points exactly: with no seed effect at all, Student's
+    over the six clients. Taken for 18 other clients the interval would be narrower."""
     row = 0.03 * np.arange(6)
-    found = difference(gains(np.stack([row] * 3)))
+    rows = np.stack([row] * 3)
     error = row.std(ddof=1) / math.sqrt(6)
-    assert (found.low, found.high) == pytest.approx((0.075 - 4.302653 * error, 0.075 + 4.302653 * error))
+    found = difference(gains(rows), same_clients=True, seed_effect=1e-9)
+    assert (found.low, found.high) == pytest.approx((0.075 - 2.570582 * error, 0.075 + 2.570582 * error))
+    same, anew = (difference(gains(rows), same_clients=told).high for told in (True, False))
+    assert same is not None
+    assert anew is not None
+    assert same > anew + 0.01
+
+
+def test_the_number_of_clients_may_change_from_seed_to_seed() -> None:
+    """Seeds of 4 and 12 clients weigh the same in the mean; by hand n~ = 2 / (1/4 + 1/12) = 6 and h -> 0."""
+    rng = np.random.default_rng(5)
+    rows = [dict(enumerate(rng.normal(0.1, 0.02, 4))), dict(enumerate(rng.normal(0.0, 0.02, 12)))]
+    values = [np.array(list(r.values())) for r in rows]
+    v = sum(((x - x.mean()) ** 2).sum() for x in values) / 14
+    found = difference(rows, same_clients=False, seed_effect=1e-9)
+    mean = (values[0].mean() + values[1].mean()) / 2
+    assert found.mean == pytest.approx(mean)
+    assert found.high == pytest.approx(mean + t.ppf(0.975, 14) * math.sqrt(v / (2 * 6)), rel=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 2), (5, 1)])
 def test_few_figures_have_no_interval(shape: tuple[int, int]) -> None:
     """However large the difference and however well they agree."""
     found = difference(gains(np.full(shape, 0.3)))
-    assert (found.low, found.high, found.word) == (None, None, "too few")
+    assert (found.low, found.high, found.tail, found.word) == (None, None, None, "too few")
 
 
 def test_a_difference_of_nothing_is_refused() -> None:
@@ -99,55 +234,80 @@ def simulated(case: int, seeds: int, clients: int, run: float, client: float, me
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 10])
 @pytest.mark.parametrize("clients", [4, 20])
-@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.02, 0.0), (0.0, 0.05), (0.02, 0.05)])
+@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.01, 0.0), (0.0, 0.05), (0.01, 0.05)])
 def test_noise_is_seldom_called_a_difference(count: int, clients: int, run: float, client: float) -> None:
     """Of 200 comparisons without any difference at most 5 % and the luck of such a count (two standard deviations,
-    8 %) are called better or worse; and where clients do not differ no client is said to gain or lose in more.
+    8 %) are called better or worse, with a usual effect of seeds (r = .2).
 
     With one seed what its clients share cannot be seen, so it is left out there.
     """
     found = [difference(gains(simulated(c, count, clients, run * (count > 1), client))) for c in range(200)]
-    assert sum(d.word in ("better", "worse") for d in found) <= 16
-    if not client:
-        assert sum(bool(d.gaining or d.losing) for d in found) <= 16
+    assert sum(d.word not in ("no clear difference", "level", "too few") for d in found) <= 16
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_a_clear_gain_of_everybody_is_found(count: int) -> None:
-    """10 points above with 5 points of noise and 20 clients: better in nearly all of 50 comparisons, worse in none."""
-    words = [difference(gains(simulated(c, count, 20, 0.0, 0.0, mean=0.1))).word for c in range(50)]
-    assert words.count("better") >= 48
-    assert "worse" not in words
+    """5 points above with 5 points of noise and 20 clients: found in nearly all of 50 comparisons, worse in none."""
+    words = [difference(gains(simulated(c, count, 20, 0.0, 0.0, mean=0.05))).word for c in range(50)]
+    assert words.count("ahead" if count == 1 else "better") >= 48
+    assert not {"worse", "behind"} & {*words}
+
+
+def answered(rows: np.ndarray, n: int = 100, same_test: bool = False) -> list[Against]:
+    """Comparisons in which 30 of each client's ``n`` test samples change, so that the gain is as in ``rows``."""
+    found = []
+    for number, (row, one) in enumerate(zip(rows, seeds(rows), strict=True)):
+        kept = {}
+        for client, gain in enumerate(row):
+            gained = round((30 + n * gain) / 2)
+            net = np.repeat([1, -1, 0], [gained, 30 - gained, n - 30]).astype(np.int8)
+            kept[client] = Changed(net, f"{client}" if same_test else f"{number} {client}")
+        found.append(Against(one.gains, one.mean, one.identical, 0, 0.0, kept))
+    return found
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_better_for_half_and_worse_for_the_rest(count: int) -> None:
-    """Ten clients gain 20 points and ten lose 20: no clear difference on average, and the verdict says for whom."""
-    rows = simulated(0, count, 20, 0.0, 0.0) / 5 + np.repeat([0.2, -0.2], 10)
-    text = verdict("M", seeds(rows))
+    """Ten clients gain 20 points and ten lose 20: no clear difference on average, and the verdict says for whom; not
+    where other clients may hide behind the numbers."""
+    rows = np.stack([np.repeat([0.2, -0.2], 10)] * count)
+    rows[:, 0] += 0.02 * np.arange(count)
+    text = verdict("M", answered(rows), same_clients=True)
     assert text.startswith(
         "M: no clear difference from Local on average, but clearly better for 10 clients and worse for 10 clients ("
     )
-    assert difference(gains(rows)).gaining == tuple(range(10))
+    assert judge(answered(rows), True).gaining == tuple(range(10))
+    assert "but clearly" not in verdict("M", answered(rows), same_clients=False)
+    assert "but clearly" not in verdict("M", seeds(rows), same_clients=True)
+    assert f"{10 * count} of {20 * count} client results are harmed" in verdict("M", answered(rows))
 
 
 def test_better_for_half_and_worse_for_the_rest_in_one_seed() -> None:
-    """One seed cannot tell a client's own gain from luck; it counts them."""
-    rows = simulated(0, 1, 20, 0.0, 0.0) / 5 + np.repeat([0.2, -0.2], 10)
-    text = verdict("M", seeds(rows))
-    assert text.startswith("M: no clear difference from Local on average (")
-    assert "10 of 20 clients gain, 10 lose; one seed" in text
+    """The bits of one run name its clients, and give a range that holds the ten."""
+    rows = np.repeat([[0.2, -0.2]], 10, axis=1)
+    text = verdict("M", answered(rows))
+    found = judge(answered(rows)).harmed
+    assert text.startswith("M: level with Local in this one run, but clearly better for 10 clients and worse for 10 c")
+    assert found is not None
+    assert 6 <= found.low <= 10 <= found.high <= 14
 
 
 def test_a_few_clients_that_lose_are_named() -> None:
-    """18 clients gain 10 points, two lose 20, in each of five seeds, with noise."""
-    rows = simulated(3, 5, 20, 0.0, 0.0) / 10 + np.array([-0.2, *[0.1] * 10, -0.2, *[0.1] * 8])
-    text = verdict("M", seeds(rows), "FedAvg")
-    assert text.startswith("M: better than FedAvg, by 6.9 points")
-    assert "on average, but clearly worse for clients 0 and 11 (" in text
+    """18 clients gain 10 points, two lose 20, in each of five seeds."""
+    rows = np.stack([np.array([-0.2, *[0.1] * 10, -0.2, *[0.1] * 8])] * 5)
+    rows += np.linspace(-0.01, 0.01, 5)[:, None]
+    text = verdict("M", answered(rows), "FedAvg", same_clients=True)
+    assert text.startswith("M: better than FedAvg, by 7.0 points on average, but clearly worse for clients 0 and 11 (")
+
+
+def test_the_real_case() -> None:
+    """Three seeds of 50 clients, most of which gain: clearly better, with how sure that is."""
+    text = verdict("PFedCS", seeds(real()), same_clients=False)
+    assert text == "PFedCS: better than Local, by 7.0 points on average (95 % interval +2.5 to +11.4 over 3 seeds)"
 
 
 def test_identical_to_the_reference() -> None:
     """Every client equal to the last digit in every seed."""
     assert verdict("M", seeds(np.zeros((3, 20)))) == "M: identical to Local: it has collapsed to local training"
-    assert difference(gains(np.zeros((3, 20)))).word == "identical"
+    found = difference(gains(np.zeros((3, 20))))
+    assert (found.word, found.low, found.high, found.tail) == ("identical", 0.0, 0.0, 0.5)

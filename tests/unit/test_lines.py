@@ -101,6 +101,16 @@ def test_samples_by_class_are_said_once_for_each_client() -> None:
     assert all("labels" not in c for c in (*again.clients, *unasked.clients))
 
 
+def test_outcomes_of_test_samples_are_hexadecimal() -> None:
+    """Two digits for each byte; a client that tells none has none."""
+    told = {"right": torch.tensor([0b11011111, 0b10000000]), "test_digest": torch.arange(16)}
+    outcomes = {name: t.to(torch.uint8) for name, t in told.items()}
+    evaluation = {0: evaluated(8, 2).but(**outcomes), 1: evaluated(1, 1)}
+    one, other = lines_of(report(evaluation=evaluation), federation()).clients
+    assert (one["right"], one["test_digest"]) == ("df80", "000102030405060708090a0b0c0d0e0f")
+    assert {"right", "test_digest"}.isdisjoint(other)
+
+
 def test_further_views_have_names_of_their_own() -> None:
     """What a method shows beside its model stands as accuracy_NAME, per client and as the mean over clients."""
     view = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]])
@@ -135,6 +145,28 @@ def test_clusters_have_sizes_and_an_index() -> None:
     assert lines.relations == [{"round": 7, "kind": "clusters", "labels": [0, 2, 0, -1]}]
     assert lines.rounds[0]["cluster_sizes"] == [2, 0, 1]
     assert lines.rounds[0]["ari"] == 1.0  # clients 0 and 2 against client 1, as in the true groups
+
+
+def test_sizes_of_clusters_have_an_entry_for_each() -> None:
+    """Four clusters, the last two empty: four numbers; also while no client's cluster is known."""
+    lines = lines_of(report(clusters=torch.tensor([0, 1, 0, 0]), cluster_count=4), federation())
+    assert lines.rounds[0]["cluster_sizes"] == [3, 1, 0, 0]
+    unknown = lines_of(report(clusters=torch.full((4,), -1), cluster_count=4), federation())
+    assert unknown.rounds[0]["cluster_sizes"] == [0, 0, 0, 0]
+
+
+def test_what_clients_choose_at_an_evaluation_stands_apart() -> None:
+    """The server used {0, 2} and {1, 3}, which are the true groups; at the evaluation three choose 1, the fourth
+    is not evaluated. Clients' lines say the choice; the round's index is the server's, with the other beside it."""
+    evaluation = {i: evaluated(1, 0, cluster=torch.tensor(c)) for i, c in ((0, 1), (1, 1), (2, 1))}
+    lines = lines_of(report(clusters=torch.tensor([0, 1, 0, 1]), cluster_count=2, evaluation=evaluation), federation())
+    assert lines.relations == [{"round": 7, "kind": "clusters", "labels": [0, 1, 0, 1]}]
+    assert lines.rounds[0]["cluster_sizes"] == [2, 2]
+    assert (lines.rounds[0]["ari"], lines.rounds[0]["ari_evaluated"]) == (1.0, 0.0)
+    assert [line["cluster"] for line in lines.clients] == [1, 1, 1]
+    plain = lines_of(report(clusters=torch.tensor([0, 1, 0, 1]), evaluation={0: evaluated(1, 0)}), federation())
+    assert "ari_evaluated" not in plain.rounds[0]
+    assert "cluster" not in plain.clients[0]
 
 
 def test_clusters_of_those_who_have_joined() -> None:

@@ -25,7 +25,8 @@ from toys import Averaging, mlp, mlp_with_batchnorm
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
 HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
 PRIVATE = {
-    *("local", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling", "clustered-sampling-size"),
+    *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
+    "clustered-sampling-size",
     *("cfic", "fedavg-ensemble", "fedprox-ensemble", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp"),
     *("heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
 }
@@ -126,7 +127,10 @@ def test_without_options_nothing_changes() -> None:
     plain = play(DAPFL())
     assert "privacy" not in plain.summary
     assert "dp_steps" not in plain.rounds[0]
-    assert play(DAPFL(), describe_epsilon=1000.0).rounds == plain.rounds
+    assert all("right" in line for line in plain.clients if line["round"] == len(plain.rounds))
+    noisy = play(DAPFL(), describe_epsilon=1000.0)
+    assert noisy.rounds == plain.rounds
+    assert all({"right", "test_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
     assert play(DAPFL(), describe_epsilon=0.05).relations != plain.relations
 
 
@@ -221,11 +225,11 @@ def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
 
 # ---- a comparison --------------------------------------------------------------------------------------------------
 def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
-    """Local and FedAvg, always beside, say nothing at joining; DA-PFL's clients do."""
+    """The reference rows, in every comparison, say nothing at joining; DA-PFL's clients do."""
     plan = Plan(("da-pfl",), run=RunSettings(rounds=1, describe_epsilon=0.5))
     noise = {name: plan.settings(name, 0).run.describe_epsilon for name in plan.names}
-    assert noise == {"local": None, "fedavg": None, "da-pfl": 0.5}
-    with pytest.raises(ConfigError, match=r"those of local, fedavg, fedper say nothing; leave it out"):
+    assert noise == {"local": None, "local-full": None, "fedavg": None, "da-pfl": 0.5}
+    with pytest.raises(ConfigError, match=r"those of local, local-full, fedavg, fedper say nothing; leave it out"):
         Plan(("fedper",), run=RunSettings(describe_epsilon=0.5))
 
 

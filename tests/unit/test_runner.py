@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ import fedkin
 from fedkin import Bundle, Client, Federation, Method, Recipe, Round, Train, Work, run, to_all
 from fedkin.config import settings_from
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
-from fedkin.data import planted_groups
+from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.runner import Result, resume, run_settings
@@ -137,16 +138,60 @@ def test_a_line_per_client_and_evaluated_round() -> None:
     assert all("accuracy" not in line for line in result.rounds if not line["evaluated"])
 
 
-def test_final_is_the_mean_of_the_last_ten_evaluated_rounds() -> None:
-    """Recomputed from the clients' lines: mean over clients, then over the last ten evaluated rounds."""
-    result = play(FedAvg(), rounds=14)
-    by_round = {t: [c["accuracy"] for c in result.clients if c["round"] == t] for t in range(5, 15)}
-    means = [sum(values) / len(values) for values in by_round.values()]
+@pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
+def test_outcomes_of_test_samples_are_in_the_last_round(engine: Any) -> None:
+    """As many bits as samples were right, and the digest of the client's test part: in the last round only, and the
+    same samples for another method."""
+    federation = planted()
+    result, other = (play(m, federation, engine=engine, rounds=3) for m in (FedAvg(), Local()))
+    last = [line for line in result.clients if line["round"] == 3]
+    assert [line["test_digest"] for line in last] == [c.test.digest().hex() for c in federation.clients]
+    for line in last:
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(line["right"]), dtype=np.uint8))
+        assert len(bits) == 8 * -(-line["n_test"] // 8)
+        assert bits.sum() == bits[: line["n_test"]].sum() == line["correct"]
+    assert all({"right", "test_digest"}.isdisjoint(line) for line in result.clients if line["round"] < 3)
+    again = [line for line in other.clients if line["round"] == 3]
+    assert [line["test_digest"] for line in again] == [line["test_digest"] for line in last]
+    assert [line["right"] for line in again] != [line["right"] for line in last]
 
-    assert len(means) == 10
-    assert result.final["accuracy"] == pytest.approx(sum(means) / 10, abs=1e-12)
-    assert (result.final["first_round"], result.final["last_round"]) == (5, 14)
-    assert result.final["rounds_averaged"] == 10
+
+def test_another_split_has_other_digests() -> None:
+    """The same data dealt by another seed: no client has the same test part."""
+    one, other = (
+        federate(load("digits"), Dirichlet(alpha=0.5), clients=4, samples_per_client=40, seed=seed) for seed in (0, 1)
+    )
+    digests = [{c["test_digest"] for c in play(Local(), f, rounds=1).clients} for f in (one, one, other)]
+    assert digests[0] == digests[1]
+    assert digests[0].isdisjoint(digests[2])
+
+
+def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:
+    """Recomputed from the clients' lines: mean over clients, then over rounds 13 to 15 of 15; the summary says which
+    rounds, and has the last one next to it."""
+    result = play(FedAvg(), rounds=15, out=tmp_path / "a")
+    by_round = {t: [c["accuracy"] for c in result.clients if c["round"] == t] for t in (13, 14, 15)}
+    means = [sum(values) / len(values) for values in by_round.values()]
+    summary = read_json(tmp_path / "a" / "summary.json")
+
+    assert result.final["accuracy"] == pytest.approx(sum(means) / 3, abs=1e-12)
+    assert (result.final["first_round"], result.final["last_round"]) == (13, 15)
+    assert summary["final"]["rounds"] == "rounds 13 to 15"
+    assert (summary["last"]["round"], summary["last"]["accuracy"]) == (15, pytest.approx(means[-1], abs=1e-12))
+    assert "diverged" not in summary
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
+def test_a_run_that_diverged_says_since_when(method: Method) -> None:
+    """With a step size of 1e30 the products of two layers overflow: FedAvg's uploads are refused, and the clients of
+    Local, which upload nothing, predict NaN."""
+    recipe = Recipe(steps=3, batch=5, lr=1e30)
+    result = play(method, model="mlp", rounds=3, recipe=recipe, participation=1.0)
+
+    assert result.summary["diverged"] == 1
+    assert [line.get("unpredicted", []) for line in result.rounds] == [
+        [] if isinstance(method, FedAvg) else list(range(6)) for _ in range(3)
+    ]
 
 
 def test_the_best_round_is_chosen_on_validation() -> None:

@@ -38,7 +38,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
         final = finals[settings.recipe.lr]
         if isinstance(final, Exception):
             raise final
-        return SimpleNamespace(final=final)
+        figures = {"rounds": "rounds 3 to 4", **{n: v for n, v in final.items() if n != "diverged"}}
+        summary = {"last": {"round": 4, "validation": 0.5}} | {n: v for n, v in final.items() if n == "diverged"}
+        return SimpleNamespace(final=figures, summary=summary)
 
     monkeypatch.setattr(module, "run_settings", run)
 
@@ -99,6 +101,8 @@ def test_validation_data_are_needed() -> None:
     """There would be nothing to choose by but test data."""
     with pytest.raises(ConfigError, match="--validation must be above 0"):
         Sweep(small("fedprox", data={"validation": 0.0}), GRID)
+    with pytest.raises(ConfigError, match="--validation must be above 0"):
+        Sweep(small("fedprox", data={"partition": "dapfl-paper", "alpha": 0.5}), GRID)
 
 
 def test_epochs_beat_steps_of_the_base() -> None:
@@ -133,6 +137,11 @@ def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
     assert [row[0] for row in shown.rows] == ["0.2", "0.3", "0.1"]
     assert shown.bold == {(0, 1)}
     assert "test accuracy 61.0 %" in shown.note
+    assert shown.note.startswith(
+        "validation: accuracy, mean over clients and rounds 3 to 4; last: accuracy in the last"
+    )
+    assert [row[1:] for row in shown.rows] == [("72.0", "50.0"), ("71.0", "50.0"), ("70.0", "50.0")]
+    assert {(line["rounds"], line["last_validation_mean"]) for line in lines} == {("rounds 3 to 4", "0.5")}
     for name in ("sweep.md", "sweep.csv"):
         text = (tmp_path / "s" / name).read_text()
         assert "0.99" not in text
@@ -146,6 +155,16 @@ def test_of_equals_the_first_is_chosen_and_a_failure_is_told(monkeypatch: pytest
     trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
     assert chosen(trials) is trials[1]
     assert "client 3 failed in round 7: not finite" in (tmp_path / "s" / "sweep.csv").read_text()
+
+
+def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its validation accuracy is that of a model from before, however high: it is no choice."""
+    fine = {"validation": 0.5, "accuracy": 0.5}
+    planted(monkeypatch, {0.1: fine, 0.2: {"validation": 0.9, "accuracy": 0.9, "diverged": 3}})
+    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2)}), tmp_path / "s")
+    assert chosen(trials) is trials[0]
+    assert trials[1].failed.startswith("seed 0: training diverged from round 3 on")
+    assert sweep_table(trials).rows[1] == ("0.2", "failed", "–")
 
 
 def test_seeds_are_averaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_flag_tracks_a_comparison_run_by_run(fedkin: Any, tmp_path: Path) ->
     """Every run has its own curves; resume knows what was asked for."""
     needs("tensorboard")
     assert fedkin(f"compare fedprox {FLAGS} --track tensorboard --out a") == 0
-    for name in ("local", "fedavg", "fedprox"):
+    for name in ("local", "local-full", "fedavg", "fedprox"):
         assert list((tmp_path / "a" / f"{name}-seed0" / "tensorboard").glob("events.*"))
     assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
 

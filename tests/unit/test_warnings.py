@@ -52,6 +52,23 @@ def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost(
     assert careful.participation([], 3) == []
 
 
+def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
+    """Ten clients, half of them asked for: cohorts of 3 and 5 are 4 of 5 on average. An eleventh joins in round 3 and
+    eight are absent: no more than the three that are left can be drawn."""
+    rounds: list[dict[str, object]] = [
+        {"round": 1, "joined": list(range(10)), "absent": [], "cohort": [0, 1, 2]},
+        {"round": 2, "joined": [], "absent": [], "cohort": [0, 1, 2, 3, 4]},
+    ]
+    (found,) = careful.cohorts(rounds, 0.5)
+    assert found.kind == "smaller cohorts"
+    assert found.text.startswith("On average 4.0 different clients trained in a round, where participation asks for 5")
+    assert careful.cohorts(rounds, 0.4) == []
+    assert careful.cohorts(rounds[1:], 0.5) == []
+    few = {"round": 3, "joined": [10], "absent": list(range(8)), "cohort": [8, 9, 10]}
+    assert careful.cohorts([{**rounds[0], "cohort": [5, 6, 7, 8, 9]}, few], 0.5) == []
+    assert careful.cohorts([], 0.5) == []
+
+
 def test_many_names_are_cut() -> None:
     (found,) = careful.participation([{"round": 1, "answered": []}], 100)
     assert "clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more" in found.text
@@ -65,8 +82,10 @@ def test_accuracy_that_still_rises() -> None:
 
 
 def test_a_run_that_diverged() -> None:
-    """A refusal for values that are not finite, or an accuracy that is none; other refusals are no sign of it."""
-    assert "from round 2 on" in careful.course([{"round": 2, "refused": {"3": "model holds nan"}}])[0].text
+    """Said with its first round and what to try; see `test_divergence`."""
+    (found,) = careful.course([{"round": 2, "evaluated": False, "refused": {"3": "model holds nan"}}])
+    assert found.text.startswith("Training diverged from round 2 on: ")
+    assert "--lr" in found.text
     assert kinds(careful.course(lines(0.5, math.nan))) == ["diverged"]
     assert careful.course([{"round": 2, "refused": {"3": "no information in the finishing letter"}}]) == []
 

@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 
 from fedkin.version import __version__
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HELP_FLAGS = ("-h", "--help")
 # those whose flags depend on a method, or which have none; all others explain themselves
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
-  fedkin demo                    seven methods on real data in under a minute
+  fedkin demo                    eight methods on real data in under a minute
   fedkin inspect PATH [flags]    what was understood of data, and what looks wrong, before anything is trained
   fedkin run METHOD [flags]      train a federation by one method
   fedkin run FILE.toml [flags]   the same from a config file; flags win
   fedkin compare M1 M2 ... [flags] | FILE.toml
-                                 several methods and seeds side by side, Local and FedAvg always among them
+                                 several methods and seeds side by side; local, local-full, fedavg always among them
   fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]
                                  many settings of a method; the best on validation data is chosen
   fedkin resume FOLDER           go on with an interrupted run, comparison or sweep
@@ -44,7 +44,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
   METHOD is a name of fedkin list methods, or your own class: ./file.py:MyMethod or package.module:MyMethod.
   fedkin run METHOD --help shows the flags, those of the method among them.
-  Exit codes: 0 done, 1 failed on the way, 2 bad input, 130 interrupted (Ctrl-C)."""
+  Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.cli import screen
+from fedkin.cli import DIVERGED, OK, screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import new_folder, tell_clients, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
@@ -18,8 +18,10 @@ from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
-from fedkin.data import KNOWN, PARTITIONS, SOURCES
+from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
+from fedkin.evaluate.divergence import ADVICE
+from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.folder import taken
 from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
@@ -89,7 +91,7 @@ def compare_command(args: list[str]) -> int:
 
 def demo_command(args: list[str]) -> int:
     """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
-    methods = ("local", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "fesem-cam")
+    methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Plan(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
@@ -119,11 +121,12 @@ def list_command(args: list[str]) -> int:
     heads = {"papers": ("title", "paper", "presets")}
     kinds: dict[str, dict[str, tuple[str, ...]]] = {
         "methods": {},
-        "papers": {n: (TITLES[n], m.paper, ", ".join(m.presets)) for n, m in methods.items()},
+        "papers": {n: (TITLES[n], m.paper, ", ".join(m.presets_for(vars(m)))) for n, m in methods.items()},
         "partitions": {n: (_line(p),) for n, p in PARTITIONS.items()},
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},
     }
+    kinds["partitions"] |= {n: (_fixed(p),) for n, p in PROTOCOLS.items()}
     kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
     kinds["data"] |= {
         "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
@@ -141,6 +144,13 @@ def list_command(args: list[str]) -> int:
         columns = (kind, *heads.get(kind, ("what it is",)))
         screen.table(tables.Grid("", columns, rows, words=len(columns)))
     return 0
+
+
+def _fixed(protocol: Mapping[str, str | float]) -> str:
+    flags = " ".join(
+        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
+    )
+    return f"Short for {flags}: the protocol of DA-PFL's tables."
 
 
 def _list_methods(methods: Mapping[str, Method]) -> None:
@@ -177,7 +187,7 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
         screen.table(found.table)
-        screen.say("\n" + "\n".join(found.verdicts))
+        screen.say("\n" + "\n".join([*found.verdicts, *([f"\n{found.which}"] if found.which else [])]))
         tell_warnings(found.report)
         for run in runs:
             if "privacy" in run.summary:
@@ -187,7 +197,10 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
                 screen.say(f"{which}: {_reached(run, show.reach)}")
         screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv lie beside it")
-    return 0
+    lost = [f"{run.title}, seed {run.seed} (round {run.diverged})" for run in runs if run.diverged is not None]
+    if lost:
+        screen.note(f"fedkin: training diverged in {len(lost)} of {len(runs)} runs: {'; '.join(lost)}; {ADVICE}")
+    return DIVERGED if lost else OK
 
 
 def _both(shown: OnLine, tracked: OnLine) -> OnRound:
@@ -218,9 +231,12 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
-        screen.say("\nDid it pay? fedkin compare with the same flags puts Local and FedAvg beside it.")
+        screen.say("\nDid it pay? fedkin compare with the same flags puts Local, Local (full) and FedAvg beside it.")
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
-    return 0
+    if run.diverged is not None:
+        screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
+        return DIVERGED
+    return OK
 
 
 def _summary(run: Run, show: Show) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import tyro
 from fedkin.comparison import Plan, plan_from
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.method import PRESET_TABLES
 from fedkin.core.sources import label, placed
 from fedkin.data import absolute
-from fedkin.methods import get_method
+from fedkin.methods import METHODS, get_method
 from fedkin.report.papers import require_decimals
 from fedkin.spaces import space_from
 from fedkin.sweep import Sweep, sweep_table_of
@@ -245,14 +246,23 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
     for arg, following in zip(args, [*args[1:], ""], strict=True):
         name = arg.partition("=")[2] if arg.startswith("--preset=") else following if arg == "--preset" else ""
         if name:
-            presets = type(base.method).presets
+            presets = base.method.presets_for(vars(base.method))
             if name not in presets:
-                raise ConfigError(f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}")
-            own = {k: v for k, v in presets[name].items() if k != "recipe"}
+                raise ConfigError(
+                    f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}{_whose(name, base)}"
+                )
+            own = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
             method = fill(base.method, own, f"preset {name}")
-            recipe = fill(base.recipe, presets[name].get("recipe", {}), f"preset {name}")
-            return dataclasses.replace(base, method=method, recipe=recipe)
+            tables = {t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}") for t in PRESET_TABLES}
+            return dataclasses.replace(base, method=method, **tables)
     return base
+
+
+def _whose(preset: str, base: Settings) -> str:
+    """A hint at the other methods of the same class that have the preset."""
+    alike = {n: m for n, make in METHODS.items() if type(m := make()) is type(base.method)}
+    have = [n for n, m in alike.items() if preset in m.presets_for(vars(m))]
+    return "".join(f" (fedkin run {n} --preset {preset})" for n in have)
 
 
 def _recipe(recipe: Recipe, args: list[str]) -> Recipe:

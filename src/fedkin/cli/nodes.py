@@ -10,10 +10,11 @@ from pathlib import Path
 
 import tyro
 
-from fedkin.cli import screen
+from fedkin.cli import DIVERGED, OK, screen
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, EngineError
 from fedkin.core.sources import label
+from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.hosts.control import Control
 from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
@@ -101,7 +102,10 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
             screen.note(f"the run goes on without this command; look at {folder}, or: fedkin status {asked.link}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
-    return 0
+    if (first := diverged(Lines(folder / "rounds.jsonl"))) is not None:
+        screen.note(f"fedkin: {sentence(first)}")
+        return DIVERGED
+    return OK
 
 
 def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str | None]) -> None:

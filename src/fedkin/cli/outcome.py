@@ -13,8 +13,9 @@ from fedkin.config import DataSettings, digest
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
-from fedkin.report import tables
-from fedkin.report.folder import Run, by_title
+from fedkin.report import references, tables
+from fedkin.report.folder import Run
+from fedkin.report.headline import Headline, headline
 from fedkin.report.island import Report
 from fedkin.report.page import comparison_page, several_runs
 from fedkin.report.papers import Origin, write_tables
@@ -50,28 +51,43 @@ class Outcome:
 
     Attributes:
         table: on the screen.
-        verdicts: one sentence for every method but the reference.
+        verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
+            method against Local (full).
+        which: how the two differ; empty where they were not both run.
         report: all that the page says; ``reference`` is the title of the method that it is set against.
         page: where it was written.
+        beside: the rounds of the figures, and which runs diverged.
     """
 
     table: tables.Grid
     verdicts: tuple[str, ...]
+    which: str
     report: Report
     reference: str
     page: Path
+    beside: Headline
 
 
 def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Writes the tables and the page of a comparison into its folder."""
     reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
-    rows = tables.comparison_rows(by_title(runs), reference)
-    verdicts = tuple(verdict(row.title, row.against, reference) for row in rows if row.against)
-    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
-    write_tables(folder, rows, origin, reference, decimals, "".join(f"- {text}\n" for text in verdicts))
     report = several_runs(runs, reference)
+    groups, findings = report.runs, report.findings
+    rows, beside = tables.comparison_rows(groups, reference, findings=findings.get(reference)), headline(groups)
+    verdicts = tuple(text for row in rows for text in _verdicts(row.title, report, reference))
+    which = references.which_is_which(groups)
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
+    text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
+    write_tables(folder, rows, origin, reference, decimals, text, beside)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(tables.comparison_table(rows, reference), verdicts, report, reference, page)
+    return Outcome(tables.comparison_table(rows, reference, beside), verdicts, which, report, reference, page, beside)
+
+
+def _verdicts(title: str, report: Report, reference: str) -> list[str]:
+    """A method against the reference and, where that is Local, against Local (full)."""
+    against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
+    found = {name: report.findings.get(name, {}).get(title) for name in against}
+    return [verdict(title, one, name) for name, one in found.items() if one is not None]
 
 
 def tell_warnings(report: Report) -> None:

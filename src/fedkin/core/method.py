@@ -21,6 +21,11 @@ from fedkin.core.train import Train
 Work: TypeAlias = Generator[Train | tuple[Train, ...], Any, Bundle]
 """Client code: yields requests for training, is sent the trained vectors, and returns the bundle that leaves."""
 
+Moment: TypeAlias = Literal["delivered", "trained"]
+"""When a client's model is scored: as it would predict now, with what the server would deliver and what the client
+keeps; or right after its last local training."""
+PRESET_TABLES = ("recipe", "run")
+"""What a preset may hold beside fields of its method: settings of these tables."""
 
 FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
 """What clients get out of a method: nothing; the same model for all; a part of their own on a common model; a model of
@@ -37,7 +42,7 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     """Authors, title, venue."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named settings: fields of the method, and of the run's recipe under ``recipe``."""
+    """Named settings: fields of the method, of the recipe under ``recipe`` and of the run itself under ``run``."""
     family: ClassVar[str] = ""
     """What clients get out of it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
@@ -75,15 +80,25 @@ class Method(ABC):
                 raise TypeError(f"{cls.__name__} inherits from the method {base.__name__}; methods are final, wrap it")
 
     @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """The presets of the method that has these fields: by default all of the class.
+
+        To be overridden by a class that stands for several methods with presets of different names or settings.
+        """
+        return cls.presets
+
+    @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; `presets` tells which recipe goes with it.
+        """The method with the fields of a named preset; the table in `presets_for` holds the recipe and run that go
+        with it.
 
         Raises:
-            ConfigError: there is no such preset.
+            ConfigError: the method, as ``changes`` make it, has no such preset.
         """
-        if name not in cls.presets:
-            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(cls.presets) or 'none'}")
-        fields = {k: v for k, v in cls.presets[name].items() if k != "recipe"}
+        presets = cls.presets_for(changes)
+        if name not in presets:
+            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(presets) or 'none'}")
+        fields = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
         return cls(**{**fields, **changes})
 
     # ---- server -----------------------------------------------------------------------------------------------
@@ -144,7 +159,12 @@ class Method(ABC):
         return None
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients."""
+        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients: the one that the
+        server used when the client last took part, not one that clients would choose now."""
+        return None
+
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """How many clusters there are, empty ones included; None: one more than the highest of `relations`."""
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:
@@ -165,11 +185,16 @@ class Method(ABC):
         """One round of a client: yields `Train` requests and returns what leaves the client."""
 
     def personalize(self, c: Client) -> Work | Bundle:
-        """What this client predicts with; may train first. By default the model it is sent."""
+        """What this client predicts with now, of what it is sent and what it keeps: by default the model it is sent.
+
+        It trains first only where the paper defines its prediction as an adaptation of what is sent. The model right
+        after the last local training, where that is another one, is the view "trained".
+        """
         return Bundle(model=c.received.model)
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        """Further models to evaluate beside `personalize`, by name (before and after training, for example)."""
+        """Further models to evaluate beside `personalize`, by name; "trained" is the one after the last local training,
+        which is scored in place of the other in runs with ``evaluate = "trained"``."""
         return {}
 
     # ---- anywhere ---------------------------------------------------------------------------------------------
@@ -247,6 +272,19 @@ class Method(ABC):
         fits = fits and all(holds(value, bound) for _, bound, holds in rules if bound is not None)
         if not fits:
             raise ConfigError(f"{field} of {type(self).__name__} must be {wanted}, got {value}")
+
+
+def at_moment(own: Bundle, views: Mapping[str, Bundle], moment: Moment) -> dict[str, Bundle]:
+    """The model that counts, under "", and the others by name.
+
+    Args:
+        own: what `personalize` gave.
+        views: what `views` gave.
+        moment: at "trained" the view of this name counts, if there is one, and ``own`` is called "delivered".
+    """
+    if moment == "delivered" or "trained" not in views:
+        return {"": own, **views}
+    return {"": views["trained"], "delivered": own, **{n: b for n, b in views.items() if n != "trained"}}
 
 
 def uniform_cohort(r: Round) -> Tensor:

@@ -118,7 +118,7 @@ class Net:
         return {n: p.view(s).clone() for n, p, s in zip(self.names, parts, self._shapes, strict=True)}
 
     def select(self, rows: Tensor, part: Part) -> Tensor:
-        """Columns of ``rows [m, P]``: all parameters, the weights of all linear layers, or the head's weight."""
+        """Columns of ``rows [m, P]``: all parameters, weights and biases of all linear layers, or the head's weight."""
         if part == "all":
             return rows[:, self.params]
         spans = [self.head_weight] if part == "head" else self._linear
@@ -194,7 +194,8 @@ class Net:
         span = dict(zip(self.names, self._spans, strict=True))
         self.head_weight = span[f"{self.head_name}.weight"]
         linear = [n for n, m in self._module.named_modules() if isinstance(m, nn.Linear)]
-        self._linear = [span[f"{n}.weight"] for n in linear if f"{n}.weight" in span]
+        of_linear = [f"{n}.{part}" for n in linear for part in ("weight", "bias")]
+        self._linear = [span[name] for name in of_linear if name in span]
         self.batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._module.modules())
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -119,6 +120,11 @@ class Roster:
         return int(self.size.shape[0])
 
 
+def cohort_size(participation: float, clients: int) -> int:
+    """Return the number of clients that a round is meant to have: ``participation``, in (0, 1], of all, at least 1."""
+    return max(1, math.floor(participation * clients + 1e-9))
+
+
 @dataclass(frozen=True)
 class Round:
     """One step of the server in one round.
@@ -132,7 +138,8 @@ class Round:
         cohort: how many clients a round is meant to have.
         drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
-        damped: group means keep the share of the old model that the absent clients hold (Fed-CAM Eq. 6).
+        damped: group means keep of the old model the fraction of samples that participants in other groups hold
+            (Fed-CAM Eq. 6).
         rule: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
     """
@@ -184,7 +191,11 @@ class Round:
         return self.rule.mean(rows, self.weight if weight is None else weight)
 
     def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-        """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``."""
+        """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``.
+
+        If `damped`: ``(1 - s_g) otherwise_g + s_g mean_g``, s_g the fraction of the participants' samples that group g
+        holds (Fed-CAM Eq. 6; IFCA's averaging of gradients). Clients that are absent from the round do not count.
+        """
         mean = self.rule.group_mean(rows, self.weight, group, otherwise)
         if not self.damped:
             return mean

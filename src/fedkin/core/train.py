@@ -91,7 +91,8 @@ class Train:
         per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
         only: the part that moves (``c.net.body``, ``c.net.head``); a frozen part runs in eval mode. Default: all.
         center, mu: proximal term; its gradient ``mu * (w - center)`` is added before momentum.
-        prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``.
+        prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
+            step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
         linear: ``[P]``, linear term (a dual variable, a control variate).
         clip: longest norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.

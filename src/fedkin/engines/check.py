@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
+from fedkin.core.method import Moment, at_moment
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
 _COUNTS, _CLUSTERS = 10**12, 10**6  # nobody has more
+OUTCOMES = ("right", "test_digest")
+"""What an evaluation tells of single test samples, in a run's last round."""
 
 
 def bundled(method: Method, step: str, value: Bundle) -> Bundle:
@@ -82,29 +86,46 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
     return None
 
 
-def scored(method: Method, net: Net, recipe: Recipe, received: Bundle) -> set[str]:
-    """Names of what an honest client's evaluation holds, as in `probe`."""
+def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
+    """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
     data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
-    views = ["", *(f"{name}." for name in method.views(client))]
+    views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}
-    return {"counts", *parts, *({"cluster"} & set(model))}
+    return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
 
 
-def false_score(answer: Bundle, names: set[str], classes: int) -> str | None:
+def false_score(answer: Bundle, names: set[str], classes: int, *, outcomes: bool = False) -> str | None:
     """Why an evaluation cannot be used, or None if it can.
 
     Args:
-        answer: class counts ``[C]``, confusion matrices ``[C, C]`` and a cluster ``[]``, all int64.
+        answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
+            ``[]``, all int64; `OUTCOMES`.
         names: what it should hold, see `scored`.
+        outcomes: whether it may hold `OUTCOMES`; a client whose owner hides them leaves both out.
     """
-    if set(answer) != names:
-        return f"sent {sorted(answer)}, expected {sorted(names)}"
-    for name, t in answer.items():
-        shape = {"counts": [classes], "cluster": []}.get(name, [classes, classes])
+    told = set(OUTCOMES) if outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
+    if set(answer) != names | told:
+        return f"sent {sorted(answer)}, expected {sorted(names | told)}"
+    for name in names:
+        t = answer[name]
+        shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
         if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):
             return f"{name} holds numbers below 0 or too large"
+    return _false_outcomes(answer) if told else None
+
+
+def _false_outcomes(answer: Bundle) -> str | None:
+    """Why the outcomes of single test samples do not fit the confusion matrix, or None if they do."""
+    n, correct = int(answer.test.sum()), int(answer.test.diagonal().sum())
+    for name, size in zip(OUTCOMES, (-(-n // 8), 16), strict=True):
+        t = answer[name]
+        if t.dtype != torch.uint8 or list(t.shape) != [size]:
+            return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"
+    bits = np.unpackbits(answer.right.numpy())
+    if bits[n:].any() or int(bits.sum()) != correct:
+        return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the confusion matrix"
     return None

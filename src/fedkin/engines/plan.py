@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import get_args
 
 from fedkin.core import ConfigError, Method, Rule
+from fedkin.core.method import Moment
+from fedkin.core.sides import cohort_size
 from fedkin.engines.secure import LEAST
 
 
@@ -24,6 +27,8 @@ class Plan:
         seed: of all random draws.
         rule: how means and mixtures of uploads are made.
         secure: secure aggregation: the server is to learn sums of uploads and no single one.
+        outcomes: in the last round clients tell of every test sample whether it was classified rightly.
+        evaluate: which of a client's models is scored: see `fedkin.core.method.Moment`.
     """
 
     rounds: int
@@ -36,6 +41,8 @@ class Plan:
     seed: int = 0
     rule: Rule = field(default_factory=Rule)
     secure: bool = False
+    outcomes: bool = False
+    evaluate: Moment = "delivered"
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -44,6 +51,8 @@ class Plan:
             raise ConfigError(f"participation must be in (0, 1], got {self.participation}")
         if self.eval_every < 1:
             raise ConfigError(f"eval_every must be at least 1, got {self.eval_every}")
+        if self.evaluate not in get_args(Moment):
+            raise ConfigError(f"evaluate must be 'delivered' or 'trained', got {self.evaluate!r}")
         if not self.bound > 0:
             raise ConfigError(f"bound must be above 0, got {self.bound}")
         if self.min_answers < 1:
@@ -79,7 +88,12 @@ class Plan:
 
     def cohort(self, clients: int) -> int:
         """How many answers a round is meant to have, with so many clients joined."""
-        return max(1, math.floor(self.participation * clients + 1e-9))
+        return cohort_size(self.participation, clients)
+
+    @property
+    def outcomes_in(self) -> int | None:
+        """The round whose evaluation tells the outcome of every test sample; None: no round's does."""
+        return self.rounds if self.outcomes else None
 
     def evaluates(self, round: int) -> bool:
         """Whether clients are evaluated after this round."""

@@ -93,10 +93,12 @@ class Report:
         joined: ids of newcomers.
         absent: ids of those who have joined and could not be reached, so that no cohort was drawn from them.
         weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
-        clusters: ``[K]``, the cluster of every client; or None.
+        clusters: int64 ``[K]``, the cluster of every client that the server used when the client last took part, -1
+            where none is known; or None.
         notes: what the method says of its state.
         evaluation: per client what an evaluation gave; empty if the round was not evaluated.
         seconds: wall time of the whole round; and of its parts.
+        cluster_count: how many clusters there are, empty ones included.
     """
 
     round: int
@@ -114,6 +116,7 @@ class Report:
     notes: dict[str, float]
     evaluation: dict[int, Bundle]
     seconds: dict[str, float]
+    cluster_count: int = 0
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
@@ -150,7 +153,9 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
-    enough = None if plan.over_selection == 1 else plan.cohort(len(server.sizes))
+    # a method that asks more clients than were meant waits for all of them
+    meant = plan.over_selection > 1 and len(cohort) <= r.cohort
+    enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     good, refused = _checked(method, recipe, plan, r, messages, replies)
@@ -164,8 +169,9 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    evaluation, false = _evaluated(method, recipe, transport, server, everyone) if plan.evaluates(t) else ({}, {})
+    evaluation, false = _evaluated(method, recipe, transport, plan, server, everyone) if plan.evaluates(t) else ({}, {})
     ended = time.perf_counter()
+    clusters, count = _grouped(method, server, everyone)
     return Report(
         round=t,
         cohort=cohort,
@@ -178,7 +184,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
         bytes_down=sum(m.body.nbytes for m in messages.values()) + heard.bytes_down,
         bytes_up=sum(b.nbytes for b in replies.values()) + said + heard.bytes_up,
         weights=download.weights,
-        clusters=_clusters(method, server, everyone, evaluation),
+        clusters=clusters,
         notes=method.notes(server.state),
         evaluation=evaluation,
         seconds={
@@ -187,6 +193,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
             "exchange": received - sent + heard.seconds,
             "evaluation": ended - merged,
         },
+        cluster_count=count,
     )
 
 
@@ -299,7 +306,7 @@ def _messages(
 
 
 def _evaluated(
-    method: Method, recipe: Recipe, transport: Transport, server: Server, r: Round
+    method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
     """Every client that has joined, in batches, with the models as they are after the round; whose answers are not
     used, and why."""
@@ -310,9 +317,9 @@ def _evaluated(
         messages = _messages("evaluate", download, part, server)
         answers, _ = transport.exchange(messages)
         if answers:
-            names = scored(method, r.net, recipe, messages[min(answers)].body)
+            names = scored(method, r.net, recipe, messages[min(answers)].body, plan.evaluate)
         for i, b in answers.items():
-            if why := false_score(b, names, r.net.classes):
+            if why := false_score(b, names, r.net.classes, outcomes=r.index == plan.outcomes_in):
                 false[i] = f"evaluation: {why}"
             else:
                 found[i] = b
@@ -372,14 +379,35 @@ def welcome(
     _admit(method, net, transport, plan, server, server.round + 1)
     found = {i: b for got, _ in asked(method, net, transport, plan, server, "evaluate", wanted) for i, b in got.items()}
     r = _round(net, plan, server, server.round, "evaluate", transport.available(server.round))
-    return found, _clusters(method, server, r, found)
+    labels = chosen(found, len(server.sizes))
+    return found, _grouped(method, server, r)[0] if labels is None else labels
 
 
-def _clusters(method: Method, server: Server, r: Round, evaluation: dict[int, Bundle]) -> Tensor | None:
-    """What the server knows, corrected by what clients that choose for themselves have just chosen."""
-    labels = method.relations(server.state, r)
-    chosen = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
-    if chosen:
-        labels = torch.full((len(server.sizes),), -1) if labels is None else labels.clone()
-        labels[list(chosen)] = torch.tensor(list(chosen.values()))
+def chosen(evaluation: Mapping[int, Bundle], clients: int) -> Tensor | None:
+    """The cluster that each client chose at an evaluation, int64 ``[K]``, -1 for those that were not evaluated; None
+    where clients choose none."""
+    found = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
+    if not found:
+        return None
+    labels = torch.full((clients,), -1)
+    labels[list(found)] = torch.tensor(list(found.values()))
     return labels
+
+
+def _grouped(method: Method, server: Server, r: Round) -> tuple[Tensor | None, int]:
+    """The clusters that the server uses, and how many there are.
+
+    Raises:
+        MethodError: a client is in a cluster beyond the last.
+    """
+    labels = method.relations(server.state, r)
+    if labels is None:
+        return None, 0
+    known = 1 + int(labels.max()) if len(labels) else 0
+    count = method.cluster_count(server.state, r)
+    if count is not None and known > count:
+        raise MethodError(
+            f"relations of {type(method).__name__} puts a client into cluster {known - 1}; cluster_count says that "
+            f"there are {count}, 0 to {count - 1}"
+        )
+    return labels, known if count is None else count

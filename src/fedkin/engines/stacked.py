@@ -27,7 +27,7 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
-from fedkin.engines.tasks import Answer, Job, Task, Turn, named
+from fedkin.engines.tasks import Answer, Job, Task, Turn, named, predicted
 
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit
@@ -256,7 +256,7 @@ class _DeviceTurn(Turn):
 
     def guesses(self, b: Bundle, data: Data) -> Tensor:
         net, method = self.job.net, self.job.method
-        return self._outputs(lambda b, x: method.predict(net, b, x).argmax(1), b, data)
+        return self._outputs(lambda b, x: predicted(method.predict(net, b, x)), b, data)
 
 
 def _naming(turn: Turn) -> Work:

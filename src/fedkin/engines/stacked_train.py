@@ -111,13 +111,13 @@ class Steps:
     """One step of all rows at once, for requests of one kind.
 
     Attributes:
-        key: equal for steps that compute the same, whatever the step size.
+        key: equal for steps that compute the same, whatever the step size (but that of a proximal step of its own).
         part: the part of a vector that moves.
     """
 
     def __init__(self, first: Asked, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
-        self.key = first.kind()[:-1]
+        self.key = first.kind() if request.prox_after else first.kind()[:-1]
         self.part = request.only or slice(0, len(request.start))
         self._terms = Terms.of(request, first.recipe, net, len(request.start), self.part)
         if isinstance(self._terms.decay, Tensor):

@@ -100,10 +100,8 @@ class _Explicit:
         self._pass = Pass(layers, w, self._aim, part)
         if not self._clipped:
             self._pass.factors.keep = self._pass.factors.keep_bias = recipe.momentum
-        # what of a direct step does not depend on the batch: a pull on all of w, and a shift
-        mu = request.mu if request.center is not None else 0.0
-        self._pull = (mu + recipe.weight_decay, mu + (recipe.weight_decay if recipe.decay_biases else 0.0))
-        self._force, self._lr = terms.force(), -1.0
+        self._decay = (recipe.weight_decay, recipe.weight_decay if recipe.decay_biases else 0.0)
+        self._mu, self._lr = request.mu if terms.center is not None else 0.0, -1.0
         self._shift: Tensor | None = None
 
     def __call__(self, index: Tensor, lr: float) -> None:
@@ -122,10 +120,13 @@ class _Explicit:
                 self._terms.along(self._w, self._terms.direction(d, self._w), lr)
             return
         factors.rate = -lr / index.shape[0]
-        if lr != self._lr:
+        if lr != self._lr:  # what of a direct step does not depend on the batch: a pull on all of w, and a shift
             self._lr = lr
-            factors.keep, factors.keep_bias = (1 - lr * pull for pull in self._pull)
-            self._shift = None if self._force is None else self._force * lr
+            after = self._terms.after  # without momentum a proximal step of its own is one in the gradient
+            mu = self._mu if after is None else self._mu * (after / lr)
+            factors.keep, factors.keep_bias = (1 - lr * (mu + decay) for decay in self._decay)
+            force = self._terms.force(mu)
+            self._shift = None if force is None else force * lr
         self._pass.backward(g)
         if self._shift is not None:
             self._w.add_(self._shift)

@@ -18,6 +18,7 @@ class Terms:
     Attributes:
         linear, center: ``[..., p]`` or None.
         mu: weight of the proximal term, for a stack also one per row ``[S, 1]``.
+        after: step size of a proximal step of its own after that of SGD; None: the term is part of the gradient.
         decay: weight decay, or one per parameter ``[p]``.
         tail: running statistics, which no term may move.
     """
@@ -26,7 +27,7 @@ class Terms:
     clip: float | None
     center: Tensor | None
     mu: float | Tensor
-    after: bool
+    after: float | None
     decay: float | Tensor
     momentum: float
     tail: slice | None
@@ -47,7 +48,7 @@ class Terms:
             clip=request.clip,
             center=request.center[part] if request.mu != 0 and request.center is not None else None,
             mu=request.mu,
-            after=request.prox_after,
+            after=recipe.lr if request.prox_after else None,  # before epoch_decay
             decay=decay,
             momentum=recipe.momentum,
             tail=tail,
@@ -69,17 +70,19 @@ class Terms:
 
     def along(self, w: Tensor, d: Tensor, lr: float | Tensor) -> None:
         """Moves ``w`` in place against a direction, and by the proximal term if that makes a step of its own."""
-        pull = self._still(w - self.center) if self.center is not None and self.after else None
+        if self.center is None or self.after is None:
+            _add(w, d, -lr)
+            return
+        pull = self._still(w - self.center)
         _add(w, d, -lr)
-        if pull is not None:
-            _add(w, pull, -(lr * self.mu))
+        _add(w, pull, -(self.after * self.mu))
 
-    def force(self) -> Tensor | None:
+    def force(self, mu: float) -> Tensor | None:
         """``mu center - linear``: what depends neither on the batch nor on w; None for nothing."""
         force = None if self.linear is None else -self.linear
         if self.center is None:
             return force
-        pull = self.mu * self.center
+        pull = mu * self.center
         return self._still(pull if force is None else force + pull)
 
     def direction(self, grad: Tensor, w: Tensor) -> Tensor:
@@ -93,7 +96,7 @@ class Terms:
             grad.addcmul_(self.decay, w)
         elif self.decay:
             grad.add_(w, alpha=self.decay)
-        if self.center is not None and not self.after:
+        if self.center is not None and self.after is None:
             _add(_add(grad, w, self.mu), self.center, -self.mu)
         return self._still(grad)
 

@@ -1,32 +1,70 @@
 """How well a federation did, and whether it paid: pure functions on counts and numbers, no models and no files.
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
-``rounds``  the final figures of a run: last ten evaluated rounds, best round by validation, cost to a target
-``intervals`` how sure a figure is, and what a paired difference over seeds and clients says
+``rounds``  the final figures of a run: mean over its last fifth, last round, best round by validation, cost to a target
+``intervals`` how sure a single accuracy is
+``paired``  what paired differences over seeds and clients say of their mean
+``answers``, ``harm``  single test samples: which clients gain or lose, how many are harmed
+``marks``   which methods of a table are marked as the best
+``divergence`` whether training diverged, and when
 ``verdict`` a method against a reference (Local), client by client, in one sentence
 ``warnings`` what to know before the figures are believed
 """
 
-from fedkin.evaluate.intervals import Difference, difference, interval
-from fedkin.evaluate.rounds import METRICS, Reached, best, final, final_by_client, to_target
+from fedkin.evaluate.answers import Answers, Changed, answers_of, changed
+from fedkin.evaluate.divergence import diverged
+from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, most_differing
+from fedkin.evaluate.intervals import interval
+from fedkin.evaluate.marks import marked
+from fedkin.evaluate.paired import Difference, difference
+from fedkin.evaluate.rounds import (
+    GROUPED,
+    METRICS,
+    OTHER_MOMENT,
+    Reached,
+    best,
+    final,
+    final_by_client,
+    latest,
+    to_target,
+)
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
-from fedkin.evaluate.verdict import Against, Spread, against, spread, verdict
+from fedkin.evaluate.verdict import Against, Finding, Spread, against, harmed_text, judge, spread, verdict
 
 __all__ = [
+    "GROUPED",
     "METRICS",
+    "OTHER_MOMENT",
     "Against",
+    "Answers",
+    "Changed",
     "ClientScore",
+    "Counts",
     "Difference",
+    "Finding",
+    "Harmed",
     "Reached",
     "Spread",
     "adjusted_rand",
     "against",
+    "answers_of",
     "best",
+    "changed",
+    "clear_clients",
+    "client_p",
     "confusion",
+    "counts",
     "difference",
+    "diverged",
     "final",
     "final_by_client",
+    "harmed",
+    "harmed_text",
     "interval",
+    "judge",
+    "latest",
+    "marked",
+    "most_differing",
     "score",
     "spread",
     "summarise",

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedkin.core.errors import ConfigError
-
 METRICS = (
     "accuracy",
     "pooled",
@@ -26,7 +24,16 @@ METRICS = (
     "unseen",
     "validation",
 )
-"""What :func:`final` averages; ``ari`` is added where a run has it."""
+"""What :func:`final` averages; `GROUPED` and `OTHER_MOMENT` are added where a run has them."""
+GROUPED = ("ari", "ari_evaluated")
+"""Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
+OTHER_MOMENT = ("accuracy_trained", "accuracy_delivered")
+"""Accuracy of the model after a client's last local training; where that is the headline, of the one that it would
+predict with now."""
+MOST = 10
+"""Maximum number of rounds that final figures are averaged over."""
+RULE = f"evaluated rounds of the last fifth of the run, at most {MOST}"
+"""The rule of `window` in words, for captions that stand above several runs."""
 
 Line = Mapping[str, Any]
 
@@ -46,28 +53,66 @@ def evaluated(lines: Iterable[Line]) -> list[Line]:
     return [by_round[key] for key in sorted(by_round)]
 
 
-def final(rounds: Iterable[Line], last: int = 10) -> dict[str, float | int | None]:
-    """Mean of the last ``last`` evaluated rounds, per metric; of all of them if there are fewer.
+def window(rounds: Iterable[int], total: int) -> list[int]:
+    """The rounds that final figures are averaged over, ascending: of the evaluated ``rounds`` those in the last fifth
+    of a run, ``5 t > 4 total``, at most the last ten of them; where none lies there, the last one.
+
+    The rule of every table, figure, sweep and verdict. A fifth, because a mean over more averages the climb of a short
+    run; ten, because a mean over more rounds of a long run costs more evaluations than it saves noise.
+
+    Args:
+        rounds: the evaluated rounds, from 1.
+        total: the last round of the run, evaluated or not.
+    """
+    known = sorted(set(rounds))
+    return [t for t in known if 5 * t > 4 * total][-MOST:] or known[-1:]
+
+
+def span(rounds: Sequence[int]) -> str:
+    """Ascending rounds as text: "rounds 81 to 100", "round 1", or "no round"."""
+    if not rounds:
+        return "no round"
+    return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+
+
+def spans(texts: Iterable[str]) -> str:
+    """What `span` says of several runs: the text that all share, else the rule in words."""
+    found = set(texts)
+    return found.pop() if len(found) == 1 else RULE
+
+
+def final(rounds: Iterable[Line]) -> dict[str, Any]:
+    """Compute the final figures of a run: the mean of each metric over the rounds of `window`.
 
     A metric that is missing in some of these rounds is averaged over the others, None if missing in all.
 
-    Returns:
-        the metrics, and ``rounds_averaged``, ``first_round``, ``last_round``: over which rounds.
+    Args:
+        rounds: the lines of all rounds of the run, those without an evaluation among them.
 
-    Raises:
-        ConfigError: ``last`` is below 1.
+    Returns:
+        the metrics (floats or None), and the rounds that were averaged: ``rounds`` as text, such as "rounds 81 to 100",
+        ``rounds_averaged`` (their number), ``first_round`` and ``last_round`` (None without an evaluated round).
     """
-    _check(last)
-    lines = evaluated(rounds)[-last:]
-    metrics = [*METRICS, "ari"] if any(_number(line.get("ari")) is not None for line in lines) else METRICS
-    result: dict[str, float | int | None] = {}
+    everything = list(rounds)
+    by_round = {int(line["round"]): line for line in evaluated(everything)}
+    averaged = window(by_round, max((int(line["round"]) for line in everything), default=0))
+    lines = [by_round[t] for t in averaged]
+    some = [m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines)]
+    metrics = [*METRICS, *some]
+    result: dict[str, Any] = {}
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
         result[metric] = math.fsum(values) / len(values) if values else None
-    result["rounds_averaged"] = len(lines)
-    result["first_round"] = int(lines[0]["round"]) if lines else None
-    result["last_round"] = int(lines[-1]["round"]) if lines else None
+    result["rounds"] = span(averaged)
+    result["rounds_averaged"] = len(averaged)
+    result["first_round"], result["last_round"] = (averaged[0], averaged[-1]) if averaged else (None, None)
     return result
+
+
+def latest(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
+    """The last evaluated round: ``round`` and its metrics; None if no round was evaluated."""
+    lines = evaluated(rounds)
+    return _one(lines[-1]) if lines else None
 
 
 def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
@@ -84,8 +129,7 @@ def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
             chosen, top = line, value
     if chosen is None:
         return None
-    metrics = [*METRICS, "ari"] if "ari" in chosen else METRICS
-    return {"round": int(chosen["round"]), **{metric: _number(chosen.get(metric)) for metric in metrics}}
+    return _one(chosen)
 
 
 def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -> Reached | None:
@@ -104,37 +148,38 @@ def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -
     return None
 
 
-def final_by_client(clients: Iterable[Line], last: int = 10, metric: str = "accuracy") -> dict[int, float]:
-    """Each client's final figure: mean of ``metric`` over the client's own last ``last`` evaluated rounds.
+def final_by_client(clients: Iterable[Line], total: int | None = None, metric: str = "accuracy") -> dict[int, float]:
+    """Compute each client's final figure: the mean of ``metric`` over the client's evaluations in the rounds of
+    `window`, or its last evaluation where it has none there.
 
     Args:
         clients: lines with ``round``, ``client`` and the metric, as in ``clients.jsonl``.
-        last: how many rounds at most.
+        total: the last round of the run; None: the last one that a line is about.
         metric: which key.
 
     Returns:
         client id -> mean, by id. Clients for which the metric never exists (no test samples) are left out.
-
-    Raises:
-        ConfigError: ``last`` is below 1.
     """
-    _check(last)
     series: dict[int, dict[int, float]] = {}
+    seen: set[int] = set()
     for line in clients:
+        seen.add(int(line["round"]))
         value = _number(line.get(metric))
         if value is not None:
             series.setdefault(int(line["client"]), {})[int(line["round"])] = value
-    return {client: _last(series[client], last) for client in sorted(series)}
+    averaged = window(seen, max(seen, default=0) if total is None else total)
+    return {client: _mean_in(series[client], averaged) for client in sorted(series)}
 
 
-def _last(by_round: Mapping[int, float], last: int) -> float:
-    keys: Sequence[int] = sorted(by_round)[-last:]
+def _mean_in(by_round: Mapping[int, float], averaged: Sequence[int]) -> float:
+    keys = [t for t in averaged if t in by_round] or [max(by_round)]
     return math.fsum(by_round[key] for key in keys) / len(keys)
 
 
-def _check(last: int) -> None:
-    if last < 1:
-        raise ConfigError(f"expected last >= 1 (how many evaluated rounds to average), got {last}")
+def _one(line: Line) -> dict[str, float | int | None]:
+    """The metrics of one round."""
+    metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if m in line)]
+    return {"round": int(line["round"]), **{metric: _number(line.get(metric)) for metric in metrics}}
 
 
 def _number(value: Any) -> float | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate.intervals import Difference, difference
+from fedkin.evaluate.answers import Answers, Changed, changed
+from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed
+from fedkin.evaluate.paired import Difference, difference
 
 
 @dataclass(frozen=True)
@@ -37,31 +39,34 @@ class Against:
     Attributes:
         gains: client id -> final accuracy of the method minus that of the reference, a fraction.
         mean: mean gain over clients, a fraction.
-        helped: clients with a gain above ``tolerance``.
-        harmed: clients with a gain below ``-tolerance``.
-        unchanged: the rest.
         identical: every single gain is exactly zero.
         left_out: clients that only one of the two has a figure for; they are not compared.
-        tolerance: how far a client may move, as a fraction, and still count as unchanged.
+        tolerance: how far a client may move, as a fraction, and still be drawn as unchanged.
+        changed: client id -> what changes for its single test samples in the last evaluated round; empty where these
+            are not known.
     """
 
     gains: dict[int, float]
     mean: float
-    helped: int
-    harmed: int
-    unchanged: int
     identical: bool
     left_out: int
     tolerance: float
+    changed: Mapping[int, Changed] = field(default_factory=dict)
 
 
-def against(local: Mapping[int, float], method: Mapping[int, float], tolerance: float = 0.0) -> Against:
+def against(
+    local: Mapping[int, float],
+    method: Mapping[int, float],
+    tolerance: float = 0.0,
+    answers: tuple[Mapping[int, Answers], Mapping[int, Answers]] | None = None,
+) -> Against:
     """Compare final accuracies client by client.
 
     Args:
         local: the reference, client id -> final accuracy, as from :func:`fedkin.evaluate.final_by_client`.
         method: the same for the method; gains are method minus local.
-        tolerance: gains of at most this size, as a fraction, count as unchanged.
+        tolerance: gains of at most this size, as a fraction, are drawn as unchanged.
+        answers: single test samples of the reference and of the method by client, where they are known.
 
     Raises:
         ConfigError: the tolerance is negative.
@@ -76,54 +81,112 @@ def against(local: Mapping[int, float], method: Mapping[int, float], tolerance: 
             "compare runs on the same federation and seed"
         )
     gains = {client: method[client] - local[client] for client in common}
-    helped = sum(gain > tolerance for gain in gains.values())
-    harmed = sum(gain < -tolerance for gain in gains.values())
+    first, second = answers or ({}, {})
+    both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
     return Against(
         gains=gains,
         mean=math.fsum(gains.values()) / len(gains),
-        helped=helped,
-        harmed=harmed,
-        unchanged=len(gains) - helped - harmed,
         identical=all(gain == 0 for gain in gains.values()),
         left_out=len(local.keys() ^ method.keys()),
         tolerance=tolerance,
+        changed={client: one for client, one in both.items() if one is not None},
     )
 
 
-def verdict(method: str, comparison: Against | Sequence[Against], reference: str = "Local") -> str:
-    """One sentence: better, worse or no clear difference, by how much, for how many clients, how sure.
+@dataclass(frozen=True)
+class Finding:
+    """What the comparisons of all seeds say together.
+
+    Attributes:
+        difference: the mean gain with its interval.
+        harmed: a range for the number of harmed clients in the last evaluated round; None where single test samples are
+            not known, or clients are too few.
+        of: what it counts: "clients", or "client results" where each seed has other clients.
+        gaining, losing: clients that are clearly better, or worse, off in these runs (see
+            :func:`fedkin.evaluate.clear_clients`); nobody where seeds have different clients.
+    """
+
+    difference: Difference
+    harmed: Harmed | None = None
+    of: str = "clients"
+    gaining: tuple[int, ...] = ()
+    losing: tuple[int, ...] = ()
+
+
+def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Finding:
+    """Judge a method by its comparisons with a reference, one per seed.
+
+    Args:
+        comparison: one per seed.
+        same_clients: whether a client id means the same client in every seed. Not known (None), the interval treats
+            clients as the same, and single clients as different: both are the cautious choice.
+
+    Raises:
+        DataError: no comparison was given.
+    """
+    seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
+    found = difference([a.gains for a in seeds], same_clients=same_clients)
+    if not all(a.changed for a in seeds):
+        return Finding(found)
+    one = bool(same_clients) or len(seeds) == 1
+    counted = counts([a.changed for a in seeds], one)
+    up, down = clear_clients(counted) if one else ((), ())
+    count = harmed(counted.net, counted.differing, counted.samples)
+    return Finding(found, count, "clients" if one else "client results", up, down)
+
+
+def verdict(
+    method: str,
+    comparison: Against | Sequence[Against] | Finding,
+    reference: str = "Local",
+    same_clients: bool | None = None,
+) -> str:
+    """Say in one sentence: better, worse or no clear difference, by how much, how sure, how many are harmed.
+
+    "Better" and "worse" are said only where the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one
+    side of zero, and for two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
+    samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
+    the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
+    is said to have collapsed to it.
 
     Args:
         method: its display name.
-        comparison: one per seed.
+        comparison: one per seed, or what `judge` found.
         reference: the display name of what it was compared with.
-
-    "Better" and "worse" are said only where the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one
-    side of zero; it counts the luck of seeds and of clients. Where seeds repeat it, the sentence says which clients
-    move against the mean. A method whose every client equals the reference to the last digit is said to have collapsed
-    to it.
+        same_clients: as for `judge`.
 
     Raises:
         ConfigError: no comparison was given.
     """
-    seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
-    if not seeds:
+    if not isinstance(comparison, (Against, Finding)) and not comparison:
         raise ConfigError(f"{method}: a verdict needs at least one comparison with {reference}, got none")
-    found = difference([a.gains for a in seeds])
+    finding = comparison if isinstance(comparison, Finding) else judge(comparison, same_clients)
+    found = finding.difference
     if found.identical:
         collapsed = "local training" if reference == "Local" else reference
         return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
-    runs = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    facts = [_interval(found), _counts(seeds, found.mean), runs]
-    if found.word in ("better", "worse"):
-        head = f"{found.word} than {reference}, by {_points(abs(found.mean))} on average"
-    elif found.word == "too few":
-        head = f"too few figures to tell it from {reference}"
-        facts[0] = f"{_points(found.mean, sign=True)} on average"
-    else:
-        head = f"no clear difference from {reference} on average"
-        facts[0] = f"{_points(found.mean, sign=True)}, {facts[0]}"
-    return f"{method}: {head}{_for_whom(found)} ({'; '.join(facts)})"
+    by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)
+    head, lead = {
+        "better": (f"better than {reference}, {by}", ""),
+        "worse": (f"worse than {reference}, {by}", ""),
+        "no clear difference": (f"no clear difference from {reference} on average", f"{mean}, "),
+        "ahead": (f"ahead of {reference} in this one run, {by}", ""),
+        "behind": (f"behind {reference} in this one run, {by}", ""),
+        "level": (f"level with {reference} in this one run", f"{mean}, "),
+        "too few": (f"too few figures to tell it from {reference}", f"{mean} on average"),
+    }[found.word]
+    facts = "; ".join(filter(None, (lead + _interval(found), harmed_text(finding))))
+    return f"{method}: {head}{_for_whom(finding)} ({facts})"
+
+
+def harmed_text(finding: Finding) -> str:
+    """The range for the number of harmed clients in words; "" where there is none."""
+    found = finding.harmed
+    if found is None:
+        return ""
+    if found.low < found.high:
+        return f"between {found.low} and {found.high} of {found.of} {finding.of} are harmed"
+    return f"{found.low} of {found.of} {finding.of} {'is' if found.low == 1 else 'are'} harmed"
 
 
 def _points(value: float, sign: bool = False) -> str:
@@ -134,16 +197,18 @@ def _points(value: float, sign: bool = False) -> str:
 
 
 def _interval(found: Difference) -> str:
+    """The interval and what it is over; only the latter where there are too few figures for one."""
     if found.low is None or found.high is None:
-        return ""
-    what = " over clients" if found.seeds == 1 else ""
-    return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}{what}"
+        return "; one seed" if found.seeds == 1 else f" over {found.seeds} seeds"
+    over = "clients" if found.seeds == 1 else f"{found.seeds} seeds"
+    return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f} over {over}"
 
 
-def _for_whom(found: Difference) -> str:
-    """For which clients it is clearly otherwise than on average, where seeds repeat it."""
-    gain = f"better for {_clients(found.gaining)}" if found.gaining and found.word != "better" else ""
-    lose = f"worse for {_clients(found.losing)}" if found.losing and found.word != "worse" else ""
+def _for_whom(finding: Finding) -> str:
+    """For which clients it is clearly otherwise than on average."""
+    word = finding.difference.word
+    gain = f"better for {_clients(finding.gaining)}" if finding.gaining and word not in ("better", "ahead") else ""
+    lose = f"worse for {_clients(finding.losing)}" if finding.losing and word not in ("worse", "behind") else ""
     parts = " and ".join(filter(None, (gain, lose)))
     return f", but clearly {parts}" if parts else ""
 
@@ -154,18 +219,3 @@ def _clients(ids: Sequence[int]) -> str:
         return f"{len(ids)} clients"
     names = " and ".join(filter(None, (", ".join(map(str, ids[:-1])), str(ids[-1]))))
     return f"client{'s' if len(ids) > 1 else ''} {names}"
-
-
-def _counts(seeds: Sequence[Against], mean: float) -> str:
-    """ "18 of 20 clients gain, 2 lose"; says so where the majority moves against the mean."""
-    helped, harmed = sum(a.helped for a in seeds), sum(a.harmed for a in seeds)
-    unchanged = sum(a.unchanged for a in seeds)
-    total = helped + harmed + unchanged
-    noun = "client" if len(seeds) == 1 else "client result"
-    against_mean = "only " if mean > 0 and harmed > helped else "though " if mean < 0 and helped > harmed else ""
-    first = f"{against_mean}{helped} of {total} {noun}{'' if total == 1 else 's'} {'gains' if helped == 1 else 'gain'}"
-    parts = [first, "none loses" if harmed == 0 else f"{harmed} {'loses' if harmed == 1 else 'lose'}"]
-    if unchanged:
-        tolerance = max(a.tolerance for a in seeds)
-        parts.append(f"{unchanged} unchanged" + (f" within {100 * tolerance:g} points" if tolerance else ""))
-    return ", ".join(parts)

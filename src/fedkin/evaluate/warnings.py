@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkin.core.sides import cohort_size
+from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
 from fedkin.evaluate.verdict import Against
@@ -18,10 +19,11 @@ NEARLY_ALL = 0.9
 """A cluster with more than this share of the clients is called nearly everybody."""
 STILL_RISING = 0.01
 """Accuracy that grew by more than this (a fraction) over the last fifth of the evaluated rounds is still rising."""
+SMALLER = 0.95
+"""Cohorts with on average less than this fraction of the clients that they are meant to have are called smaller."""
 OFTEN = 0.2
 """A client that was refused in more than this share of its rounds was refused often."""
 _NAMED = 8
-_NOT_FINITE = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     """Every client's accuracy is the reference's to the last digit."""
     if not against.identical:
         return []
-    what = "nobody learns from anybody" if reference == "Local" else "everybody gets one model"
+    what = "nobody learns from anybody" if reference.startswith("Local") else "everybody gets one model"
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}. Check its settings.")]
 
 
@@ -80,19 +82,33 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     return found
 
 
+def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
+    """Return a warning if the method drew clearly fewer different clients than ``participation``, in (0, 1], asks for.
+
+    Then it trained less than a method beside it that takes whole cohorts, and sent less.
+    """
+    known, meant, drawn = 0, 0, 0
+    for line in rounds:
+        known += len(line.get("joined") or ())
+        there = known - len(line.get("absent") or ())
+        meant += min(cohort_size(participation, known), there)
+        drawn += len(line.get("cohort") or ())
+    if drawn >= SMALLER * meant:
+        return []
+    n = len(rounds)
+    return [Warning("smaller cohorts", f"On average {drawn / n:.1f} different clients trained in a round, where "
+                                       f"participation asks for {meant / n:.1f}: less training and traffic than with "
+                                       "whole cohorts.")]  # fmt: skip
+
+
 def course(rounds: Sequence[Line]) -> list[Warning]:
     """Accuracy that still rises at the end, and runs that diverged."""
     lines = evaluated(rounds)
     found = []
     values = [line.get("accuracy") for line in lines]
-    bad = [int(line["round"]) for line in lines if (v := line.get("accuracy")) is not None and not math.isfinite(v)]
-    worthless = [
-        line for line in rounds if any(_NOT_FINITE.search(str(r)) for r in (line.get("refused") or {}).values())
-    ]
-    if bad or worthless:
-        first = min([*bad, *(int(line["round"]) for line in worthless)])
-        found.append(Warning("diverged", f"Models are not finite from round {first} on: training diverged. "
-                                         "A smaller learning rate is the first thing to try."))  # fmt: skip
+    if (first := diverged(rounds)) is not None:
+        said = sentence(first)
+        found.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
     known = [float(v) for v in values if v is not None and math.isfinite(v)]
     fifth = len(known) // 5
     if fifth >= 2:
@@ -104,9 +120,9 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
     return found
 
 
-def clusters(last: Sequence[int], title: str = "") -> list[Warning]:
-    """One cluster holds nearly everybody; ``last`` is each client's last known cluster, -1 unknown."""
-    sizes = Counter(int(c) for c in last if c >= 0)
+def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
+    """One cluster holds nearly everybody; ``usual`` is each client's cluster towards the end, -1 unknown."""
+    sizes = Counter(int(c) for c in usual if c >= 0)
     total = sum(sizes.values())
     if total < 3 or not sizes:
         return []

@@ -77,7 +77,8 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
     privacy = privacy_of(run)
     stays = isinstance(federation.clients, Shelf)
     shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
-    job = privacy.simulated(Job(settings.method, net, settings.recipe, shards, run.seed, gradient=run.gradient))
+    job = Job(settings.method, net, settings.recipe, shards, run.seed, gradient=run.gradient, evaluate=run.evaluate)
+    job = privacy.simulated(job)
     course = Course(
         settings.method, net, settings.recipe, plan_of(run), federation, get_title(settings.name), settings.table(),
         marks, {}, privacy,

@@ -16,10 +16,11 @@ Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Tensor
 def train_both(
     c: Client, h: Tensor, work: Work, order: Order, *, start: Tensor | None = None, alone: Train | None = None
 ) -> Both:
-    """Two models, each trained with the other's logits added: for ``yield from`` in a client's program.
+    """Train two models, each with the other's logits added: for ``yield from`` in a client's program.
 
-    The partner stands still, so its logits on the training data are computed once. Simultaneous: both partners are as
-    they were received. Otherwise the second model is trained beside the trained first.
+    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner stands
+    still, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
+    Otherwise the second model is trained next to the trained first.
 
     Args:
         c: the client, without an `offset` of its own.
@@ -27,7 +28,7 @@ def train_both(
         work: the program that trains the cluster model f; it asks for one training.
         order: which model is trained first.
         start: where f starts, if not where its program says.
-        alone: carried out instead of what the program asks for, without a partner; h is then trained beside it.
+        alone: carried out instead of what the program asks for, without a partner; h is then trained next to it.
 
     Returns:
         The trained h, the trained f and what the program returned.
@@ -43,20 +44,20 @@ def train_both(
     f = f if start is None else f.but(start=start)
     if alone is not None:
         w = yield alone
-        g = yield Train(h).beside(c.logits(w))
-    elif order == "simultaneous":
+        g = yield Train(h).beside(c.logits(w))  # Eq. 8
+    elif order == "simultaneous":  # Eqs. 8 and 5
         g, w = yield (Train(h).beside(c.logits(f.start)), f.beside(c.logits(h)))
     elif order == "cluster-first":
-        w = yield f.beside(c.logits(h))
-        g = yield Train(h).beside(c.logits(w))
+        w = yield f.beside(c.logits(h))  # Eq. 5
+        g = yield Train(h).beside(c.logits(w))  # Eq. 8
     else:
-        g = yield Train(h).beside(c.logits(f.start))
-        w = yield f.beside(c.logits(g))
+        g = yield Train(h).beside(c.logits(f.start))  # Eq. 8
+        w = yield f.beside(c.logits(g))  # Eq. 5
     return g, w, finish(work, w)
 
 
 def for_rounds(start: Tensor, rounds: int, recipe: Recipe) -> Train:
-    """As much training from ``start [P]`` at once as the recipe asks for in so many rounds."""
+    """Return one request for as much training from ``start [P]`` as the recipe asks for in ``rounds`` rounds."""
     if recipe.steps is not None:
         return Train(start, steps=rounds * recipe.steps)
     return Train(start, epochs=rounds * recipe.epochs)

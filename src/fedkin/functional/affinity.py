@@ -1,4 +1,9 @@
-"""How much two clients' class counts complement each other (DA-PFL, Eqs. 5-6)."""
+"""How much two clients' class counts complement each other (DA-PFL, Eqs. 3-6).
+
+`_entries` is the paper: the counts of the classes that both have (Eqs. 3-4) and the affinity from the cosine of these
+counts about their common mean (Eqs. 5-6). The rest computes it in blocks, and finds the least entry among all clients
+without computing all entries.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +68,10 @@ def _enough(single: str) -> int:
 
 def _entries(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, broadcast; and how many classes are common."""
-    both = (a > 0) & (b > 0)
+    both = (a > 0) & (b > 0)  # Eqs. 3-4
     u, v, e = a * both, b * both, both.double().sum(0)
     long = (u.square().sum(0) * v.square().sum(0)).sqrt()
-    centre = (u.sum(0) + v.sum(0)) / (2 * e.clamp(min=1))
+    centre = (u.sum(0) + v.sum(0)) / (2 * e.clamp(min=1))  # the mean of all 2e counts, in Eqs. 5-6
     u, v = (u - centre) * both, (v - centre) * both
     size = (u.square().sum(0) * v.square().sum(0)).sqrt()
     flat = size <= 1e-12 * long  # no spread: the neutral, lowest factor

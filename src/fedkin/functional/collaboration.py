@@ -1,4 +1,8 @@
-"""Who collaborates, and with what weight, from distances of classifiers (PFedCS, Eqs. 2-8)."""
+"""Who collaborates, and with what weight, from distances of classifiers (PFedCS).
+
+The paper numbers the threshold (Eq. 4), the collaborators (Eq. 5: candidates within it), the customised classifier
+(Eq. 6) and its weights (Eqs. 7-8); distances and the mixture of two normals have no number.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,10 @@ def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
 
 
 def threshold(d: Tensor, t: int, beta: int) -> Tensor:
-    """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean in round 1 to the least in round beta, a convex sum.
+    """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the least in round beta.
 
-    The printed form avg + (t/beta)(min - avg) is one rounding step below the minimum in every second case, and nobody
-    would pass it. 0 without others.
+    A convex sum, one step from the mean in round 1. The printed form avg + (t/beta)(min - avg) is one rounding step
+    below the minimum in every second case, and nobody would pass it. 0 without others.
     """
     if d.shape[-1] == 0:
         return d.new_zeros(d.shape[:-1])
@@ -51,9 +55,10 @@ def threshold(d: Tensor, t: int, beta: int) -> Tensor:
 
 
 def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam: float, reading: str) -> Tensor:
-    """Weights of all pooled classifiers in those customised for the clients ``me``, float64 ``[m, a]`` (Eqs. 6-8).
+    """Weights of all pooled classifiers in those customised for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
 
-    Rows sum to 1.
+    Rows sum to 1. Eq. 6 sums over the collaborators and the client, Eqs. 7-8 give weights of the collaborators alone;
+    ``reading`` says how the two are brought together.
 
     Args:
         d: relative distances ``[m, a]``, 0 from a client to itself.
@@ -72,6 +77,7 @@ def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam
     (least, largest), count = _range(d, base), base.sum(1, keepdim=True).double()
     mean = torch.where(base, d, 0.0).sum(1, keepdim=True) / count
     even = (least == largest) | (mean >= largest)
+    # Eqs. 7-8: similarity and size, added up by lam
     similar = torch.where(even, 1 / count, (largest - d) / (count * torch.where(even, 1.0, largest - mean)))
     of_size = sizes.double() / torch.where(base, sizes.double(), 0.0).sum(1, keepdim=True)
     receives = chosen if reading == "others" else member

@@ -32,13 +32,25 @@ def first_argmin(values: Tensor) -> Tensor:
 
 
 def kmeans_plus_plus(points: Tensor, weights: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """Start centroids ``[k', d]`` by k-means++ (Arthur and Vassilvitskii 2007), k' <= k distinct points."""
-    draw = torch.multinomial(weights.double(), 1, generator=rng)
-    chosen, first = [int(draw)], torch.zeros(len(points), dtype=torch.int64)
+    """Start centroids ``[k', d]`` by greedy k-means++, k' <= k distinct points.
+
+    K-means++ (Arthur and Vassilvitskii 2007, Sec. 2.2) draws each centroid with a probability proportional to the
+    point's weight times its squared distance to the centroids before it. Greedy, as they suggest for further work and
+    scikit-learn does: 2 + floor(ln k) candidates are drawn for each, and the one that leaves the smallest weighted sum
+    of squared distances is taken, the first of equals. One candidate alone often misses one of ten clear clusters.
+
+    Args:
+        points: ``[m, d]``; weights: at least 0, ``[m]``; k: number of centroids.
+    """
+    weights = weights.double()
+    chosen, first = [int(torch.multinomial(weights, 1, generator=rng))], torch.zeros(len(points), dtype=torch.int64)
     d = _from_own(points, points[chosen], first)
     while len(chosen) < k and float((d * weights).sum()) > 0:
-        chosen.append(int(torch.multinomial(d * weights.double(), 1, generator=rng)))
-        d = torch.minimum(d, _from_own(points, points[chosen[-1:]], first))
+        drawn = torch.multinomial(d * weights, 2 + int(math.log(k)), replacement=True, generator=rng)
+        then = torch.stack([torch.minimum(d, _from_own(points, points[[i]], first)) for i in drawn.tolist()])
+        best = int(first_argmin((then @ weights)[None]))
+        chosen.append(int(drawn[best]))
+        d = then[best]
     return points[chosen]
 
 

@@ -35,7 +35,7 @@ from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.identity import network_mark
 from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
-from fedkin.runner import laid_out, privacy_of
+from fedkin.runner import laid_out, plan_of, privacy_of
 
 log = logging.getLogger("fedkin.site")
 
@@ -250,8 +250,18 @@ class Site:
         self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
-        secret, how = privacy.private(secret=True), settings.run.gradient
-        job = Job(settings.method, net, settings.recipe, mine, seed, private=secret, gradient=how)
+        run = settings.run
+        job = Job(
+            settings.method,
+            net,
+            settings.recipe,
+            mine,
+            seed,
+            private=privacy.private(secret=True),
+            gradient=run.gradient,
+            outcomes=None if self.limits.hides_counts else plan_of(run).outcomes_in,
+            evaluate=run.evaluate,
+        )
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

@@ -34,6 +34,7 @@ from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.fesem import FeSEM
 from fedkin.methods.ifca import IFCA
 from fedkin.methods.local import Local
+from fedkin.methods.local_full import LocalFull
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.own import own_method
 from fedkin.methods.per_fedavg import PerFedAvg
@@ -42,6 +43,7 @@ from fedkin.methods.pfedcs import PFedCS
 
 METHODS: dict[str, Callable[[], Method]] = {
     "local": Local,
+    "local-full": LocalFull,
     "fedavg": FedAvg,
     "fedavg-ft": FedAvgFT,
     "fedprox": FedProx,
@@ -73,13 +75,15 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pfa": PFA,
     "fedsoft": FedSoft,
     "ifca-cam": lambda: CAM(inner=IFCA()),
-    "fesem-cam": lambda: CAM(inner=FeSEM(lam=0.01), warmup_of="cluster", update="mean"),
+    "ifca-cam-eq6": lambda: CAM.preset("paper", inner=IFCA()),
+    "fesem-cam": lambda: CAM.preset("paper", inner=FeSEM(lam=0.01)),
     "oracle": Oracle,
 }
 """Name -> a function that gives the method with its defaults."""
 
 TITLES = {
     "local": "Local",
+    "local-full": "Local (full)",
     "fedavg": "FedAvg",
     "fedavg-ft": "FedAvg + FT",
     "fedprox": "FedProx",
@@ -111,6 +115,7 @@ TITLES = {
     "pfa": "PFA",
     "fedsoft": "FedSoft",
     "ifca-cam": "IFCA-CAM",
+    "ifca-cam-eq6": "IFCA-CAM (Eq. 6)",
     "fesem-cam": "FeSEM-CAM",
     "oracle": "Oracle clusters",
 }
@@ -124,6 +129,7 @@ LINES = {
     "fedamp": "A model per client, pulled towards a mixture in which similar models attract each other.",
     "heur-fedamp": "A model per client, pulled towards a mixture by the cosines of the models.",
     "ifca-cam": "A global plus a cluster model, in the clusters of IFCA; NAME-cam: around any clustered method.",
+    "ifca-cam-eq6": "The same with cluster models that move by their members' share of the samples.",
     "fesem-cam": "A global plus a cluster model whose logits add up, in the clusters of FeSEM.",
 }
 """Name -> what it does, where a class has several entries; else the first line of its docstring says it."""
@@ -145,7 +151,7 @@ def get_method(name: str) -> Method:
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
         wrapped = METHODS[inner]()
         # clients of FedSoft keep models of their own, which would overshoot if both models moved at once
-        return CAM(wrapped, order="cluster-first", update="mean") if inner == "fedsoft" else CAM(wrapped)
+        return CAM(wrapped, order="cluster-first") if inner == "fedsoft" else CAM(wrapped)
     if name.endswith(".py"):
         raise ConfigError(f"{name} is a file; name the class in it, too: {name}:MyMethod")
     raise ConfigError(
@@ -198,6 +204,7 @@ __all__ = [
     "FedRoD",
     "FedSoft",
     "Local",
+    "LocalFull",
     "Oracle",
     "PFedCS",
     "PerFedAvg",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,22 +14,50 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.additive import for_rounds, train_both
 
 _TABLES = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}  # of the paper; fedbase is the package behind them
+_PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrapped method
+    "IFCA": {
+        "paper": {"update": "damped", "recipe": _TABLES},
+        "fedbase-0.10.3-ifca": {
+            "order": "cluster-first",
+            "update": "mean",
+            "choose_on": "cluster",
+            "recipe": _TABLES,
+        },
+    },
+    "FeSEM": {
+        "paper": {"warmup_of": "cluster", "update": "mean", "recipe": _TABLES},
+        "fedbase-0.10.3-fesem": {
+            "warmup_of": "cluster",
+            "order": "global-first",
+            "update": "mean",
+            "recipe": _TABLES,
+        },
+    },
+}
 
 
 @dataclass(frozen=True)
 class CAM(Method):
-    """A global and a cluster model whose logits add up; the clusters are those of the wrapped method."""
+    """A global and a cluster model whose logits add up; the clusters are those of the wrapped method.
+
+    Names: h, the global model, is ``model``; the cluster models f are the wrapped method's and lie under ``inner.``.
+
+    A run has up to three phases. The names in a bundle tell them apart:
+
+    - warm-up of h (``warmup_of="global"``): the server is in its first ``warmup`` rounds; a download holds ``model``
+      alone, and clients train it by FedAvg.
+    - warm-up of f (``warmup_of="cluster"``): the state holds ``own``, every client's last f; a download holds
+      ``warmup`` alone (for how many rounds to train), and a client goes on from the f that it keeps.
+    - joint rounds: a download holds ``model`` and entries under ``inner.``; both models are trained (Eqs. 5 and 8). A
+      client that missed the warm-up of f finds ``warmup`` in it as well and makes up for all of it at once.
+    """
 
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
     reveals = "a global and a cluster model of its own, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
     robust = True
-    presets: ClassVar = {
-        "paper": {"recipe": _TABLES},
-        "fedbase-0.10.3-ifca": {"order": "cluster-first", "update": "mean", "choose_on": "cluster", "recipe": _TABLES},
-        "fedbase-0.10.3-fesem": {"order": "global-first", "update": "mean", "recipe": _TABLES},
-    }
+    presets: ClassVar = {"paper": {"recipe": _TABLES}}  # around methods that the paper does not wrap
 
     inner: Method
     """The clustered method that is wrapped."""
@@ -38,8 +67,8 @@ class CAM(Method):
     """What the warm-up trains: the global model by FedAvg, or a cluster model on each client alone."""
     order: Literal["simultaneous", "cluster-first", "global-first"] = "simultaneous"
     """Which of the two models a client trains first; each is trained with the other's output added."""
-    update: Literal["damped", "mean"] = "damped"
-    """New cluster model: moved by its members' share of all samples (Eq. 6), or their mean."""
+    update: Literal["mean", "damped"] = "mean"
+    """New cluster model: its members' mean, or moved by their share of the participants' samples (Eq. 6)."""
     choose_on: Literal["sum", "cluster"] = "sum"
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
     persist: bool = False
@@ -51,19 +80,28 @@ class CAM(Method):
         if self.warmup is not None:
             self.check("warmup", at_least=0)
 
+    @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
+
     def init(self, r: Round) -> Bundle:
         s = Bundle(model=r.w0, **self.inner.init(self._inside(r)).under("inner"))
         alone = self.warmup_of == "cluster" and self._rounds_of_warmup(r) > 0
         return s.but(own=torch.empty(0, r.net.size), warm=torch.empty(0, dtype=torch.bool)) if alone else s
 
     def _inside(self, r: Round) -> Round:
-        """The round as the wrapped method sees it: independent starts, and means by this wrapper's rule."""
+        """The round as the wrapped method sees it.
+
+        Its random starts are independent of h's, and its group means are those of ``update``: the members' mean (Eq.
+        11), or Eq. 6, which `Round.group_mean` computes.
+        """
         return r.but(stream="inner", damped=self.update == "damped")
 
     def _rounds_of_warmup(self, r: Round) -> int:
         return round(0.3 * r.total) if self.warmup is None else self.warmup
 
-    def _warming(self, s: Bundle, r: Round) -> bool:  # one of the two models is still trained alone
+    def _warming(self, s: Bundle, r: Round) -> bool:
+        """Whether one of the two models is still trained alone."""
         return "own" in s or (self.warmup_of == "global" and r.index <= self._rounds_of_warmup(r))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
@@ -74,7 +112,7 @@ class CAM(Method):
     def survey(self, s: Bundle, r: Round) -> Download | None:
         if self._warming(s, r) or (asked := self.inner.survey(s.inside("inner"), self._inside(r))) is None:
             return None
-        given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked
+        given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked (Eq. 2)
         return to_each(given=given, model=s.model.expand(len(given), -1)) | asked.under("inner")
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
@@ -96,7 +134,7 @@ class CAM(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         s = s.but(warm=put(s.warm, r.ids, torch.tensor(True))) if "warm" in s else s
-        if "own" in s:
+        if "own" in s:  # warm-up of f
             s = s.but(own=put(s.own, r.ids, up.model))
             if r.index < self._rounds_of_warmup(r):
                 return s
@@ -104,7 +142,8 @@ class CAM(Method):
             inside, models = self._inside(r).but(ids=ids, damped=False), Bundle(model=s.own[ids])
             inner = self.inner.aggregate(s.inside("inner"), inside, models).under("inner")
             return Bundle(model=s.model, warm=s.warm, **inner)
-        s, mine = s.but(model=r.mean(up.model)), up.inside("inner")
+        s, mine = s.but(model=r.mean(up.model)), up.inside("inner")  # Eq. 9; without "inner.": warm-up of h
+        # the wrapped method's own step groups clients and makes cluster models by r.group_mean: Eq. 6 or Eq. 11
         return s.but(**self.inner.aggregate(s.inside("inner"), self._inside(r), mine).under("inner")) if mine else s
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
@@ -113,6 +152,9 @@ class CAM(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
         return self.inner.relations(s.inside("inner"), self._inside(r))
 
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        return self.inner.cluster_count(s.inside("inner"), self._inside(r))
+
     def notes(self, s: Bundle) -> dict[str, float]:
         return self.inner.notes(s.inside("inner"))
 
@@ -120,13 +162,14 @@ class CAM(Method):
         return self.inner.describe(c)
 
     def _within(self, c: Client) -> Client:
+        """The client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
         return c.inside("inner", offset=c.logits(c.received.model) if self.choose_on == "sum" else None)
 
     def answer(self, c: Client) -> Bundle:
         return self.inner.answer(self._within(c))
 
     def client_update(self, c: Client) -> Work:
-        if not c.received.inside("inner"):
+        if not c.received.inside("inner"):  # warm-up: of f if "warmup" was sent, else of h
             w = yield self._alone(c) if "warmup" in c.received else Train(c.received.model)
             c.state = Bundle(own=w) if "warmup" in c.received else c.state
             return Bundle(model=w)
@@ -137,6 +180,7 @@ class CAM(Method):
         return Bundle(model=g, **up.under("inner"))
 
     def _alone(self, c: Client) -> Train:
+        """Warm-up of f: the request of the rounds that the server asks for, without h."""
         own = c.state.own if "own" in c.state else c.net.fresh("inner", 0)
         return for_rounds(own, int(c.received.warmup), c.recipe)
 

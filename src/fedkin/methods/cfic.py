@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,9 +23,13 @@ class CFIC(Method):
     reveals = "its dominant label and its model"
     beside_training = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
     robust = True
+    presets: ClassVar = {
+        # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's
+        "paper": {"register": "lazy", "recipe": {"epochs": 5, "batch": 64, "lr": 0.01}},
+    }
 
     memory: float = 0.9
-    """How much of the correction h lasts into the next round (alpha in Eq. 5)."""
+    """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
     beta: float = 0.1
     """Length of a group's step in the correction; an absolute length in parameter space."""
     beta_decay: float = 1.0
@@ -41,7 +45,7 @@ class CFIC(Method):
     balanced: Literal["own", "first"] = "own"
     """Clients with all labels alike: a group of their own, or label 0."""
     register: Literal["eager", "lazy"] = "eager"
-    """A client tells its label when it joins, or with its first model."""
+    """A client sends its label when it joins, or with its first model (Algorithm 1)."""
     norm: Literal["model", "layer"] = "model"
     """What a group's step is normalised by: its length over the whole model or layer by layer."""
 
@@ -87,13 +91,13 @@ class CFIC(Method):
         if not self.correction:
             return s.but(model=mean, label=label)
         _, group = label[r.ids].unique(return_inverse=True)
-        means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))
+        means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))  # Eq. 3
         share = torch.zeros(len(means), dtype=torch.float64).index_add_(0, group, r.weight) / r.weight.sum()
         units = self._units(means - s.model, r)
         beta = self.beta * self.beta_decay ** (r.index - 1)
-        h = (self.memory * s.h.double() - beta * (share @ units.double())).float()
+        h = (self.memory * s.h.double() - beta * (share @ units.double())).float()  # Eq. 4
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
-        return Bundle(model=mean - h, h=h, label=label, ratio=ratio)
+        return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
     def _units(self, steps: Tensor, r: Round) -> Tensor:
         """Steps ``[g, P]`` at length 1, or 0 where they are 0; running statistics take no part."""
@@ -110,6 +114,9 @@ class CFIC(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor:
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
 
     def notes(self, s: Bundle) -> dict[str, float]:
         # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
@@ -135,10 +142,11 @@ def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "o
 def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
     """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
 
-    Clients without a known group can only fill up what the groups leave.
+    Clients of unknown label are one more group. The paper lets them only fill up what the known groups leave, which
+    may be nothing in every round: then they never train, and their labels are never learned.
     """
     budget = min(budget, len(ids))
-    groups = [ids[labels == k] for k in labels.unique().tolist() if k != _UNKNOWN]
+    groups = [ids[labels == k] for k in labels.unique().tolist()]
     each = budget // max(1, len(groups))
     if each == 0 and quota == "equal":
         chosen = torch.randperm(len(groups), generator=rng)[:budget]

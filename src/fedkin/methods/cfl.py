@@ -18,7 +18,13 @@ _MEASURED = 5  # rounds in which relative thresholds find their scale
 
 @dataclass(frozen=True)
 class CFL(Method):
-    """FedAvg that divides its clients in two, again and again, where updates point apart at a stationary model."""
+    """FedAvg that divides its clients in two, again and again, where updates point apart at a stationary model.
+
+    The paper's two criteria and its bipartition (Algorithm 1) are in `_divide`; between divisions every cluster is
+    FedAvg among its members. All else keeps account of clients that come later or were absent at a division (Algorithm
+    4): a client belongs to a cluster, and trains from its centre, once it has its side of all divisions on the way
+    there (``passed``); until then it is at a fork.
+    """
 
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
     family = "clusters"
@@ -98,7 +104,7 @@ class CFL(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        home = self.relations(s, r)[r.ids] >= 0
+        home = self.relations(s, r)[r.ids] >= 0  # those at no fork
         update = (up.model - self._starts(s, r.ids))[:, r.net.params]
         s = self._walk(s, r.ids[~home], update[~home])
         if not bool(home.any()):
@@ -115,7 +121,7 @@ class CFL(Method):
         return s.but(centres=r.group_mean(up.model[home], s.labels[r.ids], s.centres))
 
     def _walk(self, s: Bundle, ids: Tensor, update: Tensor) -> Bundle:
-        """Newcomers past one more division, to the side whose mean update there is more like their own."""
+        """Newcomers past one more division, to the side whose mean update there is more like theirs (Algorithm 4)."""
         at = fork(s.splits, s.labels[ids], s.passed[ids])
         side = torch.where(more_like_second(update, s.ways[at]), at + 1, s.labels[ids])
         return s.but(labels=put(s.labels, ids, side), passed=put(s.passed, ids, at + 1))
@@ -127,10 +133,12 @@ class CFL(Method):
         mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()
         s = s.but(norms=put(s.norms, torch.tensor([c]), torch.stack([mean, longest])))
         unit = float(s.scale.max()) / 4 if self.eps == "relative" else 1.0
+        # the paper's two criteria: the cluster is at rest, a member is not
         apart = float(mean) < self.eps1 * unit and float(longest) > self.eps2 * unit
         waits = len(ids) < len(members) and self.split_requires == "all"
         if r.index <= self.after or waits or len(ids) <= 2 or not apart:
             return s
+        # Algorithm 1: the halves whose largest similarity across is smallest
         second, across = bipartition(cosines(s.updates[ids]), self.linkage)
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return s
@@ -148,6 +156,9 @@ class CFL(Method):
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return len(s.centres)
 
     def notes(self, s: Bundle) -> dict[str, float]:
         mean, longest = max(s.norms.tolist(), key=lambda n: n[1] / max(n[0], 1e-30))  # the nearest to a division

@@ -1,4 +1,8 @@
-"""DA-PFL: a model per client, pulled towards a mixture of clients whose class counts complement its own."""
+"""DA-PFL: a model per client, pulled towards a mixture of clients whose class counts complement its own.
+
+The affinity of two clients (Eqs. 3-6) is in `fedkin.functional.affinity`; Eqs. 7-9 are in `DAPFL.mixture` and
+`DAPFL.distribute`, Eq. 10 in `DAPFL.client_update`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ class DAPFL(Method):
         "code": {  # the settings of the authors' program, without its bug (all clients' models in one storage)
             "distance": "l2",
             "include_self": True,
+            "equal": "one",
             "prox": "after",
             "recipe": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
         },
@@ -45,6 +50,9 @@ class DAPFL(Method):
     """Eq. 7 squares the norm, the authors' program does not."""
     include_self: bool = False
     """Whether a client's own model is part of its mixture, with factor 1 (the authors' program)."""
+    equal: Literal["eps", "one"] = "eps"
+    """Dynamic factor of two equal models, such as those of clients that never trained: that of distance eps (Eq. 7), or
+    1 wherever 1 - exp(-d/sigma) is 0 in float32 (the authors' program)."""
     single: Literal["floor", "formula"] = "floor"
     """Two clients with one common class: treated as without overlap, or by the formula, which ignores sample counts."""
     floor: float = 0.9
@@ -52,7 +60,8 @@ class DAPFL(Method):
     counts: Literal["raw", "proportions"] = "raw"
     """Affinity from class counts (the paper; confounded by data size) or from class proportions."""
     prox: Literal["loss", "after"] = "loss"
-    """The pull as a term of the loss, or as a step of its own after each SGD step (the authors' program)."""
+    """The pull as a term of the loss, or as a step of its own after each SGD step, with the step size of the round
+    (the authors' program)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,24 +108,32 @@ class DAPFL(Method):
         alpha = self.mixture(rows[:, r.net.params], self.affinity(s, r))
         learned = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         learned[:, r.ids] = alpha
-        return to_each(model=r.mix(alpha, rows), weights=learned)
+        return to_each(model=r.mix(alpha, rows), weights=learned)  # Eq. 9
 
     def mixture(self, rows: Tensor, c: Tensor) -> Tensor:
         """alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
-        theta = c.clone()
-        if self.variant in ("full", "dynamic"):
-            d = squared_distances(rows)
-            d = d.sqrt() if self.distance == "l2" else d
-            others = ~torch.eye(len(d), dtype=torch.bool)
-            median = float(d[others].median()) if len(d) > 1 else 1.0
-            sigma = max(median, self.eps) if self.sigma == "median" else float(self.sigma)
-            # 1 - exp(x) is exactly 0 in round 1, when all models are equal; expm1 keeps the ratios
-            theta *= -torch.expm1(-(d + self.eps) / sigma)
+        theta = c * self._factor(rows) if self.variant in ("full", "dynamic") else c.clone()
         theta.diagonal().copy_(c.diagonal() if self.include_self else torch.zeros(len(c)))
         total = theta.sum(1, keepdim=True)
-        return torch.where(total > 0, theta / total, torch.eye(len(c), dtype=theta.dtype))
+        return torch.where(total > 0, theta / total, torch.eye(len(c), dtype=theta.dtype))  # Eq. 8
+
+    def _factor(self, rows: Tensor) -> Tensor:
+        """The dynamic factor 1 - exp(-(d + eps)/sigma) of Eq. 7 for all pairs of models ``[m, P]``, ``[m, m]``."""
+        d = squared_distances(rows)
+        d = d.sqrt() if self.distance == "l2" else d
+        others = ~torch.eye(len(d), dtype=torch.bool)
+        median = float(d[others].median()) if len(d) > 1 else 1.0
+        sigma = max(median, self.eps) if self.sigma == "median" else float(self.sigma)
+        # 1 - exp(x) is exactly 0 in round 1, when all models are equal; expm1 keeps the ratios
+        factor = -torch.expm1(-(d + self.eps) / sigma)
+        if self.equal == "one":
+            which = rows.unique(dim=0, return_inverse=True)[1]  # distances of equal rows are 0 but for rounding
+            vanishes = torch.exp(-(d / sigma).float()) == 1
+            factor = torch.where(vanishes | (which[:, None] == which), 1.0, factor)
+        return factor
 
     def client_update(self, c: Client) -> Work:
+        # Eq. 10, from the client's last model
         own = Train(c.state.get("model", c.w0), center=c.received.model, mu=self.lam, prox_after=self.prox == "after")
         if self.variant == "v1":
             sent, w = yield (Train(c.received.model), own)

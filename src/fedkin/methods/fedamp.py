@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -64,8 +65,16 @@ class FedAMP(Method):
         elif self.sigma not in ("median", "first"):
             raise ConfigError(f'sigma of FedAMP must be a number above 0, "median" or "first", got {self.sigma!r}')
 
+    @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        variant = given.get("variant")
+        fits = {None, variant}  # a preset without a variant is for both
+        return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
+
     def init(self, r: Round) -> Bundle:
-        sigma = 0.0 if isinstance(self.sigma, str) else self.sigma  # 0: not known yet, nobody learns
+        # sigma 0 stands for "not known yet": it is a median of distances between trained models, and none has been
+        # sent. Until then nobody's model enters another's mixture, so the first participants train alone.
+        sigma = 0.0 if isinstance(self.sigma, str) else self.sigma
         numbers = {"sigma": sigma, "step": 0.0, "guarded": 0.0, "pull": 0.0, "clamped": 0.0}
         s = Bundle(bank=torch.empty(0, r.net.size), seen=torch.empty(0, dtype=torch.bool))
         if self.variant == "distance":  # of all pairs: the scale is their median, the longest step looks at all rows
@@ -100,7 +109,8 @@ class FedAMP(Method):
             own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(others),), self.self_weight)
             return cosine_attention(self._cosines(s, r), others, r.ids, self.scale, own)
         step, _ = self.step(s, r)
-        xi = attention(s.near[r.ids], others & (s.sigma > 0), r.ids, float(s.sigma) or 1.0, step)
+        known = s.sigma > 0  # if not, no other is left, and any scale gives a client the weight 1 of its own model
+        xi = attention(s.near[r.ids], others & known, r.ids, float(s.sigma) or 1.0, step)
         return xi.clamp(min=0)  # by rounding, a 0 may be -1e-16
 
     def _cosines(self, s: Bundle, r: Round) -> Tensor:
@@ -111,15 +121,18 @@ class FedAMP(Method):
         return out
 
     def step(self, s: Bundle, r: Round) -> tuple[float, bool]:
-        """The step that the weights take, and whether it was shortened because somebody's own were below 0."""
-        wanted, sigma = self._alpha(r), float(s.sigma) or 1.0
+        """The step alpha_k of the weights, and whether it was shortened because an own weight was below 0.
+
+        xi_ij = alpha_k A'(d_ij), A'(d) = exp(-d/sigma)/sigma at most 1/sigma; an own weight is 1 minus the others'.
+        """
+        wanted, sigma = self._alpha(r), float(s.sigma) or 1.0  # while sigma is not known there is no other to weigh
         if self.variant == "heur":
             return wanted, False
         may_teach = self._open(s, r)
         most = int(others_of(r.ids, may_teach).sum(1).max()) if len(r.ids) and float(s.sigma) else 0
         if self.server_step is None:
-            wanted = sigma / 2 / max(1, most)
-        if wanted * most <= sigma:  # no slope is above 1 / sigma
+            wanted = sigma / 2 / max(1, most)  # the others' weights sum to at most 1/2
+        if wanted * most <= sigma:  # ... to at most 1, as no slope A' is above 1 / sigma
             return wanted, False
         rows = may_teach.index_fill(0, r.ids, True).nonzero().flatten()
         step = min(wanted, largest_step_among(s.near, rows, may_teach, sigma))
@@ -139,7 +152,7 @@ class FedAMP(Method):
         if self.variant == "distance":
             new["near"] = renewed(s.near, r.ids, distances_from(new.bank[:, r.net.params], r.ids))
             if self.sigma == "median" or (self.sigma == "first" and sigma == 0):
-                sigma = median_above_zero(new.near, new.seen) or sigma
+                sigma = median_above_zero(new.near, new.seen) or sigma  # 0: fewer than two different models
         pull, clamped = float(up.pull.mean()), float(up.clamped.mean())
         numbers = {"sigma": sigma, "step": step, "guarded": float(guarded), "pull": pull, "clamped": clamped}
         return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})

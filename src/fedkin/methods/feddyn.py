@@ -25,11 +25,11 @@ class FedDyn(Method):
         "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
             "reg": 0.01,
             "adaptive": True,
+            "clip": 10.0,
             "eval_model": "all-mean",
             "recipe": {"epochs": 5, "batch": 50, "lr": 0.1, "weight_decay": 1e-3},
         },
-        "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors compare
-            "clip": 0.0,
+        "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors probably compare
             "recipe": {"epochs": 5, "batch": 64, "lr": 0.01},
         },
     }
@@ -40,8 +40,9 @@ class FedDyn(Method):
     adaptive: bool = False
     """A client's alpha times (mean number of samples)/(its own), as in the authors' program; the optimum is then the
     sample-weighted one instead of the plain mean over clients."""
-    clip: float = 10.0
-    """Longest gradient of a client's loss with its linear term; 0: any length."""
+    clip: float = 0.0
+    """Maximum norm of the gradient of a client's loss with its linear term; 0: no clipping, as in the paper. The
+    authors' program clips at 10."""
     eval_model: Literal["server", "active-mean", "all-mean"] = "server"
     """What is evaluated: the server's model (which clients start from), the mean of the last participants' models, or
     of all clients' last models (keeps one per client on the server); the authors report the last two."""

@@ -1,4 +1,8 @@
-"""FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data."""
+"""FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data.
+
+The method itself is `choose` (the server), `gained` and `client_update` (the client) and one line of `aggregate`,
+P[k, n] += Delta_n. All other lines keep records: whose the uploads are, and for the report each client's last mixture.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ class FedFomo(Method):
         "code": {  # the authors' CIFAR-10 command, which keeps a fifth of a client's samples for validation
             "norm": "l1",
             "affinity": "normalised",
+            "run": {"evaluate": "trained"},
             "recipe": {"epochs": 5, "batch": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
         },
     }
@@ -74,19 +79,24 @@ class FedFomo(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
-        chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
         weights = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # as of their last participation
+        return self._candidates(s, r) | to_each(weights=weights)
+
+    def _candidates(self, s: Bundle, r: Round) -> Download:
+        """Others' models for each of ``r.ids``, and whose they are."""
+        chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
         width = max((len(c) for c in chosen), default=0)
         if width == 0:
-            return to_each(weights=weights)
+            return to_all()
         places = torch.stack([torch.nn.functional.pad(c, (0, width - len(c)), value=-1) for c in chosen])
         models, owner = s.models[places.clamp(min=0)], s.owner[places.clamp(min=0)]
         models[places < 0] = 0.0
-        return to_each(models=models, ids=torch.where(places < 0, -1, owner), weights=weights)
+        return to_each(models=models, ids=torch.where(places < 0, -1, owner))
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
         """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
+        # each of M places: with chance eps_t any other client, else the one with the largest P[k, n] that is left
         others = (s.owner != k).nonzero().flatten()
         liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
         return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
@@ -96,20 +106,27 @@ class FedFomo(Method):
         return max(0.0, self.epsilon - self.epsilon_decay * (t - 1))
 
     def client_update(self, c: Client) -> Work:
+        start, ids, gained = self._mixed(c)
+        w = yield Train(start)
+        c.state = Bundle(before=start, model=w)
+        return Bundle(model=w, ids=ids, gains=gained)
+
+    def _mixed(self, c: Client) -> tuple[Tensor, Tensor, Tensor]:
+        """The mixture ``[P]`` of the own model and those received; their ids and what each gains."""
+        # theta_prev, the model before the last local training, and the client's own theta_k after it
         before, own = c.state.get("before", c.w0), c.state.get("model", c.w0)
         ids = c.received.get("ids", torch.empty(0, dtype=torch.int64))
         candidates = torch.cat([own[None], c.received.models]) if len(ids) else own[None]
         gained = self.gained(c, before, candidates, ids)
         if bool((gained > 0).any()):
-            start = mix(shares(gained)[None], candidates)[0]
-        else:
-            start = before if self.fallback == "previous" else own
-        w = yield Train(start)
-        c.state = Bundle(before=start, model=w)
-        return Bundle(model=w, ids=ids, gains=gained)
+            # theta_prev + sum w_n (theta_n - theta_prev) = sum w_n theta_n, where w_n = max(Delta_n, 0) over their sum
+            return mix(shares(gained)[None], candidates)[0], ids, gained
+        return before if self.fallback == "previous" else own, ids, gained
 
     def gained(self, c: Client, before: Tensor, candidates: Tensor, ids: Tensor) -> Tensor:
-        """(L(before) - L(w)) / ||w - before|| of the own model and those received, float64; 0 where none is (id -1).
+        """Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of the own model and those received.
+
+        float64; 0 where there is none (id -1) and at distance 0.
 
         L is the loss on the validation part; on the training part, for a client without the former.
         """
@@ -125,6 +142,7 @@ class FedFomo(Method):
         gained = torch.where(who >= 0, up.gains, 0.0)
         size = gained.sum(1, keepdim=True).abs().clamp(min=1e-9) if self.affinity == "normalised" else 1.0
         there, pairs = who >= 0, key(r.ids[:, None], who)
+        # P[k, n] += Delta_n
         known, affinity = added(s.known, s.affinity, pairs[there], (gained / size)[there])
         sources, learned = torch.full((len(who), 1 + self.peers), -1), torch.zeros(len(who), 1 + self.peers).double()
         sources[:, : who.shape[1]], learned[:, : who.shape[1]] = who, shares(gained)
@@ -142,13 +160,13 @@ class FedFomo(Method):
         return None if ok else f"ids are {up.ids.tolist()}, there are {len(r.roster)} clients"
 
     def deliver(self, s: Bundle, r: Round) -> Download:
-        return to_all()
+        return self._candidates(s, r.but(index=r.index + 1))  # as the next round would begin
 
     def personalize(self, c: Client) -> Bundle:
-        return Bundle(model=c.state.get("model", c.w0))
+        return Bundle(model=self._mixed(c)[0])
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        return {"mixed": Bundle(model=c.state.get("before", c.w0))}
+        return {"trained": Bundle(model=c.state.get("model", c.w0))}
 
     def notes(self, s: Bundle) -> dict[str, float]:
         return {"own_weight": float(s.learned[:, 0].mean()), "stuck": float(s.stuck)}

@@ -26,6 +26,7 @@ class FedGH(Method):
     presets: ClassVar = {
         "code": {
             "clip": 50.0,
+            "run": {"evaluate": "trained"},
             "recipe": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "epochs": 10, "batch": 64},
         },
     }
@@ -72,7 +73,7 @@ class FedGH(Method):
         return Bundle(head=as_head(r.net, header))
 
     def personalize(self, c: Client) -> Bundle:
-        return Bundle(model=c.state.get("model", self._start(c)))
+        return Bundle(model=self._start(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        return {"download": Bundle(model=self._start(c))}
+        return {"trained": Bundle(model=c.state.get("model", self._start(c)))}

@@ -27,7 +27,7 @@ class FedMGDA(Method):
             "decay": 0.89,
             "recipe": {"epochs": 1, "batch": 10, "lr": 0.01, "momentum": 0.5},
         },
-        "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors compare
+        "cfic-table": {  # FLGo's (WwZzz/easyFL); that CFIC's authors compare with it is inferred
             "lambda0": "samples",
             "recipe": {"epochs": 5, "batch": 64, "lr": 0.01},
         },

@@ -23,7 +23,7 @@ class FedPer(Method):
 
     independent_heads: bool = False
     """Heads start at random on each client instead of from the common start."""
-    after_training: bool = False
+    after_training: bool = True
     """Also evaluate each client's model right after its own training; keeps one more body per client."""
 
     def init(self, r: Round) -> Bundle:

@@ -53,7 +53,7 @@ class FedProto(Method):
     def client_update(self, c: Client) -> Work:
         aux = c.received.but(lam=torch.tensor(self.lam))
         w = yield Train(self._model(c), loss=prototype_loss, aux=aux)
-        c.state = Bundle(model=w)
+        c.state = Bundle(model=w, prototypes=c.received.prototypes, known=c.received.known)
         means, counts = c.class_means(w)  # eval mode, final weights, all samples
         return Bundle(means=means, weight=counts if self.weighted else counts > 0)
 
@@ -68,11 +68,15 @@ class FedProto(Method):
         return "a class count is negative" if bool((up.weight < 0).any()) else None
 
     def personalize(self, c: Client) -> Bundle:
-        known = c.received.known & (c.counts() > 0) if self.restrict_classes else c.received.known
-        return Bundle(model=self._model(c), prototypes=c.received.prototypes, known=known)
+        return self._with(c, c.received)
+
+    def _with(self, c: Client, given: Bundle) -> Bundle:
+        """The client's model with the prototypes of a round."""
+        known = given.known & (c.counts() > 0) if self.restrict_classes else given.known
+        return Bundle(model=self._model(c), prototypes=given.prototypes, known=known)
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        return {"head": Bundle(model=self._model(c))}
+        return {"head": Bundle(model=self._model(c)), "trained": self._with(c, c.state or c.received)}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         z, logits = net.features_and_logits(b.model, x)

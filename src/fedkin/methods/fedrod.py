@@ -31,8 +31,6 @@ class FedRoD(Method):
     """An own head starts at zero, as a copy of the common start's head, or at random."""
     hidden: int = 16
     """Hidden units of the hypernetwork."""
-    evaluate_at: Literal["trained", "download"] = "trained"
-    """The model reported: the client's after its last training, or its personal head on the new common model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +52,7 @@ class FedRoD(Method):
         v = yield Train(torch.cat([c.received.model, extra]), loss=two_heads, aux=aux)
         w, extra = v[: c.net.size], v[c.net.size :]
         head = extra if self.personal == "own" else made_head(extra, _share(c), c.net.head.stop)
-        c.state = Bundle(head=head, trained=w) if self.evaluate_at == "trained" else Bundle(head=head)
+        c.state = Bundle(head=head, trained=w)
         return Bundle(model=w) if self.personal == "own" else Bundle(model=w, hyper=extra)
 
     def _head(self, c: Client) -> Tensor:
@@ -69,13 +67,11 @@ class FedRoD(Method):
         return Bundle({name: r.mean(rows) for name, rows in up.items()})
 
     def personalize(self, c: Client) -> Bundle:
-        if self.evaluate_at == "trained" and "trained" in c.state:
-            return Bundle(model=c.state.trained, head=c.state.head)
         return Bundle(model=c.received.model, head=self._head(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        generic = Bundle(model=c.received.model)
-        return {"generic": generic, "download": generic.but(head=self._head(c))}
+        trained = Bundle(model=c.state.trained, head=c.state.head) if c.state else self.personalize(c)
+        return {"generic": Bundle(model=c.received.model), "trained": trained}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         z, generic = net.features_and_logits(b.model, x)

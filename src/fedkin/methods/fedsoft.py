@@ -134,6 +134,9 @@ class FedSoft(Method):
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return torch.where(s.asked, first_argmin(-s.u), -1)
 
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters
+
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=self._own(c))
 

@@ -27,7 +27,7 @@ class FeSEM(Method):
     clusters: int = 3
     """Number of cluster models."""
     feature: Literal["fc", "all", "head"] = "fc"
-    """What K-means sees of a model: the weights of all linear layers, all parameters, or the head's weight."""
+    """What K-means sees of a model: weights and biases of all linear layers, all parameters, or the head's weight."""
     start: Literal["first-uploads", "balanced"] = "first-uploads"
     """First clusters: the best of five K-means runs on the first uploads, or a random balanced assignment."""
     lam: float = 0.0
@@ -91,3 +91,6 @@ class FeSEM(Method):
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters

@@ -84,10 +84,14 @@ class IFCA(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         labels = s.labels.clone()
         labels[r.ids] = up.cluster
+        # the authors' program looks for good starts; not in the paper, off by default
         smallest = float(torch.bincount(up.cluster, minlength=self.clusters).min()) / len(r.ids)
         if 0 <= int(s.redraws) < self.max_redraws and smallest < self.init_min_share:
             draw = int(s.redraws) + 1
             return Bundle(centres=self._starts(r, draw), labels=labels, redraws=torch.tensor(draw))
+        # Algorithm 1, model averaging: a centre becomes its members' mean. Gradient averaging adds the members' changes
+        # over the samples of all participants: c + sum_{k in j} n_k (w_k - c) / sum_k n_k = (1 - s) c + s mean, with s
+        # the members' fraction of the samples. That is the mean that `Round.group_mean` calls damped.
         means = r.but(damped=r.damped or self.average == "gradients")
         centres = means.group_mean(up.model, up.cluster, s.centres)
         if self.share_body:
@@ -100,6 +104,9 @@ class IFCA(Method):
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters
 
     def personalize(self, c: Client) -> Bundle:
         centres, k = self._choose(c)

@@ -112,3 +112,6 @@ class PFA(Method):
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
+
+    def cluster_count(self, s: Bundle, r: Round) -> int:
+        return self.clusters

@@ -25,6 +25,7 @@ from fedkin.report.figures import (
     y_methods,
 )
 from fedkin.report.folder import Run
+from fedkin.report.headline import headline, rounds_of
 
 MOST_BANDS = 8
 """With more methods than this in one figure the bands would hide the lines, so there are none."""
@@ -61,7 +62,7 @@ def over_rounds(groups: Groups, reference: str = "Local", local: float | None = 
              "encoding": {"y": y_axis("test accuracy (%)"), "strokeDash": dashed(list(groups), reference)}},
         ],
     }  # fmt: skip
-    caption = "How fast each method gets there, in order of the final accuracy."
+    caption = f"How fast each method gets there, in order of the final accuracy ({headline(groups).rounds})."
     caption += " The band is ± one standard deviation over seeds." if bands else ""
     return Figure("accuracy-over-rounds", fact, caption, spec, shades)
 
@@ -89,7 +90,7 @@ def _one_over_rounds(run: Run, reference: str, local: float | None) -> Figure:
         rows += [{"round": lines[i]["round"], "series": f"{reference}, final", "value": percent(local)}
                  for i in sorted({0, len(lines) - 1})]  # fmt: skip
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
-    fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average"
+    fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average ({rounds_of([run])})"
     if accuracy is not None and worst is not None:
         fact += f", {100 * worst:.1f} % for the worst tenth of clients"
     params, keep = hidden()
@@ -133,11 +134,13 @@ def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
     found = {title: spread([run.final.get("accuracy") for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
     order = sorted(known, key=lambda title: -known[title].mean)
-    means, seeds = [], []
+    means, seeds, beside = [], [], headline(groups)
     for title in order:
         value, std = known[title], known[title].std
-        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}") + beside.mark(title)
+        last = beside.last.get(title)
         means.append({"series": title, "value": percent(value.mean), "text": text,
+                      "last round": None if last is None else percent(last.mean),
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
     of_all = colours(list(groups), reference)
@@ -165,9 +168,10 @@ def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
         "width": WIDTH, "height": {"step": 30}, "params": params, "data": {"values": means}, "transform": keep,
         "encoding": {"y": y_methods(order)}, "layer": layer,
     }  # fmt: skip
-    caption = "Mean accuracy over clients at the end"
+    caption = f"Accuracy: mean over clients and {beside.rounds}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
-    caption += f"; the dashed line is {reference}." if reference in known else "."
+    caption += f"; the dashed line is {reference}" if reference in known else ""
+    caption = "; ".join([caption, *beside.notes]) + "."
     fact = _ranking(order, {t: known[t].mean for t in order}, reference)
     return Figure("final-accuracies", fact, caption, spec, shades)
 

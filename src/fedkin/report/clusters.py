@@ -28,16 +28,18 @@ class Clusters:
 
     Attributes:
         rounds: of the columns, ``[T]``.
-        labels: int ``[K, T]``, -1 where not known.
+        labels: int ``[K, T]``, -1 where not known: the clusters that the server used.
+        count: clusters that there are at the end, empty ones included; 0 in folders of older versions.
     """
 
     rounds: list[int]
     labels: np.ndarray
+    count: int = 0
 
     @property
     def names(self) -> list[int]:
-        """All clusters there ever are."""
-        return [int(n) for n in np.unique(self.labels[self.labels >= 0])]
+        """All clusters there ever are, those that nobody is in included."""
+        return sorted({*range(self.count), *np.unique(self.labels[self.labels >= 0]).tolist()})
 
     @property
     def columns(self) -> list[int]:
@@ -45,19 +47,19 @@ class Clusters:
         return thinned(range(len(self.rounds)), MOST_COLUMNS)
 
 
-def cluster_table(lines: Iterable[Line]) -> Clusters:
-    """The ``clusters`` lines as a table."""
+def cluster_table(lines: Iterable[Line], rounds: Iterable[Line] = ()) -> Clusters:
+    """The ``clusters`` lines of ``relations.jsonl`` as a table; those of ``rounds.jsonl`` say how many there are."""
     by_round = {
         int(line["round"]): np.array([-1 if label is None else label for label in line["labels"]], dtype=np.int32)
         for line in lines
         if line.get("kind") == "clusters"
     }
-    rounds = sorted(by_round)
+    columns = sorted(by_round)
     k = max((len(labels) for labels in by_round.values()), default=0)
-    table = np.full((k, len(rounds)), -1, dtype=np.int32)
-    for column, r in enumerate(rounds):
+    table = np.full((k, len(columns)), -1, dtype=np.int32)
+    for column, r in enumerate(columns):
         table[: len(by_round[r]), column] = by_round[r]
-    return Clusters(rounds, table)
+    return Clusters(columns, table, max((len(line.get("cluster_sizes") or ()) for line in rounds), default=0))
 
 
 def last_known(labels: np.ndarray) -> np.ndarray:
@@ -65,6 +67,25 @@ def last_known(labels: np.ndarray) -> np.ndarray:
     result = np.full(len(labels), -1)
     for column in labels.T:
         result = np.where(column >= 0, column, result)
+    return result
+
+
+def usual(labels: np.ndarray) -> np.ndarray:
+    """The cluster that each client was in most often in the last fifth of the columns of ``labels [K, T]``, ``[K]``.
+
+    Of clusters that are equally frequent the one of the later round counts; a client that is in none there has its last
+    known one, -1 if it never had any. A single round, the last one included, says little where clients move to and fro.
+    """
+    fifth = labels[:, labels.shape[1] - -(-labels.shape[1] // 5) :]
+    result = last_known(labels)
+    most = np.zeros(len(labels), dtype=np.int64)
+    latest = np.full(len(labels), -1)
+    for name in np.unique(fifth[fifth >= 0]):
+        held = fifth == name
+        often = held.sum(1)
+        last = np.where(held.any(1), fifth.shape[1] - 1 - held[:, ::-1].argmax(1), -1)
+        better = (often > most) | ((often == most) & (last > latest))
+        result, most, latest = (np.where(better, a, b) for a, b in ((name, result), (often, most), (last, latest)))
     return result
 
 

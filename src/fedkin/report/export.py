@@ -11,6 +11,7 @@ from typing import Any
 
 from fedkin.report import charts, island, tables
 from fedkin.report.folder import write_atomic
+from fedkin.report.headline import headline
 from fedkin.report.parts import Part
 
 
@@ -36,7 +37,8 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         paths.append(folder / f"{name}.svg")
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
-        grid = tables.comparison_table(tables.comparison_rows(report.runs, reference), reference)
+        compared = tables.comparison_rows(report.runs, reference, findings=report.findings.get(reference))
+        grid = tables.comparison_table(compared, reference, headline(report.runs))
     else:
         grid = tables.final_table(report.parts[0].run)
     paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))

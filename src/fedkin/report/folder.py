@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import RunFolderError, nearest
-from fedkin.evaluate import final, final_by_client
+from fedkin.core.errors import DataError, RunFolderError, nearest
+from fedkin.evaluate import Answers, answers_of, diverged, final, final_by_client, latest
 
 Record = dict[str, Any]
 LARGE = 64_000_000
@@ -67,16 +67,67 @@ class Run:
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
 
-    @property
-    def final(self) -> dict[str, float | int | None]:
-        """The final figures: as the run wrote them, else the mean of the last 10 evaluated rounds."""
+    @cached_property
+    def final(self) -> dict[str, Any]:
+        """The final figures, from the lines of the rounds; without any, those that the run wrote.
+
+        Folders of older versions hold a mean over other rounds: what is shown follows one rule.
+        """
         written = self.summary.get("final")
-        return dict(written) if isinstance(written, dict) and written else final(self.rounds)
+        return final(self.rounds) if self.rounds or not isinstance(written, dict) else dict(written)
+
+    @cached_property
+    def last(self) -> dict[str, float | int | None]:
+        """The figures of the last evaluated round; empty without one."""
+        return latest(self.rounds) or {}
 
     @cached_property
     def by_client(self) -> dict[int, float]:
         """Final accuracy per client, a fraction."""
-        return final_by_client(self.clients)
+        return final_by_client(self.clients, self.total)
+
+    @property
+    def total(self) -> int | None:
+        """The last round; None if no line says it."""
+        return max((int(line["round"]) for line in self.rounds), default=None)
+
+    @cached_property
+    def diverged(self) -> int | None:
+        """The round from which on training has diverged, None if it has not."""
+        return diverged(self.rounds)
+
+    @property
+    def answers(self) -> dict[int, Answers]:
+        """Single test samples by client in the last evaluated round; empty in folders of older versions.
+
+        Raises:
+            RunFolderError: the bits of a line are damaged.
+        """
+        return self._tests[0]
+
+    @property
+    def test_parts(self) -> dict[int, tuple[int, str | None]]:
+        """Number of test samples and their digest, where it is known, by client."""
+        return self._tests[1]
+
+    @cached_property
+    def _tests(self) -> tuple[dict[int, Answers], dict[int, tuple[int, str | None]]]:
+        """`answers` and `test_parts`, in one pass over the lines."""
+        last, answers, parts = -1, dict[int, Answers](), dict[int, tuple[int, str | None]]()
+        for line in self.clients:
+            number, client = int(line["round"]), int(line["client"])
+            parts[client] = (int(line.get("n_test") or 0), line.get("test_digest"))
+            last, answers = (number, dict[int, Answers]()) if number > last else (last, answers)
+            if number < last:
+                continue
+            try:
+                one = answers_of(line)
+            except DataError as error:
+                where = self.title if self.folder is None else self.folder / "clients.jsonl"
+                raise RunFolderError(f"{where}: round {number}, client {client}: {error}") from error
+            if one is not None:
+                answers[client] = one
+        return answers, parts
 
     @property
     def bytes(self) -> int | None:

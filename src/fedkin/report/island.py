@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedkin.core.errors import DataError
-from fedkin.evaluate import Against, against
+from fedkin.evaluate import Against, Finding, judge
 from fedkin.evaluate import warnings as careful
-from fedkin.report import accuracy, costs, spreads
+from fedkin.report import accuracy, costs, references, spreads
 from fedkin.report.figures import Figure, colours
 from fedkin.report.folder import Run
 from fedkin.report.parts import Part, parts_of
+from fedkin.report.rows import comparisons, same_clients
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,8 @@ class Report:
         figures: of all runs together, by the section they stand in.
         parts: what single clients did, run by run.
         compared: reference -> method -> one comparison per seed.
+        findings: reference -> method -> what its comparisons say together.
+        same: whether a client of one seed is the client of that number in every other; None if that is not known.
         warnings: what a careful colleague would say.
     """
 
@@ -31,6 +32,8 @@ class Report:
     figures: dict[str, list[Figure]]
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
+    findings: dict[str, dict[str, Finding]]
+    same: bool | None = None
     warnings: list[careful.Warning] = field(default_factory=list)
 
     @property
@@ -39,15 +42,9 @@ class Report:
         return max(len(runs) for runs in self.runs.values()) > 1
 
 
-def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool:
-    """Is a client of one run the client of that number in every other? Only names tell: seeds deal the others anew."""
-    names = {run.names for runs in groups.values() for run in runs}
-    return len(names) == 1 and bool(next(iter(names)))
-
-
 def made(
     groups: Mapping[str, Sequence[Run]],
-    bases: Mapping[str, Mapping[int, Mapping[int, float]]],
+    bases: Mapping[str, Mapping[int, Run]],
     reference: str = "Local",
     tolerance: float = 0.0,
     local: Run | None = None,
@@ -56,15 +53,19 @@ def made(
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
-        bases: what gains are counted from: title -> seed -> final accuracy by client.
+        bases: what gains are counted from: title -> seed -> run.
         reference: the first of them.
         tolerance: gains up to this size, a fraction, count as unchanged.
         local: of one run: the reference's run, which is not among the groups.
     """
-    by_seed = {name: _compared(name, seeds, groups, tolerance) for name, seeds in bases.items()}
+    by_seed = {
+        name: {t: c for t, runs in groups.items() if t != name and (c := comparisons(seeds, runs, tolerance))}
+        for name, seeds in bases.items()
+    }
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
     same = same_clients(groups)
-    parts = parts_of(groups, by_seed, same)
+    findings = {name: {t: judge(seeds, same) for t, seeds in methods.items()} for name, methods in compared.items()}
+    parts = parts_of(groups, by_seed, bool(same))
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
     names = next(iter(groups.values()))[0].names if same else ()
@@ -74,26 +75,12 @@ def made(
         "accuracy": [accuracy.final_accuracies(groups, reference) if several else None,
                      accuracy.over_rounds(groups, reference, final)],
         "clients": [spreads.distribution(groups, reference),
-                    spreads.gains(first, reference, shades, names) if first else None],
+                    spreads.gains(first, findings[reference], reference, shades, names) if first else None],
         "classes": [costs.classes(groups, reference)],
         "cost": [costs.over_bytes(groups, reference), costs.seconds(groups, reference)],
     }  # fmt: skip
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    return Report(groups, figures, parts, compared, _warnings(groups, parts, compared))
-
-
-def _compared(
-    name: str, seeds: Mapping[int, Mapping[int, float]], groups: Mapping[str, Sequence[Run]], tolerance: float
-) -> dict[str, dict[int, Against]]:
-    """Every method that shares a seed and a client with the reference, by method and seed."""
-    found: dict[str, dict[int, Against]] = {}
-    for title, runs in groups.items():
-        for run in runs:
-            if title != name and run.seed in seeds:
-                with contextlib.suppress(DataError):  # no client in common: nothing to compare
-                    one = against(seeds[run.seed], run.by_client, tolerance)
-                    found.setdefault(title, {})[run.seed] = one
-    return found
+    return Report(groups, figures, parts, compared, findings, same, _warnings(groups, parts, compared))
 
 
 def _warnings(
@@ -103,7 +90,8 @@ def _warnings(
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            if title in methods and all(a.identical for a in methods[title]):
+            alone = {title, reference} == {references.LOCAL, references.FULL}  # equal where all rounds are, no collapse
+            if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
@@ -118,7 +106,9 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
-    return found + careful.clusters(p.last_cluster or [])
+    how = run.summary.get("config", {}).get("run", {})
+    found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
+    return found + careful.clusters(p.usual_cluster or [])
 
 
 def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:

@@ -90,6 +90,11 @@ def verdicts(lists: Mapping[str, Sequence[str]]) -> str:
     return f'<div class="verdicts">{"".join(drawn)}</div>\n' if drawn else ""
 
 
+def note(text: str) -> str:
+    """A remark below lists and tables; nothing for an empty one."""
+    return f'<p class="note">{html.escape(text)}</p>\n' if text else ""
+
+
 def table(grid: tables.Grid, name: str) -> str:
     """A table with a button that saves it as CSV."""
     drawn = tables.to_html(grid).replace("<table>", f'<table id="{name}" class="figures">', 1)

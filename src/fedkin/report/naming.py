@@ -42,9 +42,9 @@ def places(order: Sequence[int]) -> np.ndarray:
     return place
 
 
-def ordered(k: int, groups: Sequence[int] | None, last: Sequence[int] | None = None) -> tuple[list[int], str]:
-    """Clients by their true group, else by their last cluster, else by number; and the sentence that says which."""
-    by, said = (groups, "true groups") if groups is not None else (last, "last clusters")
+def ordered(k: int, groups: Sequence[int] | None, usual: Sequence[int] | None = None) -> tuple[list[int], str]:
+    """Clients by their true group, else by their usual cluster, else by number; and the sentence that says which."""
+    by, said = (groups, "true groups") if groups is not None else (usual, "the clusters of the last fifth of the run")
     if by is None:
         return list(range(k)), "In the order of their numbers."
     return [int(i) for i in np.argsort(padded(by, k), kind="stable")], f"In the order of {said}."

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import verdict
-from fedkin.report import charts, island, markup, people, tables
+from fedkin.report import charts, island, markup, people, references, tables
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
+from fedkin.report.headline import headline, rounds_of
 
-SECOND = "FedAvg"
 _NAMED = 12
 
 
@@ -25,7 +25,7 @@ def write_page(
         local: the run of the reference on the same federation and seed (Local), or its folder: adds the verdict, the
             gains and a line in the figure.
         command: how to run it again; by default ``summary.json``'s ``command``, left out if there is none.
-        tolerance: gains up to this size, a fraction, count as unchanged.
+        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         the path of the page.
@@ -40,9 +40,10 @@ def write_page(
 
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
-    compared = report.compared.get(reference, {})
-    sentence = verdict(run.title, compared[run.title], reference) if compared else _plain_headline(run)
-    body = _harmed(report, reference) + markup.table(tables.final_table(run), "final")
+    found = report.findings.get(reference, {}).get(run.title)
+    sentence = _plain_headline(run) if found is None else verdict(run.title, found, reference)
+    body = markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
+    body += _losing(report, reference) + markup.table(tables.final_table(run), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
@@ -50,7 +51,7 @@ def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 
     """What the page of a run says, and the display name of its reference."""
     base = local if isinstance(local, Run) or local is None else read_run(local)
     reference = "Local" if base is None else base.title
-    bases = {} if base is None else {reference: {run.seed: base.by_client}}
+    bases = {} if base is None else {reference: {run.seed: base}}
     return island.made({run.title: [run]}, bases, reference, tolerance, base), reference
 
 
@@ -68,7 +69,7 @@ def write_comparison(
         runs: runs or run folders; runs of equal title are seeds of one method.
         command: how to make the comparison again; left out if None.
         reference: the title of the method that gains are counted from.
-        tolerance: gains up to this size, a fraction, count as unchanged.
+        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         the path of the page.
@@ -84,14 +85,19 @@ def comparison_page(
     folder: Path | str, report: island.Report, command: str | None, reference: str, tolerance: float = 0.0
 ) -> Path:
     """`write_comparison`, where the report is known already, from `several_runs`."""
-    rows = tables.comparison_rows(report.runs, reference, tolerance)
-    verdicts = {row.title: verdict(row.title, row.against, reference) for row in rows if row.against}
+    findings = report.findings.get(reference, {})
+    rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
+    verdicts = {title: verdict(title, found, reference) for title, found in findings.items()}
     sentence, more = _comparison_headline(rows, verdicts, reference)
-    second = report.compared.get(SECOND, {})
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
-    against_second = [verdict(t, second[t], SECOND) for t in best_first if t in second and t != reference]
-    body = markup.verdicts({f"Against {reference}": more, f"Against {SECOND}": against_second})
-    body += markup.table(tables.comparison_table(rows, reference), "comparison") + _harmed(report, reference)
+    lists = {f"Against {reference}": more}
+    for other in references.others(reference):
+        second = report.findings.get(other, {})
+        titles = [t for t in best_first if t in second and t != reference]
+        lists[f"Against {other}"] = [verdict(t, second[t], other) for t in titles]
+    grid = tables.comparison_table(rows, reference, headline(report.runs))
+    body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
+    body += markup.table(grid, "comparison") + _losing(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
@@ -106,9 +112,8 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     if not read:
         raise ConfigError("a comparison needs at least one run, got none")
     groups = by_title(read)
-    bases = {
-        t: {run.seed: run.by_client for run in groups[t]} for t in dict.fromkeys((reference, SECOND)) if t in groups
-    }
+    compared_with = (reference, *references.others(reference))
+    bases = {t: {run.seed: run for run in groups[t]} for t in compared_with if t in groups}
     return island.made(groups, bases, reference, tolerance)
 
 
@@ -117,7 +122,9 @@ def _plain_headline(run: Run) -> str:
     if accuracy is None:
         return f"{run.title}: no round was evaluated"
     tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
-    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail}"
+    rounds, last = rounds_of([run]), run.last.get("accuracy")
+    alone = "" if last is None or rounds == f"round {run.last['round']}" else f"; {100 * last:.1f} % in the last one"
+    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail} ({rounds}{alone})"
 
 
 def _comparison_headline(
@@ -149,18 +156,18 @@ def _mean(row: tables.Row) -> float:
     return -1.0 if row.accuracy is None else row.accuracy.mean
 
 
-def _harmed(report: island.Report, reference: str) -> str:
-    """Who loses, by name, worst first: on average over seeds where these have the same clients, else in the first."""
-    joint, lines = island.same_clients(report.runs), []
-    for title, seeds in report.compared.get(reference, {}).items():
-        gains = people.mean_by_client([one.gains for one in seeds]) if joint else seeds[0].gains
-        losers = sorted((g, c) for c, g in gains.items() if g < -seeds[0].tolerance)
-        if losers:
+def _losing(report: island.Report, reference: str) -> str:
+    """The clients that clearly lose, by name, worst first; nothing where single test samples are not known."""
+    lines = []
+    for title, found in report.findings.get(reference, {}).items():
+        gains = people.mean_by_client([one.gains for one in report.compared[reference][title]])
+        if found.losing:
+            losers = sorted((gains[c], c) for c in found.losing)
             lines.append(f"{title}: {_losers(losers, report.runs[title][0].names)}")
     if not lines:
         return ""
-    seed = (" (mean over seeds)" if joint else " (first seed)") if report.several else ""
-    who = f"Who is worse off than with {html.escape(reference)}{seed}"
+    seed = " (mean over seeds)" if report.several else ""
+    who = f"Clearly worse off than with {html.escape(reference)}{seed}"
     return f"<details><summary>{who}</summary>\n{markup.listed(lines)}</details>"
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import Spread
+from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.report.folder import write_atomic
-from fedkin.report.tables import BOLD, DASH, Grid, Row, short, to_markdown
+from fedkin.report.headline import Headline
+from fedkin.report.tables import BOLD, DASH, Grid, Row, last_round, short, to_markdown
 
 MOST_DECIMALS = 6
 
@@ -25,6 +27,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "±": r"$\pm$",
+    "†": r"$\dagger$",
     "–": "--",
     "…": r"\dots{}",
     "<": "$<$",
@@ -57,42 +60,56 @@ def require_decimals(decimals: int) -> None:
 
 
 def write_tables(
-    folder: Path, rows: Sequence[Row], origin: Origin, reference: str = "Local", decimals: int = 1, text: str = ""
+    folder: Path,
+    rows: Sequence[Row],
+    origin: Origin,
+    reference: str = "Local",
+    decimals: int = 1,
+    text: str = "",
+    beside: Headline | None = None,
 ) -> None:
     """Writes ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
+        beside: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    grid = paper_table(rows, reference, decimals)
+    grid = paper_table(rows, reference, decimals, beside)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" may not stand in one
     markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
     write_atomic(folder / "table.md", markdown.encode())
     write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, beside).encode())
 
 
-def paper_table(rows: Sequence[Row], reference: str = "Local", decimals: int = 1) -> Grid:
+def paper_table(
+    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, beside: Headline | None = None
+) -> Grid:
     """Methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
 
     Args:
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
         reference: display name of what the differences are to.
         decimals: digits behind the point of per cents and points.
+        beside: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
     require_decimals(decimals)
+    beside = Headline() if beside is None else beside
     level = next((row.difference.level for row in rows if row.difference), 0.95)
-    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", f"difference to {reference}", "rank", "MB")
+    difference = f"difference to {reference}"
+    columns = ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %", difference, "rank", "MB")
     cells = tuple(
         (
             row.title,
-            *(_percent(s, decimals) for s in (row.accuracy, row.worst_decile, row.macro_f1)),
+            _percent(row.accuracy, decimals) + beside.mark(row.title),
+            last_round(beside, row.title, decimals),
+            *(_percent(s, decimals) for s in (row.worst_decile, row.macro_f1)),
             _difference(row, decimals),
             DASH if row.rank is None else f"{row.rank:.3g}",
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -100,17 +117,20 @@ def paper_table(rows: Sequence[Row], reference: str = "Local", decimals: int = 1
         for row in rows
     )
     bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
-    return Grid("Comparison", columns, cells, bold, _caption(rows, reference, level))
+    return Grid("Comparison", columns, cells, bold, _caption(rows, reference, level, beside))
 
 
-def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
+def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
     runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
-    luck = "clients of this one seed" if seeds == [1] else "seeds and clients"
+    luck = "clients of this one seed"
+    if seeds != [1]:
+        luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"Accuracy: mean over clients, last 10 evaluated rounds, {runs}{spread}",
-        "worst 10 %: the same over the worst tenth of the clients",
+        f"Accuracy: mean over clients and {beside.rounds}, {runs}{spread}",
+        "last: accuracy in the last round alone",
+        "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
         f"over {luck}",
         "rank: mean over seeds",
@@ -119,6 +139,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float) -> str:
     ]
     if any(row.difference and row.difference.low is None for row in rows):
         parts.append("differences without an interval rest on too few figures for one")
+    parts += beside.notes
     return "; ".join(parts)
 
 
@@ -153,7 +174,7 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
 
     lines = [f"% {' '.join(line.split())}" for line in (origin.lines() if origin else ())]
     lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]"]
-    lines += [r"\centering\footnotesize\setlength{\tabcolsep}{4pt}"]  # seven columns fit a page of LaTeX's article
+    lines += [r"\centering\scriptsize\setlength{\tabcolsep}{3pt}"]  # eight columns fit a page of LaTeX's article
     lines += [f"\\caption{{{latex(grid.note)}.}}", f"\\label{{{label}}}"]
     lines += [f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.columns) - grid.words)}}}", r"\toprule"]
     lines += [" & ".join(map(latex, grid.columns)) + r" \\", r"\midrule"]
@@ -163,23 +184,25 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
     return "\n".join(lines) + "\n"
 
 
-def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local") -> str:
+def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside: Headline | None = None) -> str:
     """One line per method under one header: fractions in full precision, empty where there is nothing to say."""
+    beside = Headline() if beside is None else beside
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    spread = [f"{name}_{part}" for name in (*metrics, "megabytes") for part in ("mean", "std")]
+    spread = [f"{name}_{part}" for name in (*metrics, "last_accuracy", "megabytes") for part in ("mean", "std")]
     differs = ["reference", "difference", "difference_low", "difference_high", "level", "verdict"]
-    counts = ["helped", "harmed", "unchanged", "rank", "best"]
-    writer.writerow(["method", "seeds", *spread, *differs, *counts, "configs", "command"])
+    counts = ["harmed_low", "harmed_high", "harmed_of", "harmed_level", "rank", "best"]
+    writer.writerow(["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", "configs", "command"])
     for row in rows:
         values: list[object] = []
-        for value in (*(row.metrics.get(name) for name in metrics), row.megabytes):
+        for value in (*(row.metrics.get(name) for name in metrics), beside.last.get(row.title), row.megabytes):
             values += [None, None] if value is None else [value.mean, value.std]
         d = row.difference
         values += [None] * 6 if d is None else [reference, d.mean, d.low, d.high, d.level, d.word]
-        for part in ("helped", "harmed", "unchanged"):
-            values.append(sum(getattr(a, part) for a in row.against) if row.against else None)
+        h = None if row.finding is None else row.finding.harmed
+        values += [None] * 4 if h is None else [h.low, h.high, h.of, h.level]
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
-        writer.writerow([row.title, row.seeds, *values, row.rank, str(row.best).lower(), configs, origin.command])
+        values += [row.rank, str(row.best).lower(), min(beside.diverged.get(row.title, {}).values(), default=None)]
+        writer.writerow([row.title, row.seeds, beside.rounds, *values, configs, origin.command])
     return out.getvalue()

@@ -99,7 +99,7 @@ def _room(rows: int, cells: int) -> int:
 
 
 def _part(run: Run, p: people.People, gains: Gains, cells: int, points: int, note: str) -> Part:
-    order, said = naming.ordered(p.count, run.groups, p.last_cluster)
+    order, said = naming.ordered(p.count, run.groups, p.usual_cluster)
     names = naming.called(p.count, run.names)
     labels = naming.along(order, names)
     all_rounds = [int(line["round"]) for line in run.rounds]

@@ -13,7 +13,7 @@ import numpy as np
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import final_by_client
 from fedkin.report.charts import Spec
-from fedkin.report.clusters import Clusters, cluster_table, last_known
+from fedkin.report.clusters import Clusters, cluster_table, usual
 from fedkin.report.figures import Figure, thinned
 from fedkin.report.folder import Run
 from fedkin.report.naming import called, places
@@ -53,10 +53,10 @@ class People:
     clusters: Clusters
 
     @property
-    def last_cluster(self) -> list[int] | None:
-        """Each client's last known cluster ``[K]``, -1 unknown; None if the run has no clusters."""
+    def usual_cluster(self) -> list[int] | None:
+        """The cluster that each client was mostly in towards the end ``[K]``, -1 unknown; None if the run has none."""
         labels = self.clusters.labels
-        return last_known(labels).tolist() if labels.size else None
+        return usual(labels).tolist() if labels.size else None
 
 
 def people_of(run: Run) -> People:
@@ -75,7 +75,7 @@ def people_of(run: Run) -> People:
     rounds = sorted({*evaluated, *points})
     took = Counter(int(i) for line in run.rounds for i in line.get("answered") or ())
     refused = Counter(int(i) for line in run.rounds for i in line.get("refused") or ())
-    clusters = cluster_table(run.relations)
+    clusters = cluster_table(run.relations, run.rounds)
     told = run.summary.get("clients")
     count = int(told.get("count") or 0) if isinstance(told, dict) else 0
     count = max([count, len(clusters.labels), *(i + 1 for i in (*n_test, *took, *refused))])
@@ -83,9 +83,8 @@ def people_of(run: Run) -> People:
     for column, r in enumerate(rounds):
         for i, value in points.get(r, {}).items():
             accuracy[i, column] = value
-    final = final_by_client(
-        {"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items()
-    )
+    lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
+    final = final_by_client(lines, run.total)
     return People(count, final, n_test, labels, rounds, accuracy, took, refused, clusters)
 
 
@@ -112,10 +111,10 @@ def table(
         most: accuracies over rounds of all clients together.
     """
     ids = shown(p, next(iter(gains.values()), {}))
-    last = p.last_cluster
+    mostly = p.usual_cluster
     columns = _who(run, ids)
-    if last is not None:
-        columns["cluster"] = [last[i] if i < len(last) and last[i] >= 0 else None for i in ids]
+    if mostly is not None:
+        columns["cluster"] = [mostly[i] if i < len(mostly) and mostly[i] >= 0 else None for i in ids]
     if p.labels:
         columns["training samples"] = [sum(p.labels[i]) if i in p.labels else None for i in ids]
     columns["test samples"] = [p.n_test.get(i) for i in ids]

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from fedkin.evaluate import METRICS, Against, Difference, Spread, against, difference, spread
+from fedkin.evaluate import (
+    GROUPED,
+    METRICS,
+    OTHER_MOMENT,
+    Against,
+    Difference,
+    Finding,
+    Spread,
+    against,
+    difference,
+    judge,
+    marked,
+    spread,
+)
 from fedkin.report.folder import Run
-
-Figures = Mapping[int, Mapping[int, float]]
-"""Seed -> client -> final accuracy."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +28,10 @@ class Row:
     """A method in a comparison; fractions, over its seeds.
 
     Attributes:
-        against: one comparison with the reference for each seed that both ran; ``difference``: what they say together.
+        against: one comparison with the reference for each seed that both ran; ``finding``: what they say together.
         metrics: every metric that a run of it has.
         rank: mean over the seeds that all methods ran of its place by accuracy, from 1; equals share a place.
-        best: it has the highest accuracy or is not clearly below it, and another is.
+        best: it is marked, as by :func:`fedkin.evaluate.marked`.
     """
 
     title: str
@@ -30,7 +41,7 @@ class Row:
     macro_f1: Spread | None
     megabytes: Spread | None
     against: tuple[Against, ...] = ()
-    difference: Difference | None = None
+    finding: Finding | None = None
     metrics: Mapping[str, Spread] = field(default_factory=dict)
     rank: float | None = None
     best: bool = False
@@ -40,21 +51,41 @@ class Row:
         """Mean gain over the reference, a fraction, over the seeds that both ran."""
         return spread([a.mean for a in self.against])
 
+    @property
+    def difference(self) -> Difference | None:
+        """The mean gain with its interval."""
+        return None if self.finding is None else self.finding.difference
 
-def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local", tolerance: float = 0.0) -> list[Row]:
+
+def comparison_rows(
+    groups: Mapping[str, Sequence[Run]],
+    reference: str = "Local",
+    tolerance: float = 0.0,
+    findings: Mapping[str, Finding] | None = None,
+) -> list[Row]:
     """One row per method, with what intervals say, in the order of ``groups`` (title -> seeds, as from ``by_title``).
 
     A run is compared with the reference's run of the *same seed*, since seeds split the data differently; seeds that
     the reference did not run have no part in gain and harm.
+
+    Args:
+        groups: title -> its runs.
+        reference: the title of the method that the others are compared with.
+        tolerance: gains up to this size, a fraction, are drawn as unchanged.
+        findings: what the comparisons with the reference say, by title, where that is known already.
     """
-    figures = {title: {run.seed: run.by_client for run in runs} for title, runs in groups.items()}
-    ranks, top = _ranks(groups), _top(groups, figures)
+    same, ranks = same_clients(groups), _ranks(groups)
+    top, base = _top(groups, same), {run.seed: run for run in groups.get(reference, ())}
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {name: s for name in (*METRICS, "ari") if (s := spread([f.get(name) for f in finals])) is not None}
-        pairs = _pairs(figures.get(reference, {}), figures[title]) if title != reference else []
-        compared = tuple(against(a, b, tolerance) for a, b in pairs)
+        metrics = {
+            name: s
+            for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
+            if (s := spread([f.get(name) for f in finals])) is not None
+        }
+        compared = tuple(comparisons(base, runs, tolerance).values()) if title != reference else ()
+        finding = None if not compared else judge(compared, same) if findings is None else findings.get(title)
         rows.append(
             Row(
                 title=title,
@@ -64,7 +95,7 @@ def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local
                 macro_f1=metrics.get("macro_f1"),
                 megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
                 against=compared,
-                difference=difference([a.gains for a in compared]) if compared else None,
+                finding=finding,
                 metrics=metrics,
                 rank=ranks.get(title),
                 best=title in top,
@@ -73,9 +104,47 @@ def comparison_rows(groups: Mapping[str, Sequence[Run]], reference: str = "Local
     return rows
 
 
-def _pairs(first: Figures, second: Figures) -> list[tuple[Mapping[int, float], Mapping[int, float]]]:
-    """The figures of both by seed, for the seeds that both ran, where they share a client."""
-    return [(first[s], second[s]) for s in second if s in first and first[s].keys() & second[s].keys()]
+def comparisons(base: Mapping[int, Run], runs: Sequence[Run], tolerance: float = 0.0) -> dict[int, Against]:
+    """Compare runs with the reference's of the same seed, by seed, where they share a client."""
+    pairs = [(base[run.seed], run) for run in runs if run.seed in base]
+    return {
+        b.seed: against(a.by_client, b.by_client, tolerance, (a.answers, b.answers))
+        for a, b in pairs
+        if a.by_client.keys() & b.by_client.keys()
+    }
+
+
+def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
+    """Is a client of one seed the client of that number in every other?
+
+    Returns:
+        True where clients have the same names, or the settings fix who they are (partition natural, a data seed, a
+        folder with a federation), or every client's test samples are the same in all seeds. False where the settings
+        deal the data anew with each seed, and the test parts differ. None where nothing tells, as with runs of a
+        program that shares out the data itself.
+    """
+    runs = [run for each in groups.values() for run in each]
+    names = {run.names for run in runs}
+    if names != {()}:
+        return True if len(names) == 1 else None
+    said = {_fixed(run) for run in runs}
+    seeds = [run.test_parts for run in max(groups.values(), key=len, default=())]
+    alike = all(parts == seeds[0] for parts in seeds)
+    known = all(digest is not None for parts in seeds for _, digest in parts.values())
+    if said == {True} or (alike and known and len(seeds) > 1):
+        return True
+    return False if said == {False} and not alike else None
+
+
+def _fixed(run: Run) -> bool | None:
+    """Whether the settings of a run say who the clients are whatever the seed; None where they say nothing."""
+    config = run.summary.get("config")
+    data = config.get("data") if isinstance(config, dict) and "made_by" not in config else None
+    if not isinstance(data, dict) or data.get("partition") is None:
+        return None
+    where = data.get("data")
+    shelf = isinstance(where, str) and (Path(where) / "index.json").is_file()
+    return shelf or data["partition"] == "natural" or data.get("data_seed") is not None
 
 
 def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
@@ -91,15 +160,20 @@ def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 
 
-def _top(groups: Mapping[str, Sequence[Run]], figures: Mapping[str, Figures]) -> set[str]:
-    """The method of the highest accuracy and all not clearly below it; nobody if that is everybody."""
+def _top(groups: Mapping[str, Sequence[Run]], same: bool | None) -> set[str]:
+    """The marked methods: those that are not clearly below the highest accuracy, and all above them."""
     means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get("accuracy") for r in runs]))}
     if not means:
         return set()
     highest = max(means, key=lambda t: means[t])
-    below = set()
-    for title in means:
-        pairs = _pairs(figures[highest], figures[title])
-        if pairs and title != highest and difference([against(a, b).gains for a, b in pairs]).word == "worse":
-            below.add(title)
-    return means.keys() - below if below else set()
+    tails: dict[str, float | None] = {}
+    for title in means.keys() - {highest}:
+        others = {run.seed: run for run in groups[title]}
+        gains = [_gains(others[run.seed], run) for run in groups[highest] if run.seed in others]
+        gains = [g for g in gains if g]
+        tails[title] = difference(gains, same_clients=same).tail if gains else None
+    return marked(means, tails)
+
+
+def _gains(base: Run, run: Run) -> dict[int, float]:
+    return {c: a - base.by_client[c] for c, a in run.by_client.items() if c in base.by_client}

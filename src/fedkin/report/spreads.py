@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.evaluate import Against
+from fedkin.evaluate import Against, Finding, harmed_text
 from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import (
     REFERENCE,
@@ -26,14 +26,16 @@ from fedkin.report.figures import (
     y_axis,
     y_methods,
 )
+from fedkin.report.headline import headline
 
-HELPED, HARMED, UNCHANGED = PALETTE[0], PALETTE[1], REFERENCE
+ABOVE, BELOW, EQUAL = PALETTE[0], PALETTE[1], REFERENCE
 MOST_DOTS = 4000
 """With more dots than this in one figure, dots of about equal value become one whose size is their number."""
 
 
 def gains(
     comparisons: Mapping[str, Sequence[Against]],
+    findings: Mapping[str, Finding] | None = None,
     reference: str = "Local",
     shades: Mapping[str, str] | None = None,
     names: Sequence[str] = (),
@@ -43,6 +45,7 @@ def gains(
 
     Args:
         comparisons: method -> one comparison per seed.
+        findings: method -> what they say together, for the fact.
         reference: what they were compared with.
         shades: the methods' colours: with them the page lets its reader hide methods.
         names: what the clients are called, by number; tooltips say it.
@@ -65,10 +68,10 @@ def gains(
     many = any(dot["clients"] > 1 for dot in dots)
     what = "The size of a dot is the number of clients" if many else "Each dot is a client"
     what += " in one seed" if any(len(seeds) > 1 for seeds in rows.values()) else ""
-    caption = f"{what}; left of zero it would have been better off with {reference}. The tick is the mean."
+    caption = f"{what}; left of zero its accuracy was higher with {reference}, chance included. The tick is the mean."
     spec = _gains_spec(dots, means, order, reference, many)
     series = None if shades is None else {t: shades[t] for t in order}
-    return Figure("gains", _harm_fact(rows, reference), caption, spec, series)
+    return Figure("gains", _harm_fact(rows, findings or {}, reference), caption, spec, series)
 
 
 def _gains_spec(
@@ -76,7 +79,7 @@ def _gains_spec(
 ) -> Spec:
     x = {**x_axis("gain", f"gain over {reference} per client (points)"), "scale": {"padding": 12}}
     offset = {"field": "y", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}}
-    kinds = {"domain": ["helped", "harmed", "unchanged"], "range": [HELPED, HARMED, UNCHANGED]}
+    kinds = {"domain": ["above", "below", "equal"], "range": [ABOVE, BELOW, EQUAL]}
     size: Spec = {"field": "clients", "type": "quantitative", "legend": None, "scale": {"range": [24, 400]}}
     told = [("series", "method"), ("clients", "clients") if many else ("client", "client"), ("gain", "gain, points")]
     tooltip = [{"field": field, "title": title} for field, title in told]
@@ -100,23 +103,24 @@ def _gains_spec(
 
 
 def _kind(gain: float, tolerance: float) -> str:
-    return "helped" if gain > tolerance else "harmed" if gain < -tolerance else "unchanged"
+    return "above" if gain > tolerance else "below" if gain < -tolerance else "equal"
 
 
-def _harm_fact(rows: Mapping[str, Sequence[Against]], reference: str) -> str:
+def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Finding], reference: str) -> str:
+    """The range for harmed clients of the method with the lowest upper end, if known; else the highest gain."""
     if not rows:
         return f"No method was compared with {reference}"
-    if len(rows) == 1:
-        ((title, seeds),) = rows.items()
-        total = sum(len(a.gains) for a in seeds)
-        helped, harmed = sum(a.helped for a in seeds), sum(a.harmed for a in seeds)
-        return f"{title}: {helped} of {total} clients gain over {reference}, {harmed} lose"
-    shares = {t: sum(a.harmed for a in seeds) / sum(len(a.gains) for a in seeds) for t, seeds in rows.items()}
-    least = min(shares, key=lambda title: shares[title])
-    if shares[least] > 0:
-        return f"{least} harms the fewest clients: {100 * shares[least]:.0f} % lose to {reference}"
-    clean = [title for title in rows if shares[title] == 0]
-    return f"{clean[0] if len(clean) == 1 else f'{len(clean)} of {len(rows)} methods'}: no client loses to {reference}"
+    upper = {t: h.high / h.of for t in rows if t in findings and (h := findings[t].harmed) is not None}
+    if upper:
+        least = min(upper, key=lambda title: upper[title])
+        found = findings[least]
+        level = 0.0 if found.harmed is None else found.harmed.level
+        rank = ", the lowest upper end of all methods" if len(upper) > 1 else ""
+        return f"{least}: {harmed_text(found)} compared with {reference} ({100 * level:g} %){rank}"
+    means = {title: statistics.fmean(a.mean for a in seeds) for title, seeds in rows.items()}
+    most = max(means, key=lambda title: means[title])
+    rank = ", the most of all methods" if len(means) > 1 else ""
+    return f"{most}: {100 * means[most]:+.1f} points over {reference} on average{rank}"
 
 
 def distribution(groups: Groups, reference: str = "Local") -> Figure:
@@ -143,7 +147,7 @@ def distribution(groups: Groups, reference: str = "Local") -> Figure:
     best = max(known, key=lambda t: known[t]) if known else None
     fact = "No client was tested" if best is None else f"With {best} the worst client has {100 * known[best]:.1f} %"
     fact += ", the most of all methods" if len(known) > 1 else ""
-    caption = "Clients in order of their accuracy"
+    caption = f"Clients in order of their accuracy, the mean over {headline(groups).rounds}"
     caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
     caption += ". A line that lies higher on the left serves its worst clients better."
     return Figure("distribution", fact, caption, spec, shades if len(groups) > 1 else None)

@@ -11,14 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Against, Spread, best, spread
+from fedkin.evaluate import GROUPED, Finding, Spread, best, spread
 from fedkin.report.folder import Run
+from fedkin.report.headline import MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
 
 DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
+    "accuracy_trained": "the same, right after the last local training",
+    "accuracy_delivered": "the same, as clients would predict now",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -30,14 +33,16 @@ NAMES = {
     "unseen": "accuracy on classes a client never trained on",
     "validation": "validation accuracy",
     "ari": "adjusted Rand index of the clusters",
+    "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
 BOLD = (
-    "bold: the highest accuracy and all that are not clearly below it (paired interval); none where no method is "
-    "clearly below it"
+    "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
+    "best is among them with 90 % probability)"
 )
 """What the emphasis says."""
 
+_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -62,65 +67,98 @@ class Grid:
     words: int = 1
 
 
-def comparison_table(rows: Sequence[Row], reference: str = "Local") -> Grid:
-    """Methods side by side; bold is what an interval sets apart (see ``BOLD``)."""
+def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Headline | None = None) -> Grid:
+    """Methods side by side; bold is what an interval sets apart (see ``BOLD``).
+
+    Args:
+        rows: as from `comparison_rows`.
+        reference: display name of the method that gains are counted from.
+        beside: the rounds of the figures, the last round alone and runs that diverged, as from
+            :func:`fedkin.report.headline.headline`; by default the caption names the rule, not the rounds.
+    """
+    beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    columns = ("method", "accuracy %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    columns = ("method", "accuracy %", "last", *moments.values(), "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            percent(row.accuracy),
+            percent(row.accuracy) + beside.mark(row.title),
+            last_round(beside, row.title),
+            *(percent(row.metrics.get(m)) for m in moments),
             percent(row.worst_decile),
             percent(row.macro_f1),
             percent(row.gain, sign=True),
-            _harmed(row.against),
+            _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
     )
     seeds = {row.seeds for row in rows}
     note = (
-        "accuracy: mean over clients, last 10 evaluated rounds; worst 10 %: the same over the worst tenth of them; "
-        f"gain: points over {reference}; harmed: clients below {reference}; MB: sent up and down in training"
+        f"accuracy: mean over clients and {beside.rounds}; last: accuracy in the last round alone; "
+        "worst 10 %: as accuracy, over the worst tenth of the clients; "
+        f"gain: points over {reference}; MB: sent up and down in training"
     )
+    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
+    ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
+    if ranges and (first := ranges[0].harmed) is not None:
+        note += (
+            f"; harmed: number of {ranges[0].of} more than 1 point below {reference} in the last round, a range of "
+            f"{100 * first.level:g} % that allows for chance"
+        )
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
-        note += f"; ± is the standard deviation over {count} seeds, harmed is per seed"
+        note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
-    note += f"; {BOLD}" if bold else ""
+    note = "; ".join([note, *([BOLD] if bold else []), *beside.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
-def _harmed(comparisons: Sequence[Against]) -> str:
-    if not comparisons:
+def last_round(beside: Headline, title: str, decimals: int = 1) -> str:
+    """A method's accuracy in the last evaluated round in per cent, the mean over seeds; "–" if there is none."""
+    found = beside.last.get(title)
+    return DASH if found is None else f"{100 * found.mean:.{decimals}f}"
+
+
+def _harmed(finding: Finding | None) -> str:
+    found = None if finding is None else finding.harmed
+    if found is None:
         return DASH
-    harmed = sum(a.harmed for a in comparisons) / len(comparisons)
-    clients = sum(len(a.gains) for a in comparisons) / len(comparisons)
-    return f"{harmed:.3g} of {clients:.3g}" if len(comparisons) == 1 else f"{harmed:.1f}/{clients:.4g}"
+    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
 def final_table(run: Run) -> Grid:
-    """A run's own figures: mean of its last evaluated rounds, and the round that validation chose."""
-    final = run.final
+    """A run's own figures: the mean over its last rounds, the last round alone, and the round that validation chose."""
     written = run.summary.get("best")
-    chosen = written if isinstance(written, dict) and written else best(run.rounds)
-    count = final.get("rounds_averaged")
-    last = "last rounds" if count is None else "last round" if count == 1 else f"last {count:g} rounds"
-    columns = ["", last]
-    columns += [f"round {chosen.get('round', '?')}"] if chosen else []
+    chosen = best(run.rounds) or (written if isinstance(written, dict) else None) or {}
+    mean = rounds_of([run])
+    # where a mean is over one round, it is that round; each round has one column
+    shown = {mean: run.final}
+    for one in (run.last, chosen):
+        if one.get("round") is not None:
+            shown.setdefault(f"round {one['round']}", one)
     cells = []
     for key, name in NAMES.items():
-        values = [final.get(key), *([chosen.get(key)] if chosen else [])]
+        values = [figures.get(key) for figures in shown.values()]
         if any(v is not None for v in values):
-            show = _index if key == "ari" else _percent
+            show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
-    spent = run.bytes
-    note = f"{last}: mean over the last evaluated rounds" if count is not None and count > 1 else ""
-    note += f"; round {chosen.get('round', '?')}: the best on validation data" if chosen else ""
-    note += "" if spent is None else f"; {short(spent / 1e6)} MB sent up and down in training"
-    return Grid(f"{run.title}, seed {run.seed}", tuple(columns), tuple(cells), note=note)
+    return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=_final_note(run, mean, chosen))
+
+
+def _final_note(run: Run, mean: str, chosen: Mapping[str, float | int | None]) -> str:
+    last, by_validation = run.last.get("round"), chosen.get("round")
+    parts = [] if mean == f"round {last}" else [f"{mean}: the mean over evaluated rounds"]
+    if last is not None:
+        parts.append(f"round {last}: the last{', and the best on validation data' if last == by_validation else ''}")
+    if by_validation is not None and by_validation != last:
+        parts.append(f"round {by_validation}: the best on validation data")
+    parts += [] if run.bytes is None else [f"{short(run.bytes / 1e6)} MB sent up and down in training"]
+    parts += [] if run.diverged is None else [f"{MARK} training diverged from round {run.diverged} on"]
+    return "; ".join(parts)
 
 
 def client_table(run: Run, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local") -> Grid:
@@ -152,9 +190,9 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
         cells.append(tuple(row))
-    note = ""
+    note = f"accuracy: mean over {rounds_of([run])}"
     if len(cells) > most:
-        note = f"the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
+        note += f"; the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
         cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
     return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
 

@@ -130,6 +130,10 @@ class Spy(Method):
         self.look("relations", r, out)
         return out
 
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        with self.guard("cluster_count", self._server(s, r)):
+            return self.inner.cluster_count(s, r)
+
     def notes(self, s: Bundle) -> dict[str, float]:
         with self.guard("notes", {"the server's state": s}):
             return self.inner.notes(s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from dataclasses import dataclass
@@ -14,9 +16,10 @@ import torch
 import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
-from fedkin.cli import commands
+from fedkin.cli import DIVERGED, commands
 from fedkin.config import RunSettings, settings_from
 from fedkin.data import PARTITIONS, SOURCES
+from fedkin.evaluate.divergence import sentence
 from fedkin.methods import METHODS, TITLES
 from fedkin.models import MODELS
 from fedkin.runner import run_settings
@@ -111,6 +114,46 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
     assert "Before you believe it:\n- One seed only" in done.out
     assert "Did it pay? fedkin compare" in done.out
+
+
+DIVERGING = "--model mlp --lr 1e30"
+
+
+def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small: str) -> None:
+    """3, after everything is written; one line on standard error says since when and what to try, also with --json and
+    --quiet; the summary and the table have it, and so has going on with it."""
+    done = fedkin(f"run fedavg {small} {DIVERGING} --out a")
+    summary = json.loads(Path("a/summary.json").read_text())
+
+    assert done.code == DIVERGED == 3
+    assert done.err == f"fedkin: {sentence(1)}\n"
+    assert summary["diverged"] == 1
+    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES
+    assert "† training diverged from round 1 on" in " ".join(done.out.split())
+    assert "Training diverged from round 1 on" in Path("a/report.html").read_text(encoding="utf-8")
+    for command in (f"run local {small} {DIVERGING} --out b --quiet", "resume a --json"):
+        again = fedkin(command)
+        assert (again.code, again.err) == (3, done.err)
+    assert json.loads(again.out)["diverged"] == 1
+    assert fedkin("report a").code == 0
+
+
+def test_a_comparison_in_which_a_method_diverges(fedkin: Command, small: str) -> None:
+    """Code 3, a line that names the runs, a dagger in every table; whoever did not diverge has none."""
+    done = fedkin(f"compare fedprox {small} --model mlp --lr 0.05 --set fedprox.mu=1e35 --seeds 0 1 --out a")
+
+    assert done.code == 3
+    assert re.fullmatch(
+        r"fedkin: training diverged in 2 of 8 runs: FedProx, seed 0 \(round 1\); FedProx, seed 1 \(round 1\); "
+        r"a smaller learning rate \(--lr\) is the first thing to try\n",
+        done.err,
+    )
+    assert re.findall(r"^ (\w+) .* †", done.out, re.MULTILINE) == ["FedProx"]
+    assert "† FedProx: diverged from round 1 on (seed 0), round 1 on (seed 1)" in " ".join(done.out.split())
+    assert re.search(r"\| FedProx \| [^|]+ † \|", Path("a/table.md").read_text())
+    assert "$\\dagger$" in Path("a/table.tex").read_text()
+    rows = csv.DictReader(io.StringIO(Path("a/table.csv").read_text()))
+    assert [row["diverged"] for row in rows] == ["", "", "", "1"]
 
 
 def test_without_out_the_folder_has_method_and_time(fedkin: Command, small: str) -> None:
@@ -331,8 +374,12 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
         assert re.search(rf"^ {title} .*±", done.out, re.MULTILINE)
         assert f"| {title} |" in written or f"| **{title}** |" in written
     for title in ("FedAvg", "DA-PFL", "FedPer"):
-        (sentence,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
-        assert f"- {title}: {sentence}" in written
+        against, second = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
+        assert f"- {title}: {against}\n- {title}: {second}" in written
+        assert "Local (full)" in second
+        assert "Local (full)" not in against
+    assert "Local and Local (full): under both every client trains alone in all 2 rounds" in done.out
+    assert "Local and Local (full): under both every client trains alone in all 2 rounds" in written
     assert "pictures and tables: a/" in done.out.lower()
     assert "One seed only" not in done.out
     assert "One seed only" in fedkin(f"compare fedper {small} --out b").out.split("Before you believe it:")[1]
@@ -348,12 +395,12 @@ def test_compare_against_another_method(fedkin: Command, small: str) -> None:
     assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
     assert re.search(r"\| DA-PFL \| \d+\.\d{2} \|", Path("a/table.md").read_text())
     for out in (done.out, again.out):
-        assert re.findall(r"^(Local|FedAvg|DA-PFL): .* FedAvg", out, re.MULTILINE) == ["Local", "DA-PFL"]
+        assert re.findall(r"^([\w (-]+\)?): .* FedAvg", out, re.MULTILINE) == ["Local", "Local (full)", "DA-PFL"]
     assert read_toml("a/compare.toml")["against"] == "fedavg"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [("--against fedprox", "local, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
+    ("flags", "said"), [("--against fedprox", "local, local-full, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
 )
 def test_compare_refuses_what_it_cannot_show(flags: str, said: str, fedkin: Command, small: str) -> None:
     """A reference that is not compared; more digits than a figure has. Nothing is written."""
@@ -371,7 +418,7 @@ def test_compare_as_json(fedkin: Command, small: str) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert [(run["method"], run["seed"]) for run in printed] == [
-        (m, s) for s in (4, 5) for m in ("local", "fedavg", "da-pfl")
+        (m, s) for s in (4, 5) for m in ("local", "local-full", "fedavg", "da-pfl")
     ]
     assert printed[0]["folder"] == "a/local-seed4"
 
@@ -392,7 +439,7 @@ def test_compare_from_its_file(fedkin: Command, small: str) -> None:
     fedkin("compare a/compare.toml --out b --quiet")
     fedkin("compare a/compare.toml --rounds 1 --seeds 2 --set da-pfl.eps=1e-6 --out c --quiet")
 
-    for name in ("local", "fedavg", "da-pfl"):
+    for name in ("local", "local-full", "fedavg", "da-pfl"):
         assert lines_in(Path(f"a/{name}-seed1")) == lines_in(Path(f"b/{name}-seed1"))
     table = read_toml("c/da-pfl-seed2/config.toml")
     assert (table["run"]["rounds"], table["method"]["lam"], table["method"]["eps"]) == (1, 0.5, 1e-6)
@@ -434,32 +481,38 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo(short: None, fedkin: Command) -> None:
-    """Seven methods in one table, and for each but the reference a sentence on whether it paid."""
+    """Nine methods in one table, and for each but the reference a sentence on whether it paid."""
     done = fedkin("demo")
-    titles = ("Local", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "FeSEM-CAM")
+    titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", "IFCA-CAM", "IFCA-CAM (Eq. 6)", "FeSEM-CAM")
 
     assert (done.code, done.err) == (0, "")
     assert "Which clients should learn from whom" in done.out
-    assert tuple(re.findall(r"^ ([A-Z]\S+) +[\d.]+ ", done.out, re.MULTILINE)) == titles
-    for title in titles[1:]:
+    assert tuple(re.findall(r"^ ([A-Z]\S+(?: \((?:full|Eq. 6)\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
+    for title in map(re.escape, titles[1:]):
         assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
+    for title in map(re.escape, titles[2:]):  # the second line of each
+        assert re.search(rf"^{title}: .*Local\b.*\n{title}: .*Local \(full\)", done.out, re.MULTILINE), title
+    assert done.out.count("under Local a client trains alone, and only in the rounds it is sampled for") == 1
+    assert "(20 % of the clients in each round)" in done.out
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("demo-")
     assert {p.name for p in folder.iterdir()} >= {f"{n}-seed0" for n in ("da-pfl", "fesem-cam")} | PAGES
 
 
 def test_demo_as_json(short: None, fedkin: Command) -> None:
-    """One JSON document with the seven runs."""
+    """One JSON document with the runs."""
     done = fedkin("demo --json")
 
     assert (done.code, done.err) == (0, "")
     assert [run["method"] for run in json.loads(done.out)] == [
         "local",
+        "local-full",
         "fedavg",
         "da-pfl",
         "cfic",
         "pfedcs",
         "ifca-cam",
+        "ifca-cam-eq6",
         "fesem-cam",
     ]
 

@@ -77,10 +77,10 @@ def test_every_field_of_a_method_is_a_flag(name: str) -> None:
 def test_every_common_setting_is_a_flag() -> None:
     """Values of all kinds reach the table that they belong to."""
     text = (
-        "--data synthetic --clients 7 --partition iid --alpha 0.25 --equal-shares --protocol cifar --split official "
-        "--samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 --steps 3 --lr 1 "
-        "--no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform --join-late 2@3 --engine loop "
-        "--gradient autograd "
+        "--data synthetic --clients 7 --partition iid --alpha 0.25 --tries 7 --balance --equal-shares --protocol cifar "
+        "--split official --samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 "
+        "--steps 3 --lr 1 --no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform "
+        "--join-late 2@3 --engine loop --gradient autograd "
         "--workers 3 --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
@@ -90,6 +90,8 @@ def test_every_common_setting_is_a_flag() -> None:
         clients=7,
         partition="iid",
         alpha=0.25,
+        tries=7,
+        balance=True,
         equal_shares=True,
         protocol="cifar",
         split="official",
@@ -129,10 +131,20 @@ def test_a_preset_changes_fields_and_recipe(given: list[str]) -> None:
     for name, value in preset["recipe"].items():
         assert getattr(settings.recipe, name) == value
     for name, value in preset.items():
-        if name != "recipe":
+        if name not in ("recipe", "run"):
             assert getattr(settings.method, name) == value
     assert settings.recipe != Recipe()
     assert settings.method != get_method("da-pfl")
+
+
+def test_a_preset_changes_the_run() -> None:
+    """The authors of FedGH score after local training; a flag for another moment wins, and no other run is touched."""
+    moments = [run_flags(args)[0].run.evaluate for args in (
+        ["fedgh", "--preset", "code"], ["fedgh", "--preset", "code", "--evaluate", "delivered"], ["fedgh"],
+        ["fedgh", "--evaluate", "trained"],
+    )]  # fmt: skip
+    assert moments == ["trained", "delivered", "delivered", "trained"]
+    assert FedGH.preset("code") == FedGH(clip=50.0)
 
 
 def test_other_flags_win_over_a_preset() -> None:

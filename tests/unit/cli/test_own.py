@@ -124,13 +124,14 @@ def test_help_shows_the_fields(fedkin: Command, mine: str, monkeypatch: pytest.M
 
 
 def test_compare(fedkin: Command, mine: str, small: str) -> None:
-    """Beside Local and FedAvg; --set by the whole name or by the class; the plan makes the comparison again."""
+    """Next to the reference rows; --set by the whole name or by the class; the plan makes the comparison again."""
     done = fedkin(f"compare {mine} {small} --out c --set {mine}.step=0.3")
     assert done.code == 0, done.err
     assert "Cautious" in done.out
     assert sorted(p.name for p in Path("c").iterdir() if p.is_dir()) == [
         "Cautious-seed0",
         "fedavg-seed0",
+        "local-full-seed0",
         "local-seed0",
     ]
     assert read_toml("c/Cautious-seed0/config.toml")["method"]["step"] == 0.3

@@ -117,7 +117,7 @@ def test_catalogue() -> None:
     ifca, fesem = get_method("ifca-cam"), get_method("fesem-cam")
     assert isinstance(ifca, CAM)
     assert isinstance(fesem, CAM)
-    assert (type(ifca.inner), ifca.update, ifca.order, ifca.warmup_of) == (IFCA, "damped", "simultaneous", "global")
+    assert (type(ifca.inner), ifca.update, ifca.order, ifca.warmup_of) == (IFCA, "mean", "simultaneous", "global")
     assert (type(fesem.inner), fesem.update, fesem.warmup_of) == (FeSEM, "mean", "cluster")
 
 

@@ -134,12 +134,12 @@ def test_flatten_and_unflatten_are_inverse() -> None:
 
 
 def test_selected_columns() -> None:
-    """All parameters without buffers; the weights of linear layers; the head's weight."""
+    """All parameters without buffers; weights and biases of linear layers; the head's weight."""
     net = mlp_with_batchnorm()
     rows = torch.stack([net.w0, net.fresh(1)])
     assert torch.equal(net.select(rows, "all"), rows[:, net.params])
     assert torch.equal(net.select(rows, "head"), rows[:, net.head_weight])
-    assert net.select(rows, "fc").shape == (2, 24 + 18)
+    assert net.select(rows, "fc").shape == (2, 24 + 6 + 18 + 3)  # without the 12 of batch normalisation
 
 
 def test_matrices_mark_what_weight_decay_may_touch() -> None:

@@ -109,9 +109,20 @@ def test_dirichlet_gives_up(make_pool: Make) -> None:
     """After all tries the message names the client, its samples and what to change."""
     with pytest.raises(
         PartitionError,
-        match=r"Dirichlet\(0\.05\) gave client \d+ only \d+ samples after 100 tries; lower min_samples \(now 10\)",
+        match=r"Dirichlet\(0\.05\) gave client \d+ only \d+ samples after 100 tries; lower min_samples \(now 10\) or "
+        r"clients \(now 20\), or raise alpha or tries",
     ):
-        Dirichlet(0.05).split(make_pool(*[100] * 3), 20, 0)
+        Dirichlet(0.05, tries=100).split(make_pool(*[100] * 3), 20, 0)
+
+
+def test_dirichlet_draws_until_it_holds(make_pool: Make) -> None:
+    """PFedCS's hardest setting: alpha .01, ten classes, 20 clients. Hundreds of draws are needed; 100 do not do."""
+    pool = make_pool(*[6000] * 10)
+    with pytest.raises(PartitionError, match="after 100 tries"):
+        Dirichlet(0.01, tries=100).split(pool, 20, 0)
+    counts = table(Dirichlet(0.01).split(pool, 20, 0), pool)
+    assert counts.sum() == 60_000
+    assert counts.sum(axis=1).min() >= 10
 
 
 def test_min_samples_impossible(make_pool: Make) -> None:
@@ -180,17 +191,41 @@ def test_classes_impossible(make_pool: Make) -> None:
         Classes(0)
 
 
-def test_cluster_dirichlet_groups(make_pool: Make) -> None:
-    """Clients are nearer to their own group's class mix than to another's, and groups are returned."""
+def spread(counts: np.ndarray) -> float:
+    """Mean over classes (rows) of the sum of squared shares, above what equal shares have."""
+    shares = counts[counts.sum(axis=1) >= 500]
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    return float(np.square(shares).sum(axis=1).mean()) - 1 / counts.shape[1]
+
+
+@pytest.mark.parametrize(("alpha_between", "alpha_within"), [(0.1, 10.0), (1.0, 10.0), (0.1, 1.0)])
+def test_cluster_dirichlet_has_its_concentrations(make_pool: Make, alpha_between: float, alpha_within: float) -> None:
+    """For shares p of n parts by Dirichlet(a), E[sum p^2] = (a + 1)/(n a + 1): of a class over 4 groups at a = 0.1
+    .786 (.4 at ten times the a), of a group's part of it over 5 clients at a = 10 .2157 (.2016). Without bounds on
+    sizes, which would make large groups likelier; 150 classes, to a seventh of what is above equal shares."""
+    pool = make_pool(*[4000] * 150)
+    partition = ClusterDirichlet(4, alpha_between, alpha_within, min_samples=1, min_group=0.0)
+    assigned = partition.split(pool, 20, 0)
+    assert assigned.groups is not None
+    assert torch.bincount(assigned.groups).tolist() == [5, 5, 5, 5]
+    counts, group = table(assigned, pool).T, assigned.groups.numpy()
+    groups = np.stack([counts[:, group == g].sum(axis=1) for g in range(4)], axis=1)
+    for a, found, parts in (
+        (alpha_between, groups, 4),
+        (alpha_within, np.concatenate([counts[:, group == g] for g in range(4)]), 5),
+    ):
+        wanted = (a + 1) / (parts * a + 1) - 1 / parts
+        assert abs(spread(found) / wanted - 1) < 1 / 7
+
+
+def test_cluster_dirichlet_deals_groups_as_evenly_as_can_be(make_pool: Make) -> None:
+    """22 clients in 4 groups: 6, 6, 5, 5; and groups hold no less than the bound."""
     pool = make_pool(*[600] * 10)
     assigned = ClusterDirichlet(groups=4).split(pool, 22, 0)
     assert assigned.groups is not None
     assert torch.bincount(assigned.groups).tolist() == [6, 6, 5, 5]
-    mix = table(assigned, pool).astype(float)
-    mix /= mix.sum(axis=1, keepdims=True)
-    far = np.abs(mix[:, None] - mix[None]).sum(axis=2)
-    same = (assigned.groups[:, None] == assigned.groups[None]).numpy()
-    assert far[same].mean() < 0.5 * far[~same].mean()
+    held = table(assigned, pool).sum(axis=1)
+    assert min(held[assigned.groups.numpy() == g].sum() for g in range(4)) >= 0.3 * 6000 / 4
 
 
 def test_cluster_dirichlet_gives_up(make_pool: Make) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Recipe
-from fedkin.engines.check import probe, refusal
+from fedkin.engines.check import false_score, probe, refusal
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
 from fedkin.testing.toys import network
 
@@ -70,6 +70,47 @@ def test_a_probe_has_the_form_of_an_upload() -> None:
     for method, received, shapes in forms:
         found = probe(method, net, Recipe(), received)
         assert {n: tuple(t.shape) for n, t in found.items()} == {n: tuple(s) for n, s in shapes.items()}, method
+
+
+SCORE = Bundle(
+    counts=torch.tensor([4, 5]),
+    test=torch.tensor([[5, 1], [2, 1]]),
+    validation=torch.zeros(2, 2, dtype=torch.int64),
+    right=torch.tensor([0b11101100, 0b10000000], dtype=torch.uint8),
+    test_digest=torch.zeros(16, dtype=torch.uint8),
+)
+SCORED = {"counts", "test", "validation"}
+PLAIN = Bundle({name: SCORE[name] for name in SCORED})
+
+
+def test_honest_outcomes_are_not_refused() -> None:
+    """Six of nine samples right, in two bytes; a client may keep them to itself; nobody may send them unasked."""
+    assert false_score(SCORE, SCORED, 2, outcomes=True) is None
+    assert false_score(PLAIN, SCORED, 2, outcomes=True) is None
+    assert false_score(PLAIN, SCORED, 2) is None
+    assert (false_score(SCORE, SCORED, 2) or "").startswith("sent ['counts', 'right', 'test'")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("right", torch.tensor([0b11111100], dtype=torch.uint8), "right is torch.uint8 [1], expected torch.uint8 [2]"),
+        ("right", torch.tensor([0b11101100, 0b10000000]), "right is torch.int64 [2], expected torch.uint8 [2]"),
+        ("right", torch.tensor([0b11101100, 0], dtype=torch.uint8), "right has 5 of 9 bits set, expected 6"),
+        ("right", torch.tensor([0b11101100, 0b01000000], dtype=torch.uint8), "right has 5 of 9 bits set, expected 6"),
+        ("right", torch.tensor([0b11101100, 0b11000000], dtype=torch.uint8), "right has 6 of 9 bits set, expected 6"),
+        ("test_digest", torch.zeros(8, dtype=torch.uint8), "test_digest is torch.uint8 [8], expected torch.uint8 [16]"),
+    ],
+    ids=["too short", "another type", "too few right", "beyond the last sample", "one beyond", "short digest"],
+)
+def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> None:
+    """Bits that do not fit the test part or its confusion matrix, and a digest of another length."""
+    assert (false_score(SCORE.but(**{name: value}), SCORED, 2, outcomes=True) or "").startswith(reason)
+
+
+def test_half_of_the_outcomes_is_refused() -> None:
+    """Bits without the digest say nothing."""
+    assert "expected ['counts', 'right'" in (false_score(PLAIN.but(right=SCORE.right), SCORED, 2, outcomes=True) or "")
 
 
 def test_a_probe_writes_nothing() -> None:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Recipe, Round, to_all, to_each
 from fedkin.engines import Message, Plan, Report, begin, join_rounds, rounds
+from fedkin.engines.rounds import chosen
 from fedkin.methods import DAPFL, IFCA, METHODS, FedAvg, FedPer, PFedCS
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
+from toys import method
 
 P = network("mlp").size  # 73 numbers of four bytes
 
@@ -310,12 +312,36 @@ def test_over_selection_takes_those_who_answer_first() -> None:
     assert full[0] < full[1]
 
 
-def test_clusters_that_clients_choose_are_reported_for_all() -> None:
-    """IFCA: the server knows the choice of those who answered, an evaluation that of everybody."""
-    (first, *_) = reports(IFCA(clusters=2))
-    assert first.clusters is not None
-    assert first.clusters.shape == (6,)
-    assert set(first.clusters.tolist()) <= {0, 1}
+def test_clusters_are_those_that_the_server_used() -> None:
+    """IFCA, four of six in a round, evaluated in every one: a client's cluster changes in rounds that it answered only,
+    and before its first answer none is known; what all six choose at evaluations stands apart."""
+    found = reports(IFCA(clusters=2), plan={"rounds": 6})
+    before, never = [-1] * 6, set(range(6))
+    for r in found:
+        assert r.clusters is not None
+        now, never = r.clusters.tolist(), never - set(r.answered)
+        assert {i for i in range(6) if now[i] != before[i]} <= set(r.answered)
+        assert {i for i in range(6) if now[i] < 0} == never
+        assert all(int(r.evaluation[i].cluster) in (0, 1) for i in range(6))
+        before = now
+    assert len(found[0].answered) == 4
+    assert chosen(found[0].evaluation, 7).tolist() == [int(found[0].evaluation[i].cluster) for i in range(6)] + [-1]
+    assert chosen(reports(FedAvg())[0].evaluation, 6) is None
+
+
+def test_empty_clusters_are_counted() -> None:
+    """Eight clusters for six clients: eight, whoever is in which; methods without clusters have none."""
+    assert {r.cluster_count for r in reports(IFCA(clusters=8))} == {8}
+    assert {r.cluster_count for r in reports(FedAvg())} == {0}
+
+
+def test_a_cluster_beyond_the_last_is_the_methods_fault() -> None:
+    """A client in cluster 4 of 4 is named; without a count there are as many as labels need."""
+    labels = lambda self, s, r: torch.full((len(r.roster),), 4)  # noqa: E731
+    assert {r.cluster_count for r in reports(method(relations=labels))} == {5}
+    wrong = method(relations=labels, cluster_count=lambda self, s, r: 4)
+    with pytest.raises(MethodError, match="a client into cluster 4; cluster_count says that there are 4, 0 to 3"):
+        reports(wrong)
 
 
 def test_weights_and_notes_are_passed_on() -> None:

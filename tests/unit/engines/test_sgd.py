@@ -91,6 +91,15 @@ def test_proximal_step_after_the_gradient_step() -> None:
     torch.testing.assert_close(got, torch.tensor([1.28]))
 
 
+def test_proximal_step_keeps_the_step_size_of_the_round() -> None:
+    """epoch_decay 0.5 shortens the step of SGD alone: 1 + 0.2 - 0.1 = 1.1, then + 0.05 * 1.9 - 0.1 * 1.1 = 1.085. In
+    the gradient the pull falls with it: 1.1, then 1.1 + 0.05 * (1.9 - 1.1) = 1.14."""
+    recipe = {"epochs": 2, "epoch_decay": 0.5}
+    pull = {"center": torch.zeros(1), "mu": 1.0}
+    torch.testing.assert_close(train(recipe, {**pull, "prox_after": True}), torch.tensor([1.085]))
+    torch.testing.assert_close(train(recipe, pull), torch.tensor([1.14]))
+
+
 def test_a_center_without_weight_pulls_nothing() -> None:
     """mu = 0 is exactly plain SGD, before and after."""
     plain = train({"steps": 3}, {})

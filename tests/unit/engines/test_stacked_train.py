@@ -266,6 +266,18 @@ def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
     assert kind(**changes) != kind()
 
 
+def test_steps_that_compute_the_same_have_one_key() -> None:
+    """A step is recorded once for all step sizes, but for each if a proximal step of its own has it as a constant."""
+
+    def key(lr: float, *, after: bool) -> object:
+        request = Train(NET.w0, center=noise("c"), mu=0.5, prox_after=after, lr=lr)
+        return Steps(asked([request], clients((9,)), RECIPES["plain"])[0], NET, place()).key
+
+    assert key(0.1, after=False) == key(0.2, after=False)
+    assert key(0.1, after=True) == key(0.1, after=True)
+    assert key(0.1, after=True) != key(0.2, after=True)
+
+
 # ---- where tensors are --------------------------------------------------------------------------------------------
 
 

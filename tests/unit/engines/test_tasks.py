@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
+from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
 from toys import method
+
+
+PARTS = ("test", "validation")
 
 
 def job(m: Method, **changes: Any) -> Job:
@@ -242,6 +246,48 @@ def test_no_samples_give_a_confusion_of_zeros() -> None:
     assert found.test.sum() == 4
 
 
+def test_outcomes_of_test_samples_in_their_round() -> None:
+    """Ten test samples of which the model, which says the class that the input's first entry is, gets all but the third
+    and the last right: 11011111 10 and six bits of padding. Only in the round that the job names."""
+    said, true = [0, 1, 0, 2, 1, 1, 0, 2, 2, 1], [0, 1, 2, 2, 1, 1, 0, 2, 2, 0]
+    test = Data(torch.tensor(said).float()[:, None] * torch.ones(6), torch.tensor(true))
+
+    def first_entry(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(x[:, 0].long(), 3).float()
+
+    j = job(method(predict=first_entry), shards=[replace(federation()[0], validation=test, test=test)], outcomes=3)
+    found = step(j, "evaluate", round=3).reply
+    assert found.right.tolist() == [0b11011111, 0b10000000]
+    assert (found.right.dtype, found.test_digest.dtype, found.test_digest.shape) == (torch.uint8, torch.uint8, (16,))
+    assert {"right", "test_digest"}.isdisjoint(step(j, "evaluate", round=2).reply)
+    assert {"right", "test_digest"}.isdisjoint(step(replace(j, outcomes=None), "evaluate", round=3).reply)
+
+
+def test_a_client_without_test_samples_has_no_outcomes() -> None:
+    """No bits, and the digest of no samples."""
+    none = Data(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
+    j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
+    found = step(j, "evaluate").reply
+    assert (found.right.tolist(), found.test.sum()) == ([], 0)
+
+
+def test_the_digest_says_which_samples_in_which_order() -> None:
+    """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
+    data = Data(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
+    spread = Data(data.x.to(memory_format=torch.channels_last), data.y.clone())
+    assert not spread.x.is_contiguous()
+    assert spread.digest() == data.digest()
+    assert len(data.digest()) == 16
+    others = [
+        Data(data.x.flip(0), data.y.flip(0)),
+        Data(data.x, torch.tensor([2, 0, 0])),
+        Data(data.x + 1, data.y),
+        Data(data.x.view(3, 4, 2, 2), data.y),
+        Data(data.x[:2], data.y[:2]),
+    ]
+    assert len({data.digest(), *(other.digest() for other in others)}) == 6
+
+
 def test_further_views_are_evaluated_under_their_names() -> None:
     """Each view has its own test and validation matrix; a cluster that the client chose is passed on."""
     m = method(
@@ -252,6 +298,33 @@ def test_further_views_are_evaluated_under_their_names() -> None:
     assert set(found) == {"counts", "cluster", "test", "validation", "zero.test", "zero.validation"}
     assert found.cluster == 2
     assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
+
+
+def test_the_moment_that_is_scored() -> None:
+    """At "trained" the view of this name is scored and kept, and what `personalize` gave is the view "delivered"; the
+    cluster is the client's choice at either. A method without such a view is scored as at "delivered"."""
+    zero = torch.zeros(network("mlp").size)
+    m = method(
+        personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
+        views=lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)},
+    )
+    now, then = (step(job(m, evaluate=moment), "evaluate").reply for moment in ("delivered", "trained"))
+    assert set(now) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "trained.", "more.") for p in PARTS)}
+    assert set(then) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "delivered.", "more.") for p in PARTS)}
+    assert now.cluster == then.cluster == 2
+    for part in PARTS:
+        assert torch.equal(now[part], then[f"delivered.{part}"])
+        assert torch.equal(now[f"trained.{part}"], then[part])
+        assert not torch.equal(now[part], then[part])
+    kept = [step(job(m, evaluate=moment), "keep").reply.model for moment in ("delivered", "trained")]
+    assert torch.equal(kept[0], network("mlp").w0)
+    assert torch.equal(kept[1], zero)
+    net = network("mlp")
+    for moment, found in (("delivered", now), ("trained", then)):
+        assert scored(m, net, Recipe(), Bundle(), moment) == set(found)
+    without = [dict(step(job(method(), evaluate=moment), "evaluate").reply) for moment in ("delivered", "trained")]
+    assert without[0].keys() == without[1].keys()
+    assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())
 
 
 def test_personalize_may_train() -> None:

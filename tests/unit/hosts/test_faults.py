@@ -35,11 +35,6 @@ def update(of: Letter, client: str, who: str, round: int | None = None) -> bool:
     return client == who and of.head["kind"] == "update" and round in (None, of.head["round"])
 
 
-def test_a_lost_answer() -> None:
-    """See below: the fixture is checked by the parametrised tests."""
-    assert update(Letter({"kind": "update", "round": 2}), "c1", "c1", 2)
-
-
 @pytest.mark.parametrize("name", ["fedrep", "da-pfl", "feddyn", "ditto"])
 @pytest.mark.parametrize("fault", ["letter lost", "answer lost", "answer refused", "letter doubled"])
 def test_what_happens_to_a_letter(name: str, fault: str, tmp_path: Path) -> None:

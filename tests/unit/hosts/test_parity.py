@@ -23,10 +23,29 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert ours.clients == theirs.clients
     assert ours.final == {n: v for n, v in theirs.final.items() if n != "ari"}
     last = {line["client"]: line for line in ours.clients}
+    assert all(len(line["test_digest"]) == 32 for line in last.values())
     for i in range(3):
         card = load_export(taken_home(tmp_path, f"c{i}")).card
         assert card["test"]["as_evaluated"] is True
         assert (card["client"], card["test"]["correct"]) == (i, last[i]["correct"])
+
+
+@pytest.mark.parametrize("name", ["pfedcs", "fedrod", "fedproto", "fedgh", "fedfomo", "fedavg"])
+def test_hosts_at_the_other_moment(name: str, tmp_path: Path) -> None:
+    """evaluate = "trained": figures, and the model that a client keeps, are of the moment after local training, the
+    delivered one's beside them; FedAvg has none of it, and the summary says so."""
+    s = settings(name, run={"evaluate": "trained"})
+    ours, theirs, now = on_hosts(s, tmp_path, Direct(sites(tmp_path))), simulated(s), simulated(settings(name))
+    assert (ours.rounds, ours.clients) == (theirs.rounds, theirs.clients)
+    for i in range(3):
+        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["as_evaluated"] is True
+    noted = [note for note in ours.summary.get("notes", ()) if 'evaluate = "trained" changes nothing' in note]
+    assert len(noted) == (name == "fedavg")
+    assert noted == theirs.summary.get("notes", [])
+    assert "notes" not in now.summary
+    for then, line in zip(ours.clients, now.clients, strict=True):
+        assert then.get("accuracy_delivered", then["accuracy"]) == line["accuracy"]
+        assert then["accuracy"] == line.get("accuracy_trained", line["accuracy"])
 
 
 def test_hosts_with_banks_in_files_equal_the_simulator(tmp_path: Path) -> None:

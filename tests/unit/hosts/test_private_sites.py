@@ -145,11 +145,15 @@ def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: p
 def test_what_evaluations_tell_of_the_training_samples(
     name: str, run: dict[str, Any], limits: Limits, told: str, tmp_path: Path
 ) -> None:
-    """Exact class counts only where neither the run nor the owner asks for privacy."""
+    """Exact class counts, and in the last round the outcome of every test sample, only where neither the run nor the
+    owner asks for privacy."""
     s, shown = settings(name, run={"rounds": 1, **run}), Heard("evaluate")
     post = Direct(sites(tmp_path), touch=shown)
     post.sites = {n: Site(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
-    on_hosts(s, tmp_path, post)
+    ours = on_hosts(s, tmp_path, post)
+    sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest")]
+    written = [name in line for line in ours.clients for name in ("right", "test_digest")]
+    assert sent == written == [told == "exact"] * 6
     exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in shown.counts().items()]
     zero = [not n.any() for n in shown.counts().values()]
     assert (all(exact), any(exact), all(zero)) == (told == "exact", told == "exact", told == "none")

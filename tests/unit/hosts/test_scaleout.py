@@ -120,6 +120,24 @@ def test_the_command_says_how_to_go_on(
     assert capsys.readouterr().out.split("after a fault: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
 
 
+@pytest.mark.parametrize(("reason", "code"), [("model holds nan, expected finite numbers", 3), ("wrong shape", 0)])
+def test_a_submitted_run_that_diverged_ends_with_its_own_code(
+    reason: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As fedkin run does; the lines of the rounds are all that the command reads."""
+    line = {"round": 1, "answered": [], "refused": {"0": reason}, "missing": {}, "evaluated": False}
+    asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
+
+    def submitted(*args: object) -> str:
+        (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+        (tmp_path / "report.html").write_text("")
+        return "7"
+
+    monkeypatch.setattr(nodes, "submit", submitted)
+    assert nodes._submitted(settings("fedavg"), tmp_path, Control(asked.link, asked.link), asked) == code
+    assert ("training diverged from round 1 on" in capsys.readouterr().err) is (code == 3)
+
+
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
     _with_ray(monkeypatch)

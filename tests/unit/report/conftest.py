@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedkin.report.folder import Run
@@ -16,9 +17,15 @@ def make_run(
     gains: dict[int, float] | None = None,
     rounds: int = 3,
     relations: str | None = None,
+    samples: int | None = None,
+    answers: str | None = None,
     **summary,
 ) -> Run:
-    """A run whose client i has accuracy top + gains[i] in the last round and 1/2, 1/3... of it before."""
+    """A run whose client i has accuracy top + gains[i] in all rounds, on ``samples`` test samples (10 + i).
+
+    With ``answers``, the beginning of every client's digest, the last round has its single test samples: the first ones
+    are right. Of two runs the better one is then right wherever the other is.
+    """
     lines, per_client, related = [], [], []
     for r in range(1, rounds + 1):
         accuracies = [(top + (gains or {}).get(i, 0.0)) for i in range(clients)]
@@ -42,7 +49,9 @@ def make_run(
                 "validation": r / 10,
             }
         )
-        per_client += [{"round": r, "client": i, "accuracy": a, "n_test": 10 + i} for i, a in enumerate(accuracies)]
+        per_client += [
+            {"round": r, "client": i, "accuracy": a, "n_test": samples or 10 + i} for i, a in enumerate(accuracies)
+        ]
         if relations == "weights":
             rows = {str(i): {str((i + 1) % clients): 0.25, str(i): 0.75} for i in range(clients)}
             related.append({"round": r, "kind": "weights", "rows": rows})
@@ -50,6 +59,9 @@ def make_run(
             related.append(
                 {"round": r, "kind": "clusters", "labels": [-1 if r == 1 else i % 2 for i in range(clients)]}
             )
+    for line in per_client[-clients:] if answers is not None else ():
+        right = np.arange(line["n_test"]) < round(line["accuracy"] * line["n_test"])
+        line |= {"right": np.packbits(right).tobytes().hex(), "test_digest": f"{answers}{line['client']}"}
     return Run(title, seed, lines, per_client, related, {"title": title, "seed": seed, **summary})
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate import against
+from fedkin.evaluate import Finding, Harmed, against, difference
 from fedkin.report import accuracy, charts, clusters, costs, figures, naming, people, spreads, weights
 from fedkin.report.folder import Run, by_title
 
@@ -30,7 +30,7 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
     assert of(rows, "worst 10 %") == [60.0] * 3
     assert of(rows, "Local, final") == [50.0, 50.0]
     assert (rows[0]["round"], rows[0]["low"], rows[0]["high"]) == (1, 70.0, 80.0)
-    assert figure.fact == "DA-PFL: 75.0 % on average, 60.0 % for the worst tenth of clients"
+    assert figure.fact == "DA-PFL: 75.0 % on average (round 3), 60.0 % for the worst tenth of clients"
 
 
 def test_the_band_never_leaves_per_cent(made):
@@ -108,10 +108,22 @@ def test_gains_of_methods_stand_in_order_of_their_mean():
     figure = spreads.gains({"A": [a], "B": [b]})
     rows = values(figure)
     assert [(r["series"], r["gain"], r["kind"]) for r in rows] == [
-        ("B", 20.0, "helped"), ("B", 10.0, "helped"), ("A", 10.0, "helped"), ("A", -10.0, "harmed"),
-        ("A", 0.0, "unchanged"),
+        ("B", 20.0, "above"), ("B", 10.0, "above"), ("A", 10.0, "above"), ("A", -10.0, "below"),
+        ("A", 0.0, "equal"),
     ]  # fmt: skip
-    assert figure.fact == "B: no client loses to Local"
+    assert figure.fact == "B: +15.0 points over Local on average, the most of all methods"
+
+
+def test_the_fact_of_gains_is_the_range_of_harmed_clients():
+    """Of two methods that of the lowest upper end; of one its own."""
+    one = {"A": [against({0: 0.5}, {0: 0.6})], "B": [against({0: 0.5}, {0: 0.7})]}
+    found = {t: Finding(difference([{0: 0.1}]), h) for t, h in (("A", Harmed(0, 3, 10)), ("B", Harmed(2, 4, 10)))}
+    assert spreads.gains(one, found).fact == (
+        "A: between 0 and 3 of 10 clients are harmed compared with Local (90 %), the lowest upper end of all methods"
+    )
+    assert spreads.gains({"B": one["B"]}, found).fact == (
+        "B: between 2 and 4 of 10 clients are harmed compared with Local (90 %)"
+    )
 
 
 def test_gains_of_thousands_of_clients_are_counted():
@@ -250,6 +262,25 @@ def test_clusters_of_any_size(count, kinds):
     assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
     assert "nobody ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)
+
+
+def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():
+    """Ten rounds, the last two count; and eleven, the last three: the most frequent one, of equally frequent ones the
+    later; the last known one for a client that is in none there; -1 for one that never was in any."""
+    early = [[5, 5, 5, 5, 5, 5, 5, 5]] * 4
+    rows = np.array([[*row, *late] for row, late in zip(early, ([1, 2], [2, 1], [-1, 3], [-1, -1]), strict=True)])
+    assert clusters.usual(rows).tolist() == [2, 1, 3, 5]
+    rows = np.array([[5] * 8 + late for late in ([1, 1, 2], [1, 2, 2], [3, 2, 1], [-1, 0, -1])] + [[-1] * 11])
+    assert clusters.usual(rows).tolist() == [1, 2, 1, 0, -1]
+
+
+def test_an_empty_cluster_has_a_line_of_its_own():
+    """Three clusters of which nobody is in the last: the chart of sizes shows 0 for it."""
+    lines = [{"round": r, "kind": "clusters", "labels": [0, 1, 1]} for r in (1, 2)]
+    found = clusters.cluster_table(lines, [{"round": 1, "cluster_sizes": [1, 2, 0]}, {"round": 2}])
+    assert found.names == [0, 1, 2]
+    _, sizes = clusters.cluster_figures("M", found, [0, 1, 2], ["a", "b", "c"])
+    assert {"round": 2, "cluster": 2, "clients": 0} in values(sizes)
 
 
 def test_no_known_cluster_at_all():

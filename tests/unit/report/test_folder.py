@@ -1,11 +1,14 @@
 """Run folders are read whole, or the reader is told what is wrong."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from fedkin.core.errors import RunFolderError
 from fedkin.report.folder import Lines, Run, by_title, read_run, write_atomic
+from fedkin.report.headline import rounds_of
+from fedkin.report.people import people_of
 
 
 def test_a_folder_reads_back_as_the_run(folder, made):
@@ -14,6 +17,25 @@ def test_a_folder_reads_back_as_the_run(folder, made):
     same = made(title="IFCA", seed=3, relations="clusters")
     assert (run.title, run.seed, run.rounds, run.clients) == ("IFCA", 3, same.rounds, same.clients)
     assert list(run.relations) == list(same.relations) == list(run.relations)
+
+
+def test_single_test_samples_are_those_of_the_last_round(folder):
+    """Client 1 has 80 % of 11 samples, the first 9: ff 80. Earlier rounds, and folders without them, have none."""
+    run = read_run(folder(answers="d"))
+    assert (run.answers[1].right, run.answers[1].n, run.answers[1].digest) == (b"\xff\x80", 11, "d1")
+    assert run.test_parts == {i: (10 + i, f"d{i}") for i in range(4)}
+    assert read_run(folder("older")).answers == {}
+    stale = [{"round": 3, "client": 0, "n_test": 4}, {**run.clients[-4], "round": 2}]
+    assert Run("M", clients=stale).answers == {}
+    assert Run("M", clients=stale[::-1]).answers == {}
+
+
+def test_damaged_single_test_samples_are_named(folder):
+    """Which file, round and client, and what is wrong."""
+    run = read_run(folder(answers="d"))
+    run.clients[-1]["right"] = "ff"
+    with pytest.raises(RunFolderError, match=r"clients\.jsonl: round 3, client 3: 13 test samples take 2 bytes"):
+        _ = run.answers
 
 
 def test_only_the_summary_must_be_there(folder):
@@ -51,10 +73,25 @@ def test_a_damaged_summary_is_named(tmp_path):
         read_run(tmp_path)
 
 
-def test_final_figures_are_the_written_ones_else_computed(made):
-    """summary.json's final wins; without it the mean of the last evaluated rounds is taken."""
-    assert made(top=0.8).final["accuracy"] == pytest.approx(0.8)
-    assert made(top=0.8, final={"accuracy": 0.25}).final == {"accuracy": 0.25}
+def test_final_figures_are_computed_from_the_rounds(made):
+    """A folder of an older version holds a mean over other rounds: the lines win, so that all figures follow one rule;
+    without lines, what was written is taken."""
+    old = {"accuracy": 0.25, "first_round": 1, "last_round": 10}
+    assert made(top=0.8, final=old).final["accuracy"] == pytest.approx(0.8)
+    assert made(rounds=0, final=old).final == old
+    assert rounds_of([made(rounds=0, final=old)]) == "rounds 1 to 10"
+
+
+def test_a_client_s_figure_is_over_the_rounds_of_the_run(made):
+    """Evaluated in rounds 1 to 6 of 10: round 6 alone, for clients and for their mean."""
+    run = made(rounds=6)
+    for line in run.clients:
+        line["accuracy"] = line["round"] / 10
+    longer = replace(run, rounds=[*run.rounds, {"round": 10, "evaluated": False}])
+    assert longer.by_client == {i: pytest.approx(0.6) for i in range(4)}
+    assert people_of(longer).final == longer.by_client
+    assert run.by_client == {i: pytest.approx(0.55) for i in range(4)}
+    assert (longer.total, longer.last["round"], longer.final["rounds"]) == (10, 6, "round 6")
 
 
 def test_bytes_are_those_of_the_summary_else_the_sum_over_rounds(made):

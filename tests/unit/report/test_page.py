@@ -32,14 +32,13 @@ def without_library(text: str) -> str:
 
 
 def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
-    """10 points above Local, one client of four loses: said first, named, shown in the table, drawn."""
+    """10 points above Local, one client of four below it: said first, shown in the table, drawn; with four samples a
+    client is not named."""
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
     text = page.write_page(run, local).read_text(encoding="utf-8")
-    assert heading(text) == (
-        "M: too few figures to tell it from Local (+10.0 points on average; 3 of 4 clients gain, 1 loses; one seed)"
-    )
-    assert "client 0 (-5.0)" in text
+    assert heading(text) == ("M: too few figures to tell it from Local (+10.0 points on average; one seed)")
+    assert "Clearly worse off" not in text
     assert '<td class="number">75.0 %</td>' in text
     (part,) = data(text)["parts"]
     assert part["columns"]["gain over Local"] == [-5.0, 15.0, 15.0, 15.0]
@@ -51,7 +50,7 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
 def test_the_page_of_a_run_alone_states_its_accuracy(folder):
     """Without Local there is no verdict, only the figure."""
     text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
-    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them"
+    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them (round 3)"
     assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution"]
     assert [one["id"] for one in data(text)["parts"][0]["figures"]] == ["clusters", "cluster-sizes"]
 
@@ -196,7 +195,7 @@ def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
     """Gains over FedAvg stand beside those over Local."""
     runs = [made("Local", top=0.6), made("FedAvg", top=0.7), made("M", top=0.75)]
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    assert "<li>M: too few figures to tell it from FedAvg (+5.0 points on average; 4 of 4" in text
+    assert "<li>M: too few figures to tell it from FedAvg (+5.0 points on average; one seed)" in text
     assert data(text)["parts"][2]["columns"]["gain over FedAvg"] == [5.0] * 4
 
 
@@ -250,13 +249,19 @@ def test_seeds_of_clients_without_names_have_none(made, tmp_path):
     assert [part["seed"] for part in data(page.write_comparison(tmp_path, runs).read_text())["parts"]] == [0, 1]
 
 
-def test_who_is_harmed_on_average_is_named(made, tmp_path):
-    """Client a loses in one seed and gains more in the other: it is not named; b loses on average."""
-    runs = [made("Local", s, top=0.7) for s in (0, 1)]
-    runs += [made("M", s, top=0.7, gains={0: (0.3, -0.1)[s], 1: -0.1}) for s in (0, 1)]
-    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
-    assert "Who is worse off than with Local (mean over seeds)" in text
-    assert "<li>M: b (-10.0)</li>" in text
+def test_who_clearly_loses_is_named(made, tmp_path):
+    """Client a loses in one seed and gains more in the other: it is not named; b loses 10 points of 200 samples in both
+    seeds. The same without single test samples names nobody."""
+    for answers in ("x", None):
+        more = {"clients": 8, "samples": 200}
+        each = [answers and f"{answers}{s}" for s in (0, 1)]
+        runs = [made("Local", s, top=0.7, answers=each[s], **more) for s in (0, 1)]
+        for s, up in ((0, 0.3), (1, -0.1)):
+            runs.append(made("M", s, top=0.7, gains={0: up, 1: -0.1}, answers=each[s], **more))
+        text = page.write_comparison(tmp_path, named(runs, list("abcdefgh"))).read_text(encoding="utf-8")
+        assert ("Clearly worse off than with Local (mean over seeds)" in text) == (answers is not None)
+        assert ("<li>M: b (-10.0)</li>" in text) == (answers is not None)
+        assert bool(re.search("of 8 clients (is|are) harmed", text)) == (answers is not None)
 
 
 def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):

@@ -12,9 +12,10 @@ from dataclasses import replace
 import pytest
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import difference
+from fedkin.evaluate import difference, spread
 from fedkin.report import papers
 from fedkin.report.folder import by_title
+from fedkin.report.headline import Headline
 from fedkin.report.papers import Origin, paper_table, to_csv, to_latex, write_tables
 from fedkin.report.rows import comparison_rows
 
@@ -22,7 +23,8 @@ NASTY = r"[re]d_M & 50% #1 {x} ~a^b \o $5 <|>"
 ORIGIN = Origin("fedkin compare runs/c/compare.toml", (("Local", 0, "aa11"), ("Local", 1, "bb22"), (NASTY, 0, "cc33")))
 KNOWN = {
     *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule", "textbf", "pm", "dots"),
-    *("textbackslash", "textasciitilde", "textasciicircum", "textbar", "footnotesize", "setlength", "tabcolsep"),
+    *("textbackslash", "textasciitilde", "textasciicircum", "textbar", "scriptsize", "setlength", "tabcolsep"),
+    "dagger",
 }
 
 
@@ -70,13 +72,20 @@ def check_latex(text: str) -> list[list[str]]:
 
 def test_a_table_for_papers(rows):
     """Mean ± std, the paired difference with its interval, mean rank; the clear winner bold; the caption says how."""
-    grid = paper_table(rows, decimals=2)
+    last = {"Local": spread([0.7, 0.71]), NASTY: spread([0.6])}
+    grid = paper_table(rows, decimals=2, beside=Headline("rounds 81 to 100", last))
     d = difference([a.gains for a in rows[1].against])
-    assert grid.rows[0][1:] == ("70.00 ± 0.00", "70.00 ± 0.00", "60.00 ± 0.00", "–", "2", "9")
-    assert grid.rows[1][1] == "81.00 ± 0.00"
-    assert grid.rows[1][4:] == (f"+11.00 [{100 * d.low:+.2f}, {100 * d.high:+.2f}]", "1", "9")
+    assert grid.rows[0][1:] == ("70.00 ± 0.00", "70.50", "70.00 ± 0.00", "60.00 ± 0.00", "–", "2", "9")
+    assert grid.rows[1][1:3] == ("81.00 ± 0.00", "60.00")
+    assert grid.rows[1][5:] == (f"+11.00 [{100 * d.low:+.2f}, {100 * d.high:+.2f}]", "1", "9")
     assert grid.bold == {(1, 1)}
-    for fact in ("3 seeds", "points above Local", "95 % interval over seeds and clients", "bold: the highest"):
+    assert grid.note.startswith("Accuracy: mean over clients and rounds 81 to 100, 3 seeds (")
+    for fact in (
+        "3 seeds",
+        "points above Local",
+        "95 % interval over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2)",
+        "bold: the highest",
+    ):
         assert fact in grid.note
 
 
@@ -84,9 +93,9 @@ def test_one_seed_says_what_its_interval_is_over(made):
     """Over clients only; and none at all for four of them."""
     few = paper_table(comparison_rows(by_title([made("Local", top=0.7), made("M")])))
     many = paper_table(comparison_rows(by_title([made("Local", top=0.7, clients=8), made("M", clients=8)])))
-    assert few.rows[1][4] == "+10.0"
+    assert few.rows[1][5] == "+10.0"
     assert "too few figures" in few.note
-    assert many.rows[1][4].startswith("+10.0 [")
+    assert many.rows[1][5].startswith("+10.0 [")
     assert "interval over clients of this one seed" in many.note
 
 
@@ -125,6 +134,23 @@ def test_latex_is_sound_and_says_where_it_is_from(rows):
     assert "booktabs" in text
 
 
+def test_a_diverged_method_is_marked_in_every_form(rows):
+    """A dagger at its accuracy and the round in the caption, as LaTeX too; CSV has the first such round."""
+    beside = Headline("rounds 81 to 100", {"Local": spread([0.7])}, {"Local": {0: 12, 2: 9}}, several=True)
+    grid = paper_table(rows, beside=beside)
+    assert grid.rows[0][1:3] == ("70.0 ± 0.0 †", "70.0")
+    assert "†" not in grid.rows[1][1]
+    assert grid.note.endswith("† Local: diverged from round 12 on (seed 0), round 9 on (seed 2)")
+    assert check_latex(to_latex(grid))[1][1] == r"70.0 $\pm$ 0.0 $\dagger$"
+    local, other = csv.DictReader(io.StringIO(to_csv(rows, ORIGIN, beside=beside)))
+    assert (local["diverged"], other["diverged"]) == ("9", "")
+    assert (local["rounds"], local["last_accuracy_mean"], other["last_accuracy_mean"]) == (
+        "rounds 81 to 100",
+        "0.7",
+        "",
+    )
+
+
 def test_a_minus_is_one_and_a_hyphen_stays():
     """Losses get a mathematical minus; DA-PFL and V-2 keep their hyphens."""
     assert papers.latex("-3.1 [-4.0, -2.2] DA-PFL V-2") == "$-$3.1 [$-$4.0, $-$2.2] DA-PFL V-2"
@@ -143,9 +169,22 @@ def test_csv_holds_full_precision_under_one_header(rows):
     assert other["method"] == NASTY
     assert [float(other[k]) for k in ("difference", "difference_low", "difference_high")] == [d.mean, d.low, d.high]
     assert float(other["accuracy_mean"]) == rows[1].accuracy.mean
+    assert (other["harmed_low"], other["harmed_high"], other["harmed_of"], other["harmed_level"]) == ("", "", "", "")
     assert (other["verdict"], other["best"], other["rank"], other["configs"]) == ("better", "true", "1.0", "cc33")
     assert (local["difference"], local["verdict"], local["configs"]) == ("", "", "aa11 bb22")
     assert None not in other.values()
+
+
+def test_csv_holds_the_range_of_harmed_clients(made):
+    """Both ends, of how many, at which level; there is no raw count."""
+    more = {"clients": 8, "samples": 200, "answers": "x"}
+    runs = [made("Local", top=0.6, **more), made("M", top=0.7, gains={3: -0.3}, **more)]
+    _, other = csv.DictReader(io.StringIO(to_csv(comparison_rows(by_title(runs)), ORIGIN)))
+    assert (other["harmed_low"], other["harmed_high"], other["harmed_of"], other["harmed_level"]) == (
+        "1", "1", "8", "0.9",
+    )  # fmt: skip
+    assert "harmed" not in other
+    assert other["verdict"] == "level"
 
 
 def test_the_three_files(rows, tmp_path):

@@ -8,6 +8,8 @@ dapfl                                        one paper's protocol  dapfl.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedkin.data.partition.base import Assignment, Partition
 from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
 from fedkin.data.partition.dapfl import DAPFL
@@ -18,6 +20,7 @@ __all__ = [
     "DAPFL",
     "IID",
     "PARTITIONS",
+    "PROTOCOLS",
     "Assignment",
     "Classes",
     "ClusterClasses",
@@ -32,3 +35,9 @@ PARTITIONS: dict[str, type[Partition]] = {
     p.name: p for p in (IID, Dirichlet, DirichletTotal, Classes, ClusterDirichlet, ClusterClasses, Natural, DAPFL)
 }
 """Partition classes by the name used on the command line."""
+
+PROTOCOLS: Mapping[str, Mapping[str, str | float]] = {
+    "dapfl-paper": {"partition": "dapfl", "protocol": "cifar", "split": "official", "validation": 0.0},
+    "dapfl-paper-femnist": {"partition": "dapfl", "protocol": "femnist", "split": "pooled", "validation": 0.0},
+}
+"""Names on the command line for a partition and all other settings of the data that a paper's protocol fixes."""

@@ -28,6 +28,8 @@ FEMNIST_POOL = 4000
 class DAPFL(Partition):
     """The DA-PFL authors' protocol: Dirichlet counts with a floor, drawn anew per client, so clients share samples."""
 
+    # what else the protocol fixes (no validation part, which tests) is in `PROTOCOLS`
+
     name: ClassVar[str] = "dapfl"
 
     alpha: float = 0.5

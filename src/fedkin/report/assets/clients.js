@@ -123,7 +123,7 @@ const fellowsOf = (id, i) => {
   const mine = part.columns.cluster[i];
   const fellows = part.columns.client.filter((c, n) => c !== id && !missing(mine) && part.columns.cluster[n] === mine);
   const text = fellows.length ? fellows.slice(0, 40).map(nameOf).join(", ") + (fellows.length > 40 ? " …" : "") : "Nobody";
-  return element("div", {}, element("h3", { textContent: "Learned with, in the last cluster" }), element("p", { textContent: text }));
+  return element("div", {}, element("h3", { textContent: "Learned with, in the cluster of the last fifth of the run" }), element("p", { textContent: text }));
 };
 
 const open = (row, i) => {

@@ -1,0 +1,396 @@
+"""How often verdicts are wrong, and how often they find what is there.
+
+    python bench/verdict.py [--only size mistold marks harmed repeated rivals] [--scale 1.0]
+    python bench/verdict.py --table
+
+Simulated comparisons with a known truth: a gain is the true mean, an effect that all clients of a seed share (normal, r
+standard deviations of a client), a deviation of the client (normal or skewed), and the noise of its test samples (5 to
+200; one in five is predicted differently by the two methods). Sizes are the percentages of comparisons without a
+difference that are called better or worse; powers those of a true difference that are called so.
+
+The rule is written here a second time, vectorised over comparisons, and compared with `fedkin.evaluate.difference` on
+random tables before anything is simulated. Lines go to `bench/results/verdict.jsonl`, the last one of each cell counts;
+`--table` prints the tables of `docs/compare.md`. `--scale` multiplies the numbers of repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from fedkin.evaluate import difference, harmed, marked
+
+Floats = NDArray[np.float64]
+LINES = Path(__file__).parent / "results" / "verdict.jsonl"
+EFFECTS = (0.0, 0.1, 0.2, 0.33, 0.5, 1.0)
+SHAPES = tuple((s, k) for s in (2, 3, 5, 10) for k in (4, 20, 100))
+REPEATS = 3000
+DIFFERENT = 0.2  # fraction of test samples on which two methods differ
+CLIENT = 0.05  # standard deviation of true gains
+FEWEST_SAMPLES, MOST_SAMPLES = 5, 200
+MEASURED = 0.23  # root mean square of r in real comparisons
+SIGMA = float(np.sqrt(CLIENT**2 + DIFFERENT * (1 / np.arange(FEWEST_SAMPLES, MOST_SAMPLES + 1)).mean()))
+
+
+# ---- the rule, vectorised over comparisons --------------------------------------------------------------------------
+def mixture(d: Floats, same: bool) -> tuple[Floats, Floats, Floats, Floats]:
+    """Means ``[R]``, and weights, scales and degrees of freedom ``[R, 200]``; NaN in ``d [R, S, K]`` is missing."""
+    there = ~np.isnan(d)
+    n = there.sum(2)
+    means = np.nansum(d, 2) / n
+    e = np.where(there, d - means[:, :, None], 0)
+    between = ((means - means.mean(1, keepdims=True)) ** 2).sum(1)
+    within, nu, s = (e**2).sum((1, 2)), (n - 1).sum(1), d.shape[1]
+    v, base = within / nu, (1 / n).mean(1)
+    a_b, a_m, nu_m = base, base, nu
+    if same:
+        seen = there.sum(1)
+        k = (seen > 0).sum(1)
+        c = (e / (s * n[:, :, None])).sum(1)
+        a_m = np.maximum(base, s * k / (k - 1) * (c**2).sum(1) / v)
+        nu_m, nu_e = k - 1, n.sum(1) - s - k + 1
+        left = within - (e.sum(1) ** 2 / np.maximum(seen, 1)).sum(1)
+        a_b = np.where(nu_e >= 1, np.minimum(1, left / np.maximum(nu_e, 1) / v), 1) * base
+    r2 = (0.2 * np.tan(np.pi / 2 * (np.arange(1, 201) - 0.5) / 200)) ** 2
+    vj = r2 + a_b[:, None]
+    log = -(s - 1) / 2 * np.log(vj) - (nu[:, None] + s - 1) / 2 * np.log(within[:, None] + between[:, None] / vj)
+    w = np.exp(log - log.max(1, keepdims=True))
+    mj = r2 + a_m[:, None]
+    free = mj**2 / ((a_m**2 / nu_m)[:, None] + (mj**2 - a_m[:, None] ** 2) / nu[:, None])
+    return means.mean(1), w / w.sum(1, keepdims=True), np.sqrt(v[:, None] * mj / s), free
+
+
+def tails(d: Floats, same: bool) -> Floats:
+    """Tail of the mean of each comparison ``[R]``; below 0.025 or above 0.975 it is called better or worse."""
+    m, w, scale, free = mixture(d, same)
+    return np.asarray((w * stdtr(free, -m[:, None] / scale)).sum(1))
+
+
+def pooled_tails(d: Floats) -> Floats:
+    """Student's tail on the seed means, for comparison."""
+    means = d.mean(2)
+    s = means.shape[1]
+    return np.asarray(stdtr(s - 1, -means.mean(1) / (means.std(1, ddof=1) / np.sqrt(s))))
+
+
+def check() -> None:
+    """The rule above is the library's: tails agree to 1e-9 on random tables, and 0 lies outside for the same ones."""
+    rng = np.random.default_rng(7)
+    for number in range(200):
+        seeds, clients, same = int(rng.integers(2, 7)), int(rng.integers(4, 30)), bool(number % 2)
+        d = (
+            rng.normal(0, 0.02, (seeds, 1))
+            + rng.normal(0, 0.05, clients) * same
+            + rng.normal(0, 0.05, (seeds, clients))
+        )
+        d[rng.random(d.shape) < 0.1 * (number % 3)] = np.nan
+        d[:, :2] = 0.01  # every seed keeps two clients
+        gains = [{k: float(g) for k, g in enumerate(row) if not np.isnan(g)} for row in d]
+        found, tail = difference(gains, same_clients=same), float(tails(d[None], same)[0])
+        assert found.tail is not None
+        assert abs(found.tail - tail) < 1e-9, (found, tail)
+        assert (found.word in ("better", "worse")) == (min(tail, 1 - tail) < 0.025)
+
+
+# ---- what is simulated ----------------------------------------------------------------------------------------------
+def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Exponential deviations with mean 0 and standard deviation 1."""
+    return rng.exponential(1, shape) - 1
+
+
+def mixed(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """One fifth of the clients lies 2.5 standard deviations lower than the others."""
+    return np.asarray(0.5 - 2.5 * (rng.random(shape) < 0.2))
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return rng.standard_normal(shape)
+
+
+def drawn(
+    rng: np.random.Generator,
+    shape: tuple[int, int, int],
+    r: Floats | float,
+    mu: float,
+    same: bool,
+    deviations: Callable[[np.random.Generator, tuple[int, ...]], Floats] = normal,
+) -> Floats:
+    """Gains ``[R, S, K]``; with ``same`` a client keeps its deviation and its number of test samples in all seeds."""
+    repeats, seeds, clients = shape
+    once = (repeats, 1 if same else seeds, clients)
+    n = np.broadcast_to(rng.integers(FEWEST_SAMPLES, MOST_SAMPLES + 1, once), shape)
+    effect = rng.standard_normal((repeats, seeds, 1)) * SIGMA * np.broadcast_to(r, repeats)[:, None, None]
+    return mu + effect + CLIENT * deviations(rng, once) + noise(rng, n)
+
+
+def noise(rng: np.random.Generator, n: NDArray[np.int64]) -> Floats:
+    """Of a gain, from its test samples: of those that the two methods predict differently each wins half."""
+    q = rng.binomial(n, DIFFERENT)
+    return np.asarray((2 * rng.binomial(q, 0.5) - q) / n)
+
+
+def wrong(p: Floats) -> float:
+    """Percentage called better or worse."""
+    return round(100 * float(((p < 0.025) | (p > 0.975)).mean()), 2)
+
+
+def right(p: Floats) -> float:
+    """Percentage called better."""
+    return round(100 * float((p < 0.025).mean()), 2)
+
+
+def sizes(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Size and power of the rule by shape; clients anew, the same, skewed and mixed."""
+    cells: list[tuple[str, int, int, bool, Any]] = [("anew", s, k, False, normal) for s, k in SHAPES]
+    cells += [("same", s, k, True, normal) for s, k in ((3, 4), (3, 20), (3, 100), (10, 20))]
+    cells += [("skewed", 3, k, False, skewed) for k in (4, 20, 100)] + [("mixed", 3, k, False, mixed) for k in (4, 20)]
+    for kind, s, k, same, deviations in cells:
+        if s * k < 6:
+            continue
+        draw = partial(drawn, rng, (repeats, s, k), same=same, deviations=deviations)
+        usual = np.abs(rng.normal(0, MEASURED, repeats))
+        line: dict[str, Any] = {"part": "size", "kind": kind, "seeds": s, "clients": k, "repeats": repeats}
+        line["size"] = [wrong(tails(draw(r=r, mu=0.0), same)) for r in EFFECTS]
+        line["mean"] = wrong(tails(draw(r=usual, mu=0.0), same))
+        found = [draw(r=r, mu=mu * SIGMA) for mu, r in ((0.5, 0.1), (0.5, 0.33), (1.0, 0.1))]
+        line["power"] = [right(tails(d, same)) for d in found]
+        line["student"] = [right(pooled_tails(d)) for d in found]
+        line["coverage"] = [round(100 - wrong(tails(d - mu * SIGMA, same)), 2)
+                            for d, mu in zip(found, (0.5, 0.5, 1.0), strict=True)]  # fmt: skip
+        yield line
+
+
+def mistold(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Sizes where the rule is told the wrong thing about clients (S = 3, K = 20), and with clients missing."""
+    for truth, told in (("anew", "same"), ("same", "anew")):
+        line: dict[str, Any] = {"part": "mistold", "truth": truth, "told": told, "repeats": repeats}
+        line["size"] = [
+            wrong(tails(drawn(rng, (repeats, 3, 20), r, 0.0, truth == "same"), told == "same")) for r in EFFECTS
+        ]
+        yield line
+    for same in (False, True):
+        line = {"part": "mistold", "truth": "same" if same else "anew", "told": "missing", "repeats": repeats}
+        line["size"] = []
+        for r in EFFECTS:
+            d = drawn(rng, (repeats, 3, 20), r, 0.0, same)
+            d[rng.random(d.shape) < 0.25] = np.nan
+            d[:, :, :2] = np.nan_to_num(d[:, :, :2])
+            line["size"].append(wrong(tails(d, same)))
+        yield line
+
+
+def rivals(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Sizes of Student's interval over the clients of one seed, and over all clients of three seeds as if of one."""
+    for seeds, k in ((1, 20), (1, 100), (3, 20), (3, 100)):
+        line: dict[str, Any] = {"part": "rivals", "seeds": seeds, "clients": k, "repeats": repeats, "size": []}
+        for r in EFFECTS:
+            d = drawn(rng, (repeats, seeds, k), r, 0.0, False)
+            means = d.mean(2)
+            nu = seeds * (k - 1)
+            error = np.sqrt(((d - means[:, :, None]) ** 2).sum((1, 2)) / nu / (seeds * k))
+            line["size"].append(wrong(stdtr(nu, -means.mean(1) / error)))
+        yield line
+
+
+def marks(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Tables of equally good methods of unequal variances: how often a method is marked, on average and the least."""
+    for methods in (2, 6, 12, 20):
+        for same in (False, True):
+            for r in (0.0, 0.2, 0.33, 0.5):
+                kept, alone = np.zeros(methods), 0
+                for _ in range(repeats):
+                    scale = np.linspace(0.5, 1.5, methods)[:, None, None]
+                    own = scale * rng.standard_normal((methods, 1 if same else 3, 20))
+                    a = 0.7 + CLIENT * own + 0.06 * rng.standard_normal((methods, 3, 20))
+                    a += r * np.sqrt((CLIENT * scale) ** 2 + 0.06**2) * rng.standard_normal((methods, 3, 1))
+                    means = dict(enumerate(a.mean((1, 2)).tolist()))
+                    highest = max(means, key=lambda i: means[i])
+                    others = [i for i in means if i != highest]
+                    tail = tails(a[highest] - a[others], same)
+                    found = marked({str(i): m for i, m in means.items()},
+                                   {str(i): float(p) for i, p in zip(others, tail, strict=True)})  # fmt: skip
+                    kept += [1.0 if not found else str(i) in found for i in range(methods)]
+                    alone += bool(found)
+                share = 100 * kept / repeats
+                yield {"part": "marks", "methods": methods, "same": same, "r": r, "repeats": repeats,
+                       "marked": round(float(share.mean()), 2), "least": round(float(share.min()), 2),
+                       "any_left_out": round(100 * alone / repeats, 2)}  # fmt: skip
+
+
+# ---- harmed clients -------------------------------------------------------------------------------------------------
+TRUTHS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+    "no difference": lambda rng, k: np.zeros(k),
+    "all gain 5 points": lambda rng, k: np.full(k, 0.05),
+    "normal": lambda rng, k: rng.normal(0.03, 0.06, k),
+    "skewed, long gains": lambda rng, k: 0.08 * rng.exponential(1, k) - 0.04,
+    "skewed, long losses": lambda rng, k: 0.06 - 0.08 * rng.exponential(1, k),
+    "one fifth loses 10": lambda rng, k: np.where(rng.random(k) < 0.2, -0.1, 0.05),
+    "70 % untouched": lambda rng, k: np.where(rng.random(k) < 0.7, 0.0, rng.normal(0, 0.1, k)),
+    "90 % untouched, 10 % lose 15": lambda rng, k: np.where(rng.random(k) < 0.9, 0.0, -0.15),
+}
+CROWDS = ((10, 24, 24), (20, 200, 200), (50, 24, 24), (50, 5, 200), (100, 5, 200), (150, 5, 200))
+
+
+def counted(rng: np.random.Generator, truth: Floats, n: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Differing samples of clients with these true gains: their net number and their number."""
+    differing = np.maximum(DIFFERENT, np.abs(truth) + 0.05)
+    q = rng.binomial(n, differing)
+    gained = rng.binomial(q, (1 + truth / differing) / 2)
+    return (2.0 * gained - q), q.astype(float)
+
+
+def harm(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Coverage of the range for the number of harmed clients (nominal 90 %)."""
+    for k, least, most in CROWDS:
+        for name, truth in TRUTHS.items():
+            times = max(100, min(repeats, repeats * 50 // k))
+            rows = []
+            for _ in range(times):
+                gain, n = np.clip(truth(rng, k), -0.6, 0.6), rng.integers(least, most + 1, k)
+                net, differing = counted(rng, gain, n)
+                found = harmed(net, differing, n.astype(float))
+                assert found is not None
+                rows.append((int((gain < -0.01).sum()), int((net < 0).sum()), found.low, found.high))
+            yield {**summary(np.array(rows)), "part": "harmed", "clients": k, "samples": [least, most],
+                   "truth": name, "repeats": times}  # fmt: skip
+
+
+def summary(rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Coverage and means of (true number, number measured below, low, high)."""
+    true, below, low, high = rows.T
+    return {
+        "coverage": round(100 * float(((low <= true) & (true <= high)).mean()), 1),
+        "low_too_high": round(100 * float((low > true).mean()), 1),
+        "high_too_low": round(100 * float((high < true).mean()), 1),
+        **{name: round(float(x.mean()), 1) for name, x in
+           (("true", true), ("below", below), ("low", low), ("high", high))},
+    }  # fmt: skip
+
+
+def repeated(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Three seeds on the same test samples, whose answers agree mostly: counts added up, or averaged by sample."""
+    for agreeing in (0.0, 0.8, 1.0):
+        for name in ("no difference", "one fifth loses 10"):
+            rows: dict[str, list[tuple[int, ...]]] = {"added": [], "averaged": []}
+            for _ in range(repeats):
+                truth, n = TRUTHS[name](rng, 50), 40
+                differing = np.maximum(DIFFERENT, np.abs(truth) + 0.05)[:, None, None]
+                up = (1 + truth[:, None, None] / differing) / 2
+
+                def outcomes(seeds: int, p: Floats = differing, up: Floats = up, n: int = n) -> Floats:
+                    shape = (50, seeds, n)
+                    return (rng.random(shape) < p) * np.where(rng.random(shape) < up, 1.0, -1.0)
+
+                nets = np.where(rng.random((50, 3, n)) < agreeing, outcomes(1), outcomes(3))
+                true, below = int((truth < -0.01).sum()), int((nets.sum((1, 2)) < 0).sum())
+                for how, x in (("added", nets.reshape(50, -1)), ("averaged", nets.mean(1))):
+                    found = harmed(x.sum(1), (x**2).sum(1), np.full(50, float(x.shape[1])))
+                    assert found is not None
+                    rows[how].append((true, below, found.low, found.high))
+            for how, each in rows.items():
+                yield {**summary(np.array(each)), "part": "repeated", "agreeing": agreeing, "truth": name, "how": how,
+                       "repeats": repeats}  # fmt: skip
+
+
+# ---- lines and tables -----------------------------------------------------------------------------------------------
+PARTS: dict[str, tuple[Callable[[np.random.Generator, int], Iterator[dict[str, Any]]], int]] = {
+    "size": (sizes, REPEATS),
+    "mistold": (mistold, REPEATS),
+    "marks": (marks, 800),
+    "harmed": (harm, 400),
+    "repeated": (repeated, 200),
+    "rivals": (rivals, REPEATS),
+}
+RESULTS = {"size", "mean", "power", "student", "coverage", "marked", "least", "any_left_out", "low_too_high",
+           "high_too_low", "true", "below", "low", "high", "repeats"}  # fmt: skip
+
+
+def known() -> list[dict[str, Any]]:
+    """The last line of each cell."""
+    text = LINES.read_text().splitlines() if LINES.is_file() else []
+    cells = {}
+    for line in map(json.loads, text):
+        cells[json.dumps({k: v for k, v in sorted(line.items()) if k not in RESULTS})] = line
+    return list(cells.values())
+
+
+def row(*cells: Any) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def tables() -> dict[str, str]:
+    """Everything in Markdown; "sizes" and "harmed" are the tables of docs/compare.md."""
+    lines = known()
+
+    def of(part: str) -> list[dict[str, Any]]:
+        return [x for x in lines if x["part"] == part]
+
+    def whole(values: list[float]) -> str:
+        return " · ".join(f"{v:.0f}" for v in values)
+
+    sizes = []
+    for x in of("size"):
+        kind = "" if x["kind"] == "anew" else f", {x['kind']}"
+        figures = (*(f"{v:.1f}" for v in (*x["size"], x["mean"])), whole(x["power"]), whole(x["student"]))
+        sizes.append((x["kind"], row(f"{x['seeds']}, {x['clients']}{kind}", *figures)))
+    harmed_rows: dict[tuple[int, ...], dict[str, float]] = {}
+    for x in of("harmed"):
+        harmed_rows.setdefault((x["clients"], *x["samples"]), {})[x["truth"]] = x["coverage"]
+    crowds = [
+        row(
+            f"{k}, {least if least == most else f'{least} to {most}'}",
+            *(f"{found[t]:.0f}" for t in TRUTHS if t in found),
+        )
+        for (k, least, most), found in harmed_rows.items()
+        if len(found) == len(TRUTHS)
+    ]
+    other = [row(f"{x['truth']}, told {x['told']}", *(f"{v:.1f}" for v in x["size"])) for x in of("mistold")]
+    other += [row(f"pooled: {x['seeds']}, {x['clients']}", *(f"{v:.1f}" for v in x["size"])) for x in of("rivals")]
+    marked_rows = [
+        row(x["methods"], "same" if x["same"] else "anew", x["r"], x["marked"], x["least"], x["any_left_out"])
+        for x in of("marks")
+    ]
+    ranges = [
+        row(x.get("clients", 50), x.get("samples", f"{x.get('agreeing')} {x.get('how')}"), x["truth"],
+            *(x[name] for name in ("coverage", "low_too_high", "high_too_low", "true", "below", "low", "high")))
+        for x in of("harmed") + of("repeated")
+    ]  # fmt: skip
+    return {
+        "sizes": "\n".join(text for kind, text in sizes if kind in ("anew", "same")),
+        "harmed": "\n".join(crowds),
+        "other shapes": "\n".join(text for kind, text in sizes if kind not in ("anew", "same")),
+        "told otherwise": "\n".join(other),
+        "marks": "\n".join(marked_rows),
+        "ranges": "\n".join(ranges),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--table", action="store_true")
+    flags = parser.parse_args()
+    if flags.table:
+        print("\n\n".join(f"{name}\n{text}" for name, text in tables().items()))
+        return
+    check()
+    for name in flags.only:
+        simulate, repeats = PARTS[name]
+        rng = np.random.default_rng([11, list(PARTS).index(name)])
+        for line in simulate(rng, max(20, int(repeats * flags.scale))):
+            with LINES.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Single test samples of a client: which are predicted correctly, and what changes from one method to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The test samples of one client under one model.
+
+    Attributes:
+        right: one bit per sample in test order, the most significant first: 1 where the prediction is correct.
+        n: test samples.
+        digest: a digest of the samples; two runs with equal digests tested the client on the same ones.
+    """
+
+    right: bytes
+    n: int
+    digest: str
+
+    def __post_init__(self) -> None:
+        if len(self.right) != (self.n + 7) // 8:
+            raise DataError(f"{self.n} test samples take {(self.n + 7) // 8} bytes of bits, got {len(self.right)}")
+
+
+def answers_of(line: Mapping[str, Any]) -> Answers | None:
+    """Read a client's line of the last evaluated round (``right``, ``test_digest``, ``n_test``).
+
+    Returns:
+        the client's answers; None where the line has none, as in folders of older versions.
+
+    Raises:
+        DataError: the bits are not hexadecimal, or not one for each test sample.
+    """
+    right, digest, n = line.get("right"), line.get("test_digest"), line.get("n_test")
+    if not isinstance(right, str) or not isinstance(digest, str) or not n:
+        return None
+    try:
+        bits = bytes.fromhex(right)
+    except ValueError as error:
+        raise DataError(f"expected right as hexadecimal digits, got {right[:20]!r}") from error
+    return Answers(bits, int(n), digest)
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """What changes for the test samples of one client from the reference to a method.
+
+    Attributes:
+        net: by sample, int8 ``[n]``: 1 where only the method is correct, -1 where only the reference is, else 0.
+        digest: a digest of the samples.
+    """
+
+    net: NDArray[np.int8]
+    digest: str
+
+
+def changed(reference: Answers, method: Answers) -> Changed | None:
+    """Compare sample by sample; None where the two were not tested on the same samples."""
+    if (reference.digest, reference.n) != (method.digest, method.n):
+        return None
+    a, b = (np.unpackbits(np.frombuffer(x.right, np.uint8), count=x.n).astype(np.int8) for x in (reference, method))
+    return Changed(b - a, method.digest)

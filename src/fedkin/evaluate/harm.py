@@ -1,0 +1,231 @@
+"""Which clients gain or lose, and how many are harmed: from the predictions on which two methods differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.core.errors import DataError
+from fedkin.evaluate.answers import Changed
+from fedkin.evaluate.paired import FEWEST
+
+DELTA = 0.01
+"""A client is harmed where its true accuracy is more than this (a fraction) below that with the reference."""
+LEVEL = 0.9
+"""Nominal probability that the range of the number of harmed clients contains the true number."""
+_UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients without any true gain, for the lower end
+_CROWD = 25  # clients beyond this make the assumed shape of a crowd no truer
+_NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are left out
+_DIRECT = 256  # clients up to which the number of successes is built up client by client
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Harmed:
+    """A range for the number of harmed clients: between ``low`` and ``high`` of ``of``, with probability ``level``."""
+
+    low: int
+    high: int
+    of: int
+    level: float = LEVEL
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Test samples by client, or by client and seed, on which the method and its reference differ.
+
+    Attributes:
+        ids: the client of each row.
+        gained, lost: samples that only the method, and only the reference, predicts correctly ``[N]``.
+        net: the sum of the differences, ``gained - lost`` where every sample was predicted once ``[N]``.
+        differing: the sum of their squares, ``gained + lost`` where every sample was predicted once ``[N]``.
+        samples: test samples ``[N]``.
+    """
+
+    ids: tuple[int, ...]
+    gained: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    net: Floats
+    differing: Floats
+    samples: Floats
+
+
+def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts:
+    """Count differing predictions: one row per client where seeds have the same clients, else per client and seed.
+
+    Samples that several seeds predict (equal digests) are no new samples: their differences are averaged over these
+    seeds first. Otherwise, three seeds on one test part would count as three times the samples.
+    """
+    rows: dict[tuple[int, int], list[Changed]] = {}
+    for number, seed in enumerate(seeds):
+        for client, changed in seed.items():
+            rows.setdefault((0 if same_clients else number, client), []).append(changed)
+    found = []
+    for tests in rows.values():
+        by_test: dict[tuple[str, int], list[NDArray[np.int8]]] = {}
+        for changed in tests:
+            by_test.setdefault((changed.digest, len(changed.net)), []).append(changed.net)
+        mean = np.concatenate([np.mean(nets, axis=0) for nets in by_test.values()])
+        found.append(((mean > 0).sum(), (mean < 0).sum(), mean.sum(), (mean**2).sum(), len(mean)))
+    columns = np.array(found, dtype=np.float64).reshape(-1, 5).T
+    whole = columns[:2].astype(np.int64)
+    return Counts(tuple(client for _, client in rows), whole[0], whole[1], columns[2], columns[3], columns[4])
+
+
+def client_p(gained: int, lost: int, *, exact: bool = False) -> float:
+    """Two-sided p-value of one client: does its accuracy differ at all?
+
+    Of the samples that the two methods do not agree on, each is won by either with probability 1/2 if there is no
+    difference (McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika
+    1947). The mid-p version counts half of what was observed; it keeps its size in practice with far more power
+    (Fagerland, Lydersen and Laake, "The McNemar test for binary matched-pairs data", BMC Med. Res. Methodol. 2013).
+
+    Where only the numbers of correct predictions are known, `most_differing` gives a safe number of differing samples.
+
+    Args:
+        gained, lost: samples that only the method, and only the reference, predicts correctly.
+        exact: the exact p-value, which never exceeds its nominal size.
+
+    Raises:
+        DataError: a number below zero.
+    """
+    if min(gained, lost) < 0:
+        raise DataError(f"expected numbers of samples >= 0, got gained={gained}, lost={lost}")
+    return float(_sign_test(np.array([gained]), np.array([lost]), exact)[0])
+
+
+def most_differing(correct: int, correct_reference: int, n: int) -> tuple[int, int]:
+    """Bounds of the number of differing samples where only correct ones were counted: (gained, lost) at the most.
+
+    The p-value of a client grows with the number of differing samples while their difference stays, so that
+    ``client_p(*most_differing(...))`` is an upper bound of the true one.
+
+    Args:
+        correct, correct_reference: samples that each predicts correctly.
+        n: test samples.
+
+    Raises:
+        DataError: a number is not in 0..n.
+    """
+    if not 0 <= min(correct, correct_reference) <= max(correct, correct_reference) <= n:
+        raise DataError(f"expected 0 to n correct samples, got {correct} and {correct_reference} of n={n}")
+    differing = min(correct + correct_reference, 2 * n - correct - correct_reference)
+    return (differing + correct - correct_reference) // 2, (differing - correct + correct_reference) // 2
+
+
+def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Clients that gain, and that lose, beyond the chance of their test samples: Holm's correction of exact p-values.
+
+    Returns:
+        client ids in ascending order; the probability that any is named without reason is at most ``1 - level``. Fewer
+        than six differing samples can never name a client.
+    """
+    p = _sign_test(found.gained, found.lost, exact=True)
+    order = np.argsort(p, kind="stable")
+    passed = p[order] <= (1 - level) / np.arange(len(p), 0, -1)
+    chosen = order[: len(p) if passed.all() else int(np.argmin(passed))]
+    up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
+    return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
+
+
+def _sign_test(gained: NDArray[np.int64], lost: NDArray[np.int64], exact: bool) -> Floats:
+    from scipy.special import bdtr, gammaln  # here: a run that reports nothing need not wait for it
+
+    fewer, q = np.minimum(gained, lost), gained + lost
+    twice = 2 * bdtr(fewer.astype(np.float64), q, 0.5)
+    if not exact:
+        twice = twice - np.exp(gammaln(q + 1) - gammaln(fewer + 1) - gammaln(q - fewer + 1) - q * math.log(2))
+    return np.asarray(np.minimum(1.0, twice))
+
+
+def harmed(
+    net: Floats, differing: Floats, samples: Floats, level: float = LEVEL, delta: float = DELTA
+) -> Harmed | None:
+    """A range for the number of clients whose true gain is below ``-delta``.
+
+    Counting the clients that were measured below the reference counts noise: of 50 clients with 24 test samples each
+    and no true difference 19 are. Here the true gains are drawn from a crowd, a fraction p0 of which is untouched and
+    the rest normal, and each gain is measured with the variance that its differing samples give it. Grids over p0,
+    mean and spread are integrated; the number of harmed clients at each node is Poisson-binomial. The lower end is the
+    5 % quantile where many clients may be untouched, the upper end the 95 % quantile where all may differ: data cannot
+    tell the two apart, so the range spans both.
+
+    That the crowd is normal is an assumption, and more clients do not make it truer. The likelihood of more than 25
+    clients is therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it
+    mostly misses the truth where the crowd has two parts. docs/compare.md has the coverage.
+
+    Args:
+        net: samples gained minus samples lost, by client ``[K]``.
+        differing: samples gained plus samples lost ``[K]``; both may be means over seeds, see `Counts`.
+        samples: test samples ``[K]``, each at least 1.
+        level: nominal probability that the range contains the true number.
+        delta: a smaller loss, a fraction, does not count as harm.
+
+    Returns:
+        the range, or None for fewer than `FEWEST` clients.
+    """
+    if len(net) < FEWEST:
+        return None
+    if not differing.any():
+        return Harmed(0, 0, len(net), level)
+    pi = float(differing.sum() / samples.sum())
+    variance = (differing + 4 * pi) / ((samples + 4) * samples)
+    gain = net / samples
+    low = _distribution(gain, variance, _UNTOUCHED, 16, delta)
+    high = _distribution(gain, variance, (0.0,), 40, delta)
+    beyond = (1 - level) / 2
+    return Harmed(int((low < beyond).sum()), int((high < 1 - beyond).sum()), len(net), level)
+
+
+def _distribution(gain: Floats, variance: Floats, untouched: Sequence[float], steps: int, delta: float) -> Floats:
+    """P(number of harmed clients <= i), ``[K + 1]``, over a grid of crowds."""
+    from scipy.special import ndtr
+
+    share, mu, t = _grid(gain, untouched, steps)
+    spread = t**2 + variance
+    slab = (1 - share) * _normal(gain - mu, spread)
+    both = slab + share * _normal(gain, variance)
+    log = min(1.0, _CROWD / len(gain)) * np.log(np.maximum(both, 1e-300)).sum(1) - 1.5 * np.log(1 - share[:, 0])
+    weights = np.exp(log - log.max())
+    weights /= weights.sum()
+    order = np.argsort(weights)
+    kept = np.sort(order[np.cumsum(weights[order]) > _NEGLIGIBLE])
+    slab, both, mu, t, spread = slab[kept], both[kept], mu[kept], t[kept], spread[kept]
+    shrunk = mu + t**2 / spread * (gain - mu)
+    sd = t * np.sqrt(variance / spread)
+    q = slab / np.maximum(both, 1e-300) * ndtr((-delta - shrunk) / sd)
+    return np.asarray(np.cumsum(weights[kept] / weights[kept].sum() @ _poisson_binomial(q)))
+
+
+def _grid(gain: Floats, untouched: Sequence[float], steps: int) -> tuple[Floats, Floats, Floats]:
+    """Nodes ``[G, 1]``: the fraction of untouched clients, and mean and spread of the true gains of the others."""
+    sd = max(float(gain.std(ddof=1)), 0.001)
+    share, x, t = np.meshgrid(
+        np.array(untouched), np.arange(-3, 3.1, 0.75), 2 * sd * (np.arange(steps) + 0.5) / steps, indexing="ij"
+    )
+    mu = (gain.mean() + x * sd / math.sqrt(min(len(gain), _CROWD))) / (1 - share)
+    return share.reshape(-1, 1), mu.reshape(-1, 1), (t / np.sqrt(1 - share)).reshape(-1, 1)
+
+
+def _normal(x: Floats, variance: Floats) -> Floats:
+    return np.asarray(np.exp(-(x**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance))
+
+
+def _poisson_binomial(q: Floats) -> Floats:
+    """Probabilities of 0..K successes of K independent trials ``[G, K + 1]``, from their chances ``[G, K]``."""
+    nodes, trials = q.shape
+    if trials > _DIRECT:  # a product of polynomials
+        length, half = trials + 1, trials // 2
+        parts = [np.fft.rfft(_poisson_binomial(part), length, axis=1) for part in (q[:, :half], q[:, half:])]
+        return np.fft.irfft(parts[0] * parts[1], length, axis=1)
+    found = np.zeros((trials + 1, nodes), dtype=np.float32)  # quantiles are read to a percent
+    found[0] = 1
+    for k, chance in enumerate(np.ascontiguousarray(q.T, dtype=np.float32)):
+        one = found[: k + 1] * chance
+        found[: k + 1] -= one
+        found[1 : k + 2] += one
+    return found.T.astype(np.float64)

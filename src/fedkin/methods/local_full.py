@@ -1,0 +1,47 @@
+"""Local training at full strength: every client in every round, the best of its models kept. The stronger reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+
+
+@dataclass(frozen=True)
+class LocalFull(Method):
+    """Every client trains alone in every round and keeps its best model on validation data; nothing is sent."""
+
+    paper = "a reference row without a paper"
+    family = "no federation"
+    reveals = "nothing"
+    beside_training = ""
+    secure_aggregation = True  # nothing is sent, so nothing must be seen
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle()
+
+    def sample(self, s: Bundle, r: Round) -> Tensor:
+        return r.ids  # all that can be reached, whatever the participation of the run
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all()
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.state.get("model", c.w0))
+        accuracy = torch.tensor(replace(c, data=c.validation).accuracy(w) if len(c.validation) else 0.0)
+        # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
+        # cannot tell apart the one that has trained longer is kept. Without validation data all rounds are equal.
+        if "chosen" not in c.state or accuracy >= c.state.accuracy:
+            c.state = Bundle(model=w, chosen=w, accuracy=accuracy)
+        else:
+            c.state = c.state.but(model=w)
+        return Bundle()
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return s
+
+    def personalize(self, c: Client) -> Bundle:
+        return Bundle(model=c.state.get("chosen", c.w0))

@@ -1,0 +1,68 @@
+"""What captions say of final figures: over which rounds they are the mean, the last round alone, runs that diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedkin.evaluate import Spread, spread
+from fedkin.evaluate.rounds import RULE, span, spans
+from fedkin.report.folder import Run
+
+MARK = "†"
+"""Next to the accuracy of a method of which a run diverged."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What stands next to the final figures of one or several methods.
+
+    Attributes:
+        rounds: the rounds they are the mean over: "rounds 81 to 100" where all runs have the same, else the rule.
+        last: title -> accuracy in the last evaluated round, a fraction, over seeds.
+        diverged: title -> seed -> the round from which on training diverged; methods without such a run are left out.
+        several: there is more than one seed of a method.
+    """
+
+    rounds: str = RULE
+    last: Mapping[str, Spread] = field(default_factory=dict)
+    diverged: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    several: bool = False
+
+    def mark(self, title: str) -> str:
+        """What follows the accuracy of a method."""
+        return f" {MARK}" if title in self.diverged else ""
+
+    @property
+    def notes(self) -> list[str]:
+        """One text for each method that diverged, as "† M: diverged from round 12 on (seed 1)"."""
+        return [f"{MARK} {title}: {_since(seeds, self.several)}" for title, seeds in self.diverged.items()]
+
+
+def headline(groups: Mapping[str, Sequence[Run]]) -> Headline:
+    """Read it from the runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`."""
+    last = {t: s for t, runs in groups.items() if (s := spread([r.last.get("accuracy") for r in runs])) is not None}
+    found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
+    return Headline(
+        rounds_of(run for runs in groups.values() for run in runs),
+        last,
+        {title: seeds for title, seeds in found.items() if seeds},
+        any(len(runs) > 1 for runs in groups.values()),
+    )
+
+
+def rounds_of(runs: Iterable[Run]) -> str:
+    """The rounds that the final figures of runs are the mean over, where all have the same; else the rule."""
+    return spans(_rounds(run) for run in runs if run.final.get("accuracy") is not None)
+
+
+def _rounds(run: Run) -> str:
+    """Folders of version 0.1 that have lost their rounds say them in numbers alone."""
+    first, last = run.final.get("first_round"), run.final.get("last_round")
+    known = span(sorted({int(first), int(last)})) if first is not None and last is not None else RULE
+    return str(run.final.get("rounds") or known)
+
+
+def _since(seeds: Mapping[int, int], several: bool) -> str:
+    each = [f"round {first} on{f' (seed {seed})' if several else ''}" for seed, first in seeds.items()]
+    return f"diverged from {', '.join(each)}"

@@ -1,0 +1,60 @@
+"""The reference rows of a comparison: their titles, and what tells the two kinds of local training apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedkin.report.folder import Run
+
+LOCAL, FULL, FEDAVG = "Local", "Local (full)", "FedAvg"
+"""Titles of the catalogue: training alone as often as under any method, training alone in every round, one model."""
+OTHERS = (FULL, FEDAVG)
+"""Methods that all are compared with besides the reference of the comparison."""
+
+
+def others(reference: str) -> tuple[str, ...]:
+    """Those of `OTHERS` that are not the reference itself."""
+    return tuple(title for title in OTHERS if title != reference)
+
+
+def what_local_is(run: Run) -> str:
+    """Say how often a client trains under Local in a run with the same settings as ``run``; "" if in every round."""
+    share = _run_settings(run).get("participation", 1.0)
+    if share >= 1:
+        return ""
+    return (
+        f"{LOCAL}: a client trains alone, and only in the rounds it is sampled for ({100 * share:g} % of the clients "
+        f"in each round); {FULL}, which fedkin compare adds, trains every client in every round."
+    )
+
+
+def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Say how often clients train under Local and under Local (full); "" unless both were run.
+
+    Args:
+        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+    """
+    if not groups.get(LOCAL) or not groups.get(FULL):
+        return ""
+    how = _run_settings(groups[LOCAL][0])
+    rounds, share = how.get("rounds"), how.get("participation", 1.0)
+    of_all = "all rounds" if rounds is None else "the only round" if rounds == 1 else f"all {rounds} rounds"
+    kept = "keeps the model that is best on its own validation data"
+    if share >= 1:
+        return (
+            f"{LOCAL} and {FULL}: under both every client trains alone in {of_all}, since all clients take part in "
+            f"each round of this comparison. Under {LOCAL} a client predicts with its last model; under {FULL} it "
+            f"{kept}."
+        )
+    return (
+        f"{LOCAL} and {FULL}: under {LOCAL} a client trains alone, and only in the rounds it is sampled for, as under "
+        f"the other methods ({100 * share:g} % of the clients in each round). Under {FULL} every client trains alone "
+        f"in {of_all} and {kept}: what it can reach without a federation."
+    )
+
+
+def _run_settings(run: Run) -> Mapping[str, Any]:
+    config = run.summary.get("config")
+    found = config.get("run") if isinstance(config, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

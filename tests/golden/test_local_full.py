@@ -1,0 +1,110 @@
+"""Local training at full strength: the choice on validation data by hand, and every client in every round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, Client, Data, Recipe
+from fedkin.engines import Job, Loop, Plan, Simulation, begin, rounds
+from fedkin.methods import Local, LocalFull
+from toys import close, federation, logit_net, mlp, run
+
+FIRST, SECOND = [2.0, 1.0], [0.0, 1.0]
+"""Logits at x = 1: a model that predicts class 0, and one that predicts class 1."""
+
+
+def of(*labels: int) -> Data:
+    return Data(torch.ones(len(labels), 1), torch.tensor(labels, dtype=torch.int64))
+
+
+def after(validation: Data, *models: list[float]) -> tuple[Client, list[torch.Tensor]]:
+    """A client whose trainings gave these models, one a round, and where each training started.
+
+    Its training part says the opposite of the validation part in these tests: class 1 three times, class 0 once.
+    """
+    client = Client(0, of(1, 1, 1, 0), validation, logit_net(2), Recipe(), Bundle(), Bundle())
+    starts = []
+    for w in models:
+        work = LocalFull().client_update(client)
+        starts.append(next(work).start)  # type: ignore[union-attr]
+        with pytest.raises(StopIteration) as end:
+            work.send(torch.tensor(w))
+        assert end.value.value == Bundle()
+    return client, starts
+
+
+def test_the_model_of_the_highest_validation_accuracy_is_kept() -> None:
+    """Validation 0, 0, 0, 1: the class-0 model is right on 3 of 4, the class-1 model on 1 of 4. After class 0, class 1
+    the first is predicted with; on the training part the second would be right on 3 of 4. Training goes on from the
+    last model, never from the chosen one."""
+    client, starts = after(of(0, 0, 0, 1), FIRST, SECOND, [0.0, 3.0])
+    close(LocalFull().personalize(client).model, FIRST)
+    close(client.state.accuracy, 0.75)
+    close(client.state.model, [0.0, 3.0])
+    close(starts[1], FIRST)
+    close(starts[2], SECOND)
+    assert torch.equal(starts[0], client.w0)
+
+
+def test_of_equals_the_later_is_kept() -> None:
+    """3 of 4, 1 of 4, 3 of 4 again: the third round's model; then 1 of 4, which changes nothing."""
+    client, _ = after(of(0, 0, 0, 1), FIRST, SECOND, [9.0, 1.0], SECOND)
+    close(LocalFull().personalize(client).model, [9.0, 1.0])
+
+
+def test_a_later_better_model_replaces_the_chosen_one() -> None:
+    """1 of 4, then 3 of 4."""
+    client, _ = after(of(0, 0, 0, 1), SECOND, FIRST)
+    close(LocalFull().personalize(client).model, FIRST)
+
+
+def test_without_validation_samples_the_last_model_is_kept() -> None:
+    """All rounds are equal."""
+    client, _ = after(of(), FIRST, SECOND)
+    close(LocalFull().personalize(client).model, SECOND)
+
+
+def test_before_its_first_training_a_client_predicts_with_the_common_start() -> None:
+    client, _ = after(of(0))
+    assert torch.equal(LocalFull().personalize(client).model, client.w0)
+
+
+def test_every_client_trains_in_every_round() -> None:
+    """Five clients at 20 % participation: all five in each of four rounds, and the models they train are those of Local
+    at full participation, bit for bit. Nothing is sent but each client's size."""
+    full = run(LocalFull(), mlp(), federation(), participation=0.2)
+    local = run(Local(), mlp(), federation(), participation=1.0)
+    assert [r.answered for r in full.reports] == [[0, 1, 2, 3, 4]] * 4
+    assert all(torch.equal(full.clients[i].model, local.clients[i].model) for i in range(5))
+    assert [(r.bytes_down, r.bytes_up) for r in full.reports] == [(0, 5 * 8), (0, 0), (0, 0), (0, 0)]
+
+
+def test_without_validation_data_it_is_local_at_full_participation() -> None:
+    """What is predicted with, too."""
+    shards = [replace(s, validation=Data(s.train.x[:0], s.train.y[:0])) for s in federation()]
+    full, local = (run(m, mlp(), shards, participation=1.0) for m in (LocalFull(), Local()))
+    assert all(torch.equal(full.clients[i].chosen, local.clients[i].model) for i in range(5))
+
+
+def test_late_joiners_and_drop_outs_miss_rounds() -> None:
+    """Who is not there does not train: client 4 joins in round 3; who does not answer keeps what it had."""
+    found = run(LocalFull(), mlp(), federation(), participation=0.2, joins=[1, 1, 1, 1, 3], dropout=0.4)
+    assert [r.cohort for r in found.reports] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4]] * 2
+    assert any(r.missing for r in found.reports)
+
+
+def test_over_selection_does_not_cut_it() -> None:
+    """With more clients asked than needed, other methods take those who answer first; this one waits for all it asks,
+    or clients would miss rounds at random."""
+    shards, plan = federation(), Plan(3, 0.4, over_selection=1.5)
+
+    def answered(method: Local | LocalFull) -> list[int]:
+        session = Loop().start(Job(method, mlp(), Recipe(steps=1, batch=5), shards, 0))
+        server = begin(method, mlp(), plan)
+        return [len(r.answered) for r in rounds(method, mlp(), Recipe(), Simulation(session, 5), plan, server)]
+
+    assert answered(LocalFull()) == [5, 5, 5]
+    assert answered(Local()) == [2, 2, 2]

@@ -1,0 +1,104 @@
+"""Which kind of local training is which, in words; and the lists of verdicts against both."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from fedkin.methods import TITLES
+from fedkin.report import page, references
+from fedkin.report.folder import by_title
+
+
+def config(**run):
+    return {"config": {"run": {"rounds": 100, **run}}}
+
+
+def pair(made, **how):
+    return by_title([made("Local", **config(**how)), made("Local (full)", **config(**how))])
+
+
+def test_titles_are_those_of_the_catalogue():
+    """A report may not import methods: what it calls them must stay the same."""
+    titles = [TITLES[name] for name in ("local", "local-full", "fedavg")]
+    assert titles == [references.LOCAL, references.FULL, references.FEDAVG]
+
+
+def test_participation_and_rounds_are_said(made):
+    """At 20 % of 100 rounds."""
+    text = references.which_is_which(pair(made, participation=0.2))
+    assert (
+        "only in the rounds it is sampled for, as under the other methods (20 % of the clients in each round)" in text
+    )
+    assert "Under Local (full) every client trains alone in all 100 rounds" in text
+    assert "best on its own validation data: what it can reach without a federation." in text
+
+
+def test_at_full_participation_the_choice_alone_differs(made):
+    """Both train every client in every round."""
+    text = references.which_is_which(pair(made, participation=1.0))
+    assert text.startswith("Local and Local (full): under both every client trains alone in all 100 rounds")
+    assert (
+        "Under Local a client predicts with its last model; under Local (full) it keeps the model that is best" in text
+    )
+    assert "sampled for" not in text
+
+
+def test_nothing_is_said_unless_both_were_run(made):
+    """Folders without the settings do say it, without numbers."""
+    assert references.which_is_which(by_title([made("Local"), made("M")])) == ""
+    assert references.which_is_which({}) == ""
+    plain = by_title([made("Local"), made("Local (full)")])
+    assert "in all rounds, since all clients take part" in references.which_is_which(plain)
+
+
+def test_the_page_of_a_run_says_what_its_local_is(folder):
+    """Where it is compared with Local and not all clients take part in every round."""
+    local = folder("local", title="Local", top=0.7)
+    pages = [
+        page.write_page(folder(name, title="M", **config(participation=share)), base).read_text(encoding="utf-8")
+        for name, share, base in (("a", 0.2, local), ("b", 1.0, local), ("c", 0.2, None))
+    ]
+    said = "Local: a client trains alone, and only in the rounds it is sampled for (20 % of the clients in each round)"
+    assert [said in text for text in pages] == [True, False, False]
+
+
+def test_others_leave_out_the_reference():
+    assert references.others("Local") == ("Local (full)", "FedAvg")
+    assert references.others("FedAvg") == ("Local (full)",)
+
+
+def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
+    """M is set against Local (heading), Local (full) and FedAvg; Local (full) itself against Local and FedAvg."""
+    gains = {i: 0.01 * (i % 3) for i in range(8)}
+    runs = [
+        made(title, clients=8, top=top, gains=gains if title == "M" else None, **config(participation=0.2))
+        for title, top in (("Local", 0.5), ("Local (full)", 0.6), ("FedAvg", 0.7), ("M", 0.8))
+    ]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    lists = {
+        title: re.findall(r"<li>([^:]+): ", body)
+        for title, body in re.findall(r"<h3>(Against [^<]+)</h3>\n<ul>\n(.*?)</ul>", text, re.DOTALL)
+    }
+    assert lists == {
+        "Against Local": ["FedAvg", "Local (full)"],
+        "Against Local (full)": ["M", "FedAvg"],
+        "Against FedAvg": ["M", "Local (full)"],
+    }
+    assert text.count("only in the rounds it is sampled for") == 1
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    columns = json.loads(found[1])["parts"][3]["columns"]
+    assert [name for name in columns if name.startswith("gain over")] == [
+        "gain over Local",
+        "gain over Local (full)",
+        "gain over FedAvg",
+    ]
+
+
+def test_equal_reference_rows_are_no_collapse(made):
+    """At full participation without validation data Local (full) is Local: no method is at fault. One that equals
+    Local (full) learns from nobody."""
+    runs = [made(title, clients=8, **config(participation=1.0)) for title in ("Local", "Local (full)", "M")]
+    (text,) = [w.text for w in page.several_runs(runs).warnings if w.kind == "collapse"]
+    assert text.startswith("M equals Local for every client, M equals Local (full) for every client: nobody learns")

@@ -1,0 +1,236 @@
+"""Single clients and the number of harmed ones: by hand, on the worked example, and simulated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from fedkin.core.errors import DataError
+from fedkin.evaluate import (
+    Answers,
+    Changed,
+    Harmed,
+    answers_of,
+    changed,
+    clear_clients,
+    client_p,
+    counts,
+    harmed,
+    most_differing,
+)
+from fedkin.evaluate.harm import _UNTOUCHED, _distribution, _poisson_binomial
+
+GAINED = np.array([4.0, 3, 5, 1, 2, 0, 3, 2, 4, 1])
+LOST = np.array([1.0, 0, 1, 3, 2, 1, 0, 2, 0, 5])
+
+
+def change(gained: int, lost: int, same: int = 10, digest: str = "x") -> Changed:
+    return Changed(np.repeat([1, -1, 0], [gained, lost, same]).astype(np.int8), digest)
+
+
+# ---- single samples -------------------------------------------------------------------------------------------------
+def test_bits_are_read_in_test_order_the_most_significant_first() -> None:
+    """Ten samples: a5 c0 is 1010 0101 11; what is behind the tenth does not count."""
+    reference = answers_of({"right": "0000", "test_digest": "d", "n_test": 10})
+    method = answers_of({"right": "a5ff", "test_digest": "d", "n_test": 10})
+    assert reference is not None
+    assert method is not None
+    found = changed(reference, method)
+    assert found is not None
+    assert found.net.tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 1, 1]
+    turned = changed(method, reference)
+    assert turned is not None
+    assert turned.net.tolist() == [-1, 0, -1, 0, 0, -1, 0, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{}, {"n_test": 3}, {"right": "a0", "n_test": 3}, {"n_test": 0, "right": "", "test_digest": "d"}],
+)
+def test_lines_without_bits_have_none(line: dict[str, object]) -> None:
+    """Older folders, and clients without test samples."""
+    assert answers_of(line) is None
+
+
+def test_other_samples_do_not_pair() -> None:
+    """Another digest, or another number of samples."""
+    one = Answers(b"\x00", 8, "d")
+    assert changed(one, Answers(b"\x00", 8, "e")) is None
+    assert changed(one, Answers(b"\x00", 7, "d")) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "said"), [("zz", "hexadecimal"), ("a0a0", "8 test samples take 1 bytes of bits, got 2")]
+)
+def test_damaged_bits_are_named(right: str, said: str) -> None:
+    """Not hexadecimal, or not one bit for each sample."""
+    with pytest.raises(DataError, match=said):
+        answers_of({"right": right, "test_digest": "d", "n_test": 8})
+
+
+# ---- one client -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("gained", "lost", "mid", "exact"),
+    [
+        (6, 0, 1 / 64, 2 / 64),  # 2 P(X < 0) + P(X = 0); 2 P(X <= 0)
+        (5, 1, (2 * 1 + 6) / 64, 14 / 64),
+        (1, 5, (2 * 1 + 6) / 64, 14 / 64),
+        (3, 3, 1.0, 1.0),
+        (0, 0, 1.0, 1.0),
+    ],
+)
+def test_the_p_value_of_a_client_by_hand(gained: int, lost: int, mid: float, exact: float) -> None:
+    """Of six differing samples 0, 1 or 3 on the smaller side."""
+    assert client_p(gained, lost) == pytest.approx(mid)
+    assert client_p(gained, lost, exact=True) == pytest.approx(exact)
+
+
+def test_the_exact_p_value_is_the_binomial_test() -> None:
+    """The same as scipy's."""
+    for gained, lost in ((12, 3), (40, 21), (100, 130)):
+        theirs = binomtest(gained, gained + lost).pvalue
+        assert client_p(gained, lost, exact=True) == pytest.approx(theirs)
+
+
+def test_numbers_of_samples_are_not_negative() -> None:
+    """A count below zero is refused, and correct samples that are more than there are."""
+    with pytest.raises(DataError, match="lost=-1"):
+        client_p(3, -1)
+    with pytest.raises(DataError, match="of n=10"):
+        most_differing(11, 3, 10)
+
+
+def test_correct_counts_alone_give_a_safe_p_value() -> None:
+    """Of all tables with 7 and 4 of 10 correct the most differing one, 6 against 3, has the highest p-value; all of
+    them are gone through."""
+    assert most_differing(7, 4, 10) == (6, 3)
+    assert most_differing(9, 9, 10) == (1, 1)
+    for a, b in ((7, 4), (2, 9), (5, 5), (10, 0), (0, 0)):
+        both = range(max(0, a + b - 10), min(a, b) + 1)  # samples that both predict correctly
+        for exact in (False, True):
+            worst = max(client_p(a - k, b - k, exact=exact) for k in both)
+            assert client_p(*most_differing(a, b, 10), exact=exact) == pytest.approx(worst)
+
+
+def test_clients_are_named_after_holm() -> None:
+    """p: 2/512 (9 : 0), 2/128 (0 : 7), 2/64 (6 : 0), limits .05 / 3, .05 / 2, .05: all three; with one client more
+    (5 : 5) the limits are .0125, .0167, .025, and 6 : 0 is not named, nor anybody behind it."""
+    three = [{4: change(9, 0), 2: change(0, 7), 7: change(6, 0)}]
+    four = [{**three[0], 9: change(5, 5)}]
+    assert clear_clients(counts(three, True)) == ((4, 7), (2,))
+    assert clear_clients(counts(four, True)) == ((4,), (2,))
+    assert clear_clients(counts([{1: change(5, 0)}], True)) == ((), ())
+    assert clear_clients(counts([{1: change(6, 0)}], True)) == ((1,), ())
+
+
+def test_naming_keeps_its_size() -> None:
+    """20 clients without a difference, 1000 times: anybody is named in less than 5 % and the luck of such a count."""
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(1000):
+        q = rng.binomial(100, 0.2, 20)
+        tests = {k: change(int(g), int(n - g)) for k, (g, n) in enumerate(zip(rng.binomial(q, 0.5), q, strict=True))}
+        wrong += clear_clients(counts([tests], True)) != ((), ())
+    assert wrong <= 64
+
+
+# ---- counts over seeds ----------------------------------------------------------------------------------------------
+def test_counts_of_the_same_clients_are_added() -> None:
+    """Other test samples in the second seed: 4 : 1 of 15 and 2 : 3 of 15 are 6 : 4 of 30."""
+    seeds = [{5: change(4, 1, digest="x")}, {5: change(2, 3, digest="y"), 6: change(1, 0, 4)}]
+    found = counts(seeds, True)
+    assert found.ids == (5, 6)
+    assert (found.gained.tolist(), found.lost.tolist()) == ([6, 1], [4, 0])
+    assert (found.net.tolist(), found.differing.tolist(), found.samples.tolist()) == ([2, 1], [10, 1], [30, 5])
+
+
+def test_clients_that_are_dealt_anew_are_counted_apart() -> None:
+    """Client 5 of the second seed is another one."""
+    found = counts([{5: change(4, 1)}, {5: change(2, 3, digest="y")}], False)
+    assert found.ids == (5, 5)
+    assert (found.net.tolist(), found.samples.tolist()) == ([3, -1], [15, 15])
+
+
+def test_the_same_test_samples_in_all_seeds_are_no_new_ones() -> None:
+    """Three seeds on one test part: a sample won in all three is one, one won in two of three counts 2/3, squared 4/9,
+    and as won; one that is lost and won is neither."""
+    nets = [np.array(row, dtype=np.int8) for row in ([1, 1, -1, 0], [1, 1, 0, 0], [1, 0, 1, -1])]
+    found = counts([{0: Changed(net, "x")} for net in nets], True)
+    assert (found.gained.tolist(), found.lost.tolist(), found.samples.tolist()) == ([2], [1], [4])
+    assert found.net == pytest.approx([1 + 2 / 3 - 1 / 3])
+    assert found.differing == pytest.approx([1 + 4 / 9 + 1 / 9])
+
+
+# ---- how many are harmed --------------------------------------------------------------------------------------------
+def test_the_worked_example() -> None:
+    """Ten clients with 24 samples each, three of them measured below: between 0 and 5 are harmed. The inputs of the
+    example (pi 1/6, s_1^2 .008433, mean .041667, sd .116203) and both ends by themselves."""
+    net, differing, n = GAINED - LOST, GAINED + LOST, np.full(10, 24.0)
+    pi = differing.sum() / n.sum()
+    variance = (differing + 4 * pi) / ((n + 4) * n)
+    gain = net / n
+    assert (pi, variance[0], gain.mean(), gain.std(ddof=1)) == pytest.approx(
+        (1 / 6, 0.008433, 0.041667, 0.116203), rel=1e-4
+    )
+    assert harmed(net, differing, n) == Harmed(0, 5, 10, 0.9)
+    low = _distribution(gain, variance, _UNTOUCHED, 16, 0.01)
+    high = _distribution(gain, variance, (0.0,), 40, 0.01)
+    assert low[0] > 0.05
+    assert high[4] < 0.95 < high[5]
+    assert (low[:10] > high[:10]).all()  # untouched clients only ever take away
+
+
+def test_nothing_differs() -> None:
+    """pi = 0: nobody is harmed, and that is certain."""
+    zero = np.zeros(8)
+    assert harmed(zero, zero, np.full(8, 20.0)) == Harmed(0, 0, 8)
+
+
+@pytest.mark.parametrize(("clients", "given"), [(1, False), (5, False), (6, True)])
+def test_below_six_clients_there_is_no_range(clients: int, given: bool) -> None:
+    """Five clients do not tell what a crowd is like."""
+    found = harmed(GAINED[:clients], GAINED[:clients], np.full(clients, 24.0))
+    assert (found is not None) == given
+
+
+@pytest.mark.parametrize(("lose", "low", "high"), [(0, 0, 0), (20, 20, 20)])
+def test_what_is_clear_has_a_narrow_range(lose: int, low: int, high: int) -> None:
+    """20 clients with 400 samples of which 80 change, all to the good or all to the bad."""
+    net = np.where(np.arange(20) < lose, -80.0, 80.0)
+    found = harmed(net, np.full(20, 80.0), np.full(20, 400.0))
+    assert found == Harmed(low, high, 20)
+
+
+def test_one_fifth_that_loses_is_found_among_clients_with_many_samples() -> None:
+    """4 of 20 clients lose 20 points of 400 samples, the others gain 5: the range holds 4 and is narrow."""
+    net = np.repeat([-80.0, 20.0], [4, 16])
+    found = harmed(net, np.repeat([100.0, 60.0], [4, 16]), np.full(20, 400.0))
+    assert found is not None
+    assert 3 <= found.low <= 4 <= found.high <= 6
+
+
+@pytest.mark.parametrize("clients", [20, 150])
+@pytest.mark.parametrize("lost", [0.0, 0.1])
+def test_the_range_holds_the_true_number(clients: int, lost: float) -> None:
+    """A fifth of the clients loses 10 points or nobody does; 5 to 200 samples: missed in at most 6 of 60 crowds. Of
+    150 clients, a normal crowd that is believed in full misses the fifth in most."""
+    rng = np.random.default_rng([clients, round(10 * lost)])
+    missed = 0
+    for _ in range(60):
+        truth = np.where(rng.random(clients) < 0.2, -lost, lost / 2)
+        n = rng.integers(5, 201, clients)
+        q = rng.binomial(n, 0.2)
+        gained = rng.binomial(q, (1 + truth / 0.2) / 2)
+        found = harmed(2.0 * gained - q, q.astype(float), n.astype(float))
+        assert found is not None
+        missed += not found.low <= (truth < -0.01).sum() <= found.high
+    assert missed <= 6
+
+
+def test_the_poisson_binomial_distribution() -> None:
+    """Equal chances are binomial, below and above the size from which halves are joined; two trials by hand."""
+    assert _poisson_binomial(np.array([[0.5, 0.2]]))[0] == pytest.approx([0.4, 0.5, 0.1])
+    for k in (40, 300, 1001):
+        found = _poisson_binomial(np.full((2, k), 0.3))
+        assert found[1] == pytest.approx(binom.pmf(np.arange(k + 1), k, 0.3), abs=1e-5)
