@@ -1,6 +1,6 @@
 """How often verdicts are wrong, and how often they find what is there.
 
-    python bench/verdict.py [--only size power mistold marks harmed repeated] [--scale 1.0]
+    python bench/verdict.py [--only size mistold marks harmed repeated rivals] [--scale 1.0]
     python bench/verdict.py --table
 
 Simulated comparisons with a known truth: a gain is the true mean, an effect that all clients of a seed share (normal, r
@@ -187,6 +187,19 @@ def mistold(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
         yield line
 
 
+def rivals(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Sizes of Student's interval over the clients of one seed, and over all clients of three seeds as if of one."""
+    for seeds, k in ((1, 20), (1, 100), (3, 20), (3, 100)):
+        line: dict[str, Any] = {"part": "rivals", "seeds": seeds, "clients": k, "repeats": repeats, "size": []}
+        for r in EFFECTS:
+            d = drawn(rng, (repeats, seeds, k), r, 0.0, False)
+            means = d.mean(2)
+            nu = seeds * (k - 1)
+            error = np.sqrt(((d - means[:, :, None]) ** 2).sum((1, 2)) / nu / (seeds * k))
+            line["size"].append(wrong(stdtr(nu, -means.mean(1) / error)))
+        yield line
+
+
 def marks(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
     """Tables of equally good methods of unequal variances: how often a method is marked, on average and the least."""
     for methods in (2, 6, 12, 20):
@@ -223,7 +236,7 @@ TRUTHS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "70 % untouched": lambda rng, k: np.where(rng.random(k) < 0.7, 0.0, rng.normal(0, 0.1, k)),
     "90 % untouched, 10 % lose 15": lambda rng, k: np.where(rng.random(k) < 0.9, 0.0, -0.15),
 }
-CROWDS = ((10, 24, 24), (20, 200, 200), (50, 24, 24), (50, 5, 200), (100, 5, 200), (150, 5, 200), (300, 5, 200))
+CROWDS = ((10, 24, 24), (20, 200, 200), (50, 24, 24), (50, 5, 200), (100, 5, 200), (150, 5, 200))
 
 
 def counted(rng: np.random.Generator, truth: Floats, n: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -238,7 +251,7 @@ def harm(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
     """Coverage of the range for the number of harmed clients (nominal 90 %)."""
     for k, least, most in CROWDS:
         for name, truth in TRUTHS.items():
-            times = max(100, min(repeats, repeats * 100 // k))
+            times = max(100, min(repeats, repeats * 50 // k))
             rows = []
             for _ in range(times):
                 gain, n = np.clip(truth(rng, k), -0.6, 0.6), rng.integers(least, most + 1, k)
@@ -294,6 +307,7 @@ PARTS: dict[str, tuple[Callable[[np.random.Generator, int], Iterator[dict[str, A
     "marks": (marks, 800),
     "harmed": (harm, 400),
     "repeated": (repeated, 200),
+    "rivals": (rivals, REPEATS),
 }
 RESULTS = {"size", "mean", "power", "student", "coverage", "marked", "least", "any_left_out", "low_too_high",
            "high_too_low", "true", "below", "low", "high", "repeats"}  # fmt: skip
@@ -312,35 +326,51 @@ def row(*cells: Any) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def table() -> str:
-    """The tables of docs/compare.md, in Markdown."""
+def tables() -> dict[str, str]:
+    """Everything in Markdown; "sizes" and "harmed" are the tables of docs/compare.md."""
     lines = known()
+
+    def of(part: str) -> list[dict[str, Any]]:
+        return [x for x in lines if x["part"] == part]
 
     def whole(values: list[float]) -> str:
         return " · ".join(f"{v:.0f}" for v in values)
 
-    def some(values: list[float]) -> str:
-        return " · ".join(f"{v:.1f}" for v in values)
-
-    out = [row("seeds, clients", *(f"r = {r:g}" for r in EFFECTS), "usual r", "power", "Student's"), row(*["---"] * 10)]
-    for x in (x for x in lines if x["part"] == "size"):
+    sizes = []
+    for x in of("size"):
         kind = "" if x["kind"] == "anew" else f", {x['kind']}"
-        cells = (*(f"{v:.1f}" for v in x["size"]), f"{x['mean']:.1f}", whole(x["power"]), whole(x["student"]))
-        out.append(row(f"{x['seeds']}, {x['clients']}{kind}", *cells))
-    out += ["", row("clients are", "told", "sizes"), row(*["---"] * 3)]
-    out += [row(x["truth"], x["told"], some(x["size"])) for x in lines if x["part"] == "mistold"]
-    out += ["", row("methods", "clients", "r", "marked", "least", "any left out"), row(*["---"] * 6)]
-    for x in (x for x in lines if x["part"] == "marks"):
-        cells = (x["r"], x["marked"], x["least"], x["any_left_out"])
-        out.append(row(x["methods"], "same" if x["same"] else "anew", *cells))
-    heads = ("coverage", "low too high", "high too low", "true", "measured below", "range")
-    out += ["", row("clients", "truth", *heads), row(*["---"] * 8)]
-    for x in (x for x in lines if x["part"] in ("harmed", "repeated")):
-        who = f"{x['clients']} with {x['samples'][0]} to {x['samples'][1]}" if x["part"] == "harmed" else (
-            f"50, 3 seeds on 40 samples, {100 * x['agreeing']:.0f} % agreeing, {x['how']}")  # fmt: skip
-        cells = (x["coverage"], x["low_too_high"], x["high_too_low"], x["true"], x["below"])
-        out.append(row(who, x["truth"], *cells, f"{x['low']} to {x['high']}"))
-    return "\n".join(out)
+        figures = (*(f"{v:.1f}" for v in (*x["size"], x["mean"])), whole(x["power"]), whole(x["student"]))
+        sizes.append((x["kind"], row(f"{x['seeds']}, {x['clients']}{kind}", *figures)))
+    harmed_rows: dict[tuple[int, ...], dict[str, float]] = {}
+    for x in of("harmed"):
+        harmed_rows.setdefault((x["clients"], *x["samples"]), {})[x["truth"]] = x["coverage"]
+    crowds = [
+        row(
+            f"{k}, {least if least == most else f'{least} to {most}'}",
+            *(f"{found[t]:.0f}" for t in TRUTHS if t in found),
+        )
+        for (k, least, most), found in harmed_rows.items()
+        if len(found) == len(TRUTHS)
+    ]
+    other = [row(f"{x['truth']}, told {x['told']}", *(f"{v:.1f}" for v in x["size"])) for x in of("mistold")]
+    other += [row(f"pooled: {x['seeds']}, {x['clients']}", *(f"{v:.1f}" for v in x["size"])) for x in of("rivals")]
+    marked_rows = [
+        row(x["methods"], "same" if x["same"] else "anew", x["r"], x["marked"], x["least"], x["any_left_out"])
+        for x in of("marks")
+    ]
+    ranges = [
+        row(x.get("clients", 50), x.get("samples", f"{x.get('agreeing')} {x.get('how')}"), x["truth"],
+            *(x[name] for name in ("coverage", "low_too_high", "high_too_low", "true", "below", "low", "high")))
+        for x in of("harmed") + of("repeated")
+    ]  # fmt: skip
+    return {
+        "sizes": "\n".join(text for kind, text in sizes if kind in ("anew", "same")),
+        "harmed": "\n".join(crowds),
+        "other shapes": "\n".join(text for kind, text in sizes if kind not in ("anew", "same")),
+        "told otherwise": "\n".join(other),
+        "marks": "\n".join(marked_rows),
+        "ranges": "\n".join(ranges),
+    }
 
 
 def main() -> None:
@@ -350,7 +380,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     flags = parser.parse_args()
     if flags.table:
-        print(table())
+        print("\n\n".join(f"{name}\n{text}" for name, text in tables().items()))
         return
     check()
     for name in flags.only:

@@ -179,6 +179,17 @@ def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
     assert all(f"\n| {name} | 0" in made or f"\n| {name} | 1" in made for name in METHODS)
 
 
+def test_how_often_verdicts_are_wrong_is_what_was_simulated() -> None:
+    """The tables of `compare.md` are those that `bench/verdict.py` makes of its lines, whose rule is the library's."""
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    bench = runpy.run_path(str(ROOT / "bench" / "verdict.py"))
+    made = bench["tables"]()
+    assert (made["sizes"].count("\n"), made["harmed"].count("\n")) == (15, 4)
+    assert f"\n{made['sizes']}\n" in text
+    assert f"\n{made['harmed']}\n" in text
+    bench["check"]()
+
+
 def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page of ``docs``."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

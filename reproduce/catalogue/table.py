@@ -43,9 +43,9 @@ def mean(value: Spread | None) -> str:
 def cells(row: Row | None) -> list[str]:
     if row is None:
         return ["–"] * 4
-    harmed = sum(a.harmed for a in row.against) / len(row.against) if row.against else None
+    below = [sum(gain < 0 for gain in a.gains.values()) for a in row.against]
     gain = "" if row.gain is None else percent(row.gain, sign=True)
-    return [percent(row.accuracy), mean(row.worst_decile), gain, "" if harmed is None else f"{harmed:.1f}"]
+    return [percent(row.accuracy), mean(row.worst_decile), gain, f"{sum(below) / len(below):.1f}" if below else ""]
 
 
 def equal_rows(runs: list[Run], reference: str) -> list[str]:
@@ -66,7 +66,7 @@ def main() -> None:
     rows = [{row.title: row for row in comparison_rows(by_title(runs))} for runs in everything]
     times = [seconds(runs) for runs in everything]
     titles = [t for t in TITLES.values() if any(t in found for found in rows)]
-    heads = ["method"] + [f"{f.name}: {h}" for f in folders for h in ("accuracy %", "worst 10 %", "gain", "harmed")]
+    heads = ["method"] + [f"{f.name}: {h}" for f in folders for h in ("accuracy %", "worst 10 %", "gain", "below")]
     print("| " + " | ".join([*heads, "s"]) + " |")
     print("| --- |" + " ---: |" * len(heads))
     for title in titles:
