@@ -96,33 +96,38 @@ class Run:
         """The round from which on training has diverged, None if it has not."""
         return diverged(self.rounds)
 
-    @cached_property
+    @property
     def answers(self) -> dict[int, Answers]:
         """Single test samples by client in the last evaluated round; empty in folders of older versions.
 
         Raises:
             RunFolderError: the bits of a line are damaged.
         """
-        last, found = -1, dict[int, Answers]()
+        return self._tests[0]
+
+    @property
+    def test_parts(self) -> dict[int, tuple[int, str | None]]:
+        """Number of test samples and their digest, where it is known, by client."""
+        return self._tests[1]
+
+    @cached_property
+    def _tests(self) -> tuple[dict[int, Answers], dict[int, tuple[int, str | None]]]:
+        """`answers` and `test_parts`, in one pass over the lines."""
+        last, answers, parts = -1, dict[int, Answers](), dict[int, tuple[int, str | None]]()
         for line in self.clients:
-            number = int(line["round"])
-            last, found = (number, dict[int, Answers]()) if number > last else (last, found)
+            number, client = int(line["round"]), int(line["client"])
+            parts[client] = (int(line.get("n_test") or 0), line.get("test_digest"))
+            last, answers = (number, dict[int, Answers]()) if number > last else (last, answers)
             if number < last:
                 continue
             try:
                 one = answers_of(line)
             except DataError as error:
                 where = self.title if self.folder is None else self.folder / "clients.jsonl"
-                raise RunFolderError(f"{where}: round {number}, client {line['client']}: {error}") from error
+                raise RunFolderError(f"{where}: round {number}, client {client}: {error}") from error
             if one is not None:
-                found[int(line["client"])] = one
-        return found
-
-    @cached_property
-    def test_parts(self) -> dict[int, tuple[int, str | None]]:
-        """Number of test samples and their digest, where it is known, by client."""
-        lines = ((int(line["client"]), int(line.get("n_test") or 0), line.get("test_digest")) for line in self.clients)
-        return {client: (n, digest) for client, n, digest in lines}
+                answers[client] = one
+        return answers, parts
 
     @property
     def bytes(self) -> int | None:
