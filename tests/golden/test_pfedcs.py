@@ -528,3 +528,4 @@ def test_presets_of_the_paper(preset: str, lr: float) -> None:
     """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
     assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
     assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)
+    assert PFedCS.presets[preset]["run"] == {"evaluate": "trained"}

@@ -31,9 +31,10 @@ class PFedCS(Method):
     reveals = "its body and, in stage 1, its classifier"
     beside_training = ""
     robust = True
-    presets: ClassVar = {
-        "paper": {"recipe": {"epochs": 5, "batch": 100, "lr": 0.005}},  # its four-layer network on CIFAR-10 and -100
-        "paper-resnet18": {"recipe": {"epochs": 5, "batch": 100, "lr": 0.1}},  # Tiny-ImageNet
+    presets: ClassVar = {  # the paper's model of a client is the one after its last local training
+        # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet
+        "paper": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.005}},
+        "paper-resnet18": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.1}},
     }
 
     beta: int | None = None

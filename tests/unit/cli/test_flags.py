@@ -103,7 +103,7 @@ def test_every_common_setting_is_a_flag() -> None:
     assert settings.model == ModelSettings("small-cnn", "0")
     assert settings.recipe == Recipe(steps=3, lr=1.0, decay_biases=False)
     assert settings.run == RunSettings(
-        6, 0.5, 8, None, "uniform", 0.0, "2@3", gradient="autograd", engine="loop", workers=3
+        6, 0.5, 8, weighting="uniform", join_late="2@3", gradient="autograd", engine="loop", workers=3
     )
     assert show == ShowRun(out=Path("some/where"), quiet=True, json=True, per_client=True)
 
