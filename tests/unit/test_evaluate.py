@@ -373,7 +373,7 @@ def test_final_averages_the_adjusted_rand_index_where_there_is_one():
     lines[9]["ari_evaluated"] = 0.25
     assert final(lines)["ari_evaluated"] == 0.25
     assert "accuracy_trained" not in final(lines)
-    lines[0]["accuracy_trained"], lines[1]["accuracy_trained"] = 0.5, 0.75
+    lines[8]["accuracy_trained"], lines[9]["accuracy_trained"] = 0.5, 0.75
     assert final(lines)["accuracy_trained"] == 0.625
 
 

@@ -108,7 +108,7 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     summary = json.loads(Path("a/summary.json").read_text())
 
     assert (done.code, done.err) == (0, "")
-    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES
+    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES | {"best.safetensors"}
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
