@@ -280,10 +280,15 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
-    """All python of the page in one script; the figures that it prints are counts and shares."""
+    """All python of the page in one script; the figures that it prints are counts and shares, its interval Wilson's
+    around the accuracy."""
     said = printed("take-home.md", tmp_path)
 
-    first, second = said.splitlines()
+    first, labels, shape, second, third = said.splitlines()
+    assert (labels, shape) == ("['no', 'yes']", "torch.Size([2])")
+    low, high, accuracy = (float(v) for v in re.findall(r"[\d.]+", third)[:2] + re.findall(r"[\d.]+", second)[1:2])
+    assert low < accuracy < high
+    assert "only 24 test samples" in third
     assert 0 < int(first.split()[0]) <= int(first.split()[1])
     assert re.findall(r"(\d+): ", second) == ["0", "1", "5", "0", "1", "5", "10"]
     assert (tmp_path / "digits-of-client-3" / "load.py").is_file()

@@ -4,6 +4,7 @@
     export FEDKIN_DATA=FOLDER             # that holds heart-disease/
     python run.py heart.toml ../../runs/flamby
     python run.py heart.toml ../../runs/flamby-faster --lr 0.1
+    python run.py heart.toml ../../runs/flamby-finetune --lr 0.00316227 --methods ./finetune.py:FedAvgFT100
 
 It is ``fedkin compare heart.toml`` once for each seed, with FLamby's start of that seed as ``--init-weights``.
 """
@@ -26,11 +27,14 @@ def main() -> None:
     asked.add_argument("settings", type=Path)
     asked.add_argument("out", type=Path)
     asked.add_argument("--lr", type=float, help="step size, in place of that of the file")
+    asked.add_argument("--methods", nargs="+", help="methods, in place of those of the file")
     asked.add_argument("--seeds", type=int, nargs="+", help="seeds, in place of those of the file")
     args = asked.parse_args()
     plan = plan_from(tomllib.loads(args.settings.read_text(encoding="utf-8")), str(args.settings))
     if args.lr is not None:
         plan = replace(plan, recipe=replace(plan.recipe, lr=args.lr))
+    if args.methods is not None:
+        plan = replace(plan, methods=tuple(args.methods), own={k: v for k, v in plan.own.items() if k in args.methods})
     for seed in args.seeds or plan.seeds:
         args.out.mkdir(parents=True, exist_ok=True)
         start = args.out / f"start-{seed}.safetensors"

@@ -12,10 +12,11 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, model_from
+from fedkin.config import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
 from fedkin.core.sources import code_of, copies, label, placed, require_code, told
 from fedkin.course import Result
+from fedkin.data import require_two_classes
 from fedkin.engines import Report
 from fedkin.folder import taken
 from fedkin.methods import get_method, get_title
@@ -179,7 +180,12 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
 
 
 def compare(
-    plan: Plan, out: Path | str | None = None, *, resume: bool = False, on_round: OnRound | None = None
+    plan: Plan,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_data: OnData | None = None,
 ) -> list[Run]:
     """Runs everything in a plan.
 
@@ -188,14 +194,18 @@ def compare(
         out: folder for the plan and one run folder per method and seed; None keeps everything in memory.
         resume: go on in ``out``: finished runs are kept, an interrupted one is continued.
         on_round: called after each round with the method's name, the seed, the report and its line.
+        on_data: called with the first seed's data, once they are read.
 
     Raises:
         RunFolderError: ``out`` exists already.
+        DataError: the data cannot be used.
         ConfigError: a setting is out of range.
     """
     folder = None if out is None else Path(out)
     beside = plan.sources()
-    federations = {seed: plan.data.federation(seed) for seed in plan.seeds[:1]}  # bad data before anything is written
+    first = plan.seeds[0]
+    federations = {first: plan.data.federation(first, on_data)}  # bad data before anything is written
+    require_two_classes(federations[first])
     if folder is not None and not resume:
         if taken(folder):
             raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")

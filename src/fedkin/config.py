@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,25 @@ from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
 from fedkin.core.method import Moment
 from fedkin.core.sources import code_of, copies, placed, require_code, told
-from fedkin.data import PARTITIONS, PROTOCOLS, Federation, Partition, Sharing, brings_clients, deal, is_shelf
+from fedkin.data import (
+    PARTITIONS,
+    PROTOCOLS,
+    Dataset,
+    Federation,
+    Partition,
+    Sharing,
+    brings_clients,
+    fetched,
+    is_shelf,
+    share_out,
+)
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
 from fedkin.states import Kept
 from fedkin.toml import fill, named, plain, whole
 
+OnData = Callable[[Dataset | Federation, Federation], None]
+"""Called with what was read and with the federation that was made of it."""
 _OF_PARTITIONS = (
     "alpha",
     "classes_per_client",
@@ -172,8 +185,12 @@ class DataSettings:
             chosen[there] = value
         return cls(**chosen)
 
-    def federation(self, seed: int) -> Federation:
+    def federation(self, seed: int, seen: OnData | None = None) -> Federation:
         """Reads the data and shares them out, or opens a federation that is shared out already.
+
+        Args:
+            seed: the run's seed.
+            seen: called with what was read and with the federation, before the former is forgotten.
 
         Raises:
             ConfigError: a setting beside ``data`` for the latter.
@@ -184,7 +201,12 @@ class DataSettings:
             if own:
                 raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
             return Federation.open(self.data)
-        return deal(self.data, self.sharing(seed))
+        how = self.sharing(seed)
+        found = fetched(self.data, how)
+        federation = share_out(found, how)
+        if seen is not None:
+            seen(found, federation)
+        return federation
 
     def sharing(self, seed: int) -> Sharing:
         """All of it but the data themselves, for a run with this seed; a site reads its own data by it."""

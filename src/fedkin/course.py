@@ -216,6 +216,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         **({} if lost is None else {"diverged": lost}),
         "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
         "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
+        "bytes_evaluation": sum(line["bytes_evaluation"] for line in kept["rounds"]),
         "clients": {
             "count": len(p.people),
             "groups": None if groups is None else groups.tolist(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +60,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         "abandoned": report.abandoned,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
+        "bytes_evaluation": report.bytes_evaluation,
         "evaluated": bool(report.evaluation),
     }
     clients = []
@@ -101,10 +103,10 @@ def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
         for name in b:
             view, _, part = name.rpartition(".")
             if view and part == "test" and int(b[name].sum()):
-                value = float(b[name].diagonal().sum() / b[name].sum())
+                value = int(b[name].diagonal().sum()) / int(b[name].sum())
                 line[f"accuracy_{view}"] = value
                 found.setdefault(f"accuracy_{view}", []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}
 
 
 def _grouping(report: Report, people: People) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.core.method import Moment
 from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
-from fedkin.data import Federation, Shard
+from fedkin.data import Federation, Shard, require_two_classes
 from fedkin.data.shelf import Shelf
 from fedkin.engines import (
     Attack,
@@ -131,6 +131,7 @@ def run(
         sources: files of one's own code that go with ``table``: file name -> content.
 
     Raises:
+        DataError: all samples of the federation are of one class.
         ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
             (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
@@ -159,6 +160,7 @@ def run(
     )
     plan = plan_of(settings)
     plan.require(method, len(federation))
+    require_two_classes(federation)
     false, privacy = Attack(attack, attackers, seed), privacy_of(settings)
     make = factory(model, federation.shape, federation.classes, init_weights)
     net = Net(make, federation.shape, federation.classes, head=head, seed=seed)

@@ -20,7 +20,7 @@ import tomli_w
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.core.errors import nearest
-from fedkin.data import Federation
+from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, spans
@@ -136,8 +136,10 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
     Raises:
         RunFolderError: ``out`` exists already, or holds another sweep.
         ConfigError: a setting is out of range, or nobody has validation data.
+        DataError: the data cannot be used.
     """
     federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}
+    require_two_classes(federations[sweep.seeds[0]])
     _begin(sweep, out, resume)
     planned = [] if sweep.trials else grid_of(sweep.space)
     known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]

@@ -139,7 +139,7 @@ class Tracking:
         figures = {
             n: float(v) for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if isinstance(v := line.get(n), (int, float))
         }
-        figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down") if n in line}
+        figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down", "bytes_evaluation") if n in line}
         figures |= {n: float(len(line[n])) for n in ("answered", "refused") if n in line}
         self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
 

@@ -246,6 +246,24 @@ def test_clients_restart_from_their_centre_unless_told_otherwise() -> None:
         close(next(method.client_update(client))[1].start, [start])
 
 
+def test_persist_keeps_the_trained_cluster_model() -> None:
+    """Each round adds 1 to f on client 0 and 3 on client 1; the one centre goes 0, 2, 4. With ``persist`` the second
+    round starts at 1 and 3, else at the centre 2, and then nothing is kept."""
+    for persist, seen in ((True, [1.0, 3.0]), (False, [2.0, 2.0])):
+        starts: list[float] = []
+
+        def solve(request: Train, client: Client, starts: list[float] = starts) -> Tensor:
+            if request.center is not None:
+                starts.append(float(request.start))
+            return request.start + (0.0 if request.center is None else 1.0 + 2.0 * client.id)
+
+        hand = scalars(CAM(FeSEM(clusters=1), warmup=0, persist=persist), 2, solve=solve)
+        hand.play()
+        hand.play()
+        close(starts[2:], seen)
+        assert ("own" in hand.kept[0]) == persist
+
+
 # ---- warm-up -------------------------------------------------------------------------------------------------------
 IFCA_CAM = CAM(IFCA(clusters=2))
 FESEM_CAM = CAM(FeSEM(clusters=2), warmup_of="cluster", update="mean")
@@ -323,6 +341,19 @@ def test_warm_up_of_cluster_models_trains_alone_from_one_start() -> None:
     labels = hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist()
     assert labels[0] == labels[1] != labels[2]
     close(hand.server["inner.centres"].flatten().sort().values, [1.5, 20.5])
+
+
+def test_the_first_clusters_are_means_under_eq_6_as_well() -> None:
+    """Three clients of 4 samples, models 1.5, 2.5 and 10.5 after one round of warm-up from 0.5: the first centres are
+    2 and 10.5. Eq. 6 moves cluster models that there are; there are none yet, and the common start 0.5 is no part of
+    them (damped they would be .5 + 2/3 * 1.5 = 1.5 and .5 + 10/3)."""
+    hand = ByHand(
+        CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster", update="damped"), vector_net(0.5), [copies(1.0, 4)] * 3
+    )
+    jumps = iter([1.0, 2.0, 10.0])
+    hand.solve = lambda request, client: request.start + next(jumps)
+    hand.play()
+    close(hand.server["inner.centres"].flatten().sort().values, [2.0, 10.5])
 
 
 def test_newcomer_warms_up_at_once() -> None:

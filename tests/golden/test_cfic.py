@@ -5,16 +5,23 @@ groups i of the cohort: ``g_i`` the group's weighted mean, ``u_i = (g_i - w)/|g_
 (n_i/N) u_i``, ``w' = mean - h'``.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Recipe, Round, stack
+from fedkin.core import Bundle, Data, Recipe, Round, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
 from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
 
 UNKNOWN = -2
+SETTINGS: dict[str, dict[str, str]] = {
+    "default": {},
+    "dominant": {"feature": "dominant"},
+    "first": {"balanced": "first"},
+}
 
 
 def labels(*counts: int) -> Data:
@@ -189,6 +196,35 @@ def test_first_cohort_is_uniform() -> None:
     for seed in range(5):  # from round 2 on the lone client of label 1 is always there
         r = ours.at("sample", range(8), 2).but(cohort=2, seed=seed)
         assert 7 in ours.method.sample(ours.server, r).tolist()
+
+
+def test_settings_reach_features_and_cohorts() -> None:
+    """``feature`` and ``balanced`` decide what a client sends. Without ``even_sampling`` the cohort is uniform. Of two
+    groups of six and four slots the equal quota takes two each, the printed one only one each and two more."""
+    data = [labels(15, 15, 15, 15, 15, 15, 10, 0, 0, 0), labels(*[5] * 10)]
+    sent = {name: ByHand(CFIC(**s), logit_net(10), data).server.label.tolist() for name, s in SETTINGS.items()}
+    assert sent == {"default": [7, -1], "dominant": [0, 0], "first": [7, 0]}
+    data = [labels(9, 0, 0)] * 11 + [labels(0, 9, 0)]
+    for seed in range(10):
+        plain = ByHand(CFIC(even_sampling=False), mlp(), data, cohort=4, seed=seed)
+        r = plain.at("sample", range(12), 2)
+        assert torch.equal(plain.method.sample(plain.server, r), uniform_cohort(r))
+    kinds = torch.tensor([0] * 6 + [1] * 6)
+    data = [labels(9, 0, 0)] * 6 + [labels(0, 9, 0)] * 6
+    shares = {quota: [] for quota in ("equal", "paper")}
+    for quota, seed in product(shares, range(10)):
+        hand = ByHand(CFIC(quota=quota), mlp(), data, cohort=4, seed=seed)
+        drawn = hand.method.sample(hand.server, hand.at("sample", range(12), 2))
+        shares[quota].append(int((kinds[drawn] == 0).sum()))
+    assert set(shares["equal"]) == {2}
+    assert set(shares["paper"]) > {2}
+
+
+def test_training_starts_from_the_server_model() -> None:
+    """In every round, not from the start of the run."""
+    hand = ByHand(CFIC(), vector_net(0.0), [copies(8.0, 3)], recipe=Recipe(steps=1, lr=0.5))
+    request = next(hand.method.client_update(hand.client(0, Bundle(model=torch.tensor([3.0])))))
+    close(request.start, [3.0])
 
 
 # ---- the server's step ---------------------------------------------------------------------------------------------

@@ -50,6 +50,12 @@ def test_gradient_of_the_retrained_classifier() -> None:
     apart(other.play().gradients[0, 0], up.gradients[0, 0], 0.2)
 
 
+def test_a_draw_of_some_samples_is_a_mean_over_those_drawn() -> None:
+    """Two draws of one of four equal samples: the gradient of one sample, [[-.5, -1], [.5, 1]], not a quarter of it."""
+    up = start([copies([1, 2], 4)], replace(QUICK, real_batch=1, repeats=2)).play()
+    close(up.gradients[0, 0, :, :2], [[-0.5, -1], [0.5, 1]])
+
+
 @pytest.mark.parametrize(("point", "wanted"), [((2, 4), 0.0), ((-1, -2), 4.0), ((2, -1), 2.0)])
 def test_distance_of_gradients(point: tuple[float, float], wanted: float) -> None:
     """From the gradient at (1,2): a longer feature gives the same direction, 0; the opposite one turns both rows, 2 + 2

@@ -21,6 +21,7 @@ from toys import (
     federation,
     logit_net,
     mlp,
+    mlp_with_batchnorm,
     quadratic,
     run,
     two_quadratics,
@@ -50,6 +51,11 @@ def given(method: DAPFL, models: list[list[float]] = MODELS, c: list[list[float]
 def known(hand: ByHand) -> torch.Tensor:
     """The affinity of all its clients."""
     return hand.method.affinity(hand.server, hand.at("distribute", range(len(hand.data))))
+
+
+def counted(row: list[int]) -> Data:
+    """Samples with these class counts."""
+    return Data(torch.zeros(sum(row), 1), torch.arange(len(row)).repeat_interleave(torch.tensor(row)))
 
 
 # ---- affinity ------------------------------------------------------------------------------------------------------
@@ -158,12 +164,31 @@ def test_affinity_from_proportions_ignores_size() -> None:
 def test_least_affinity_is_that_of_all_that_have_joined() -> None:
     """Of the four clients of B, 0 to 2 take part: their own least entry is .75, that of all four .5, so pairs without
     overlap get .45. Before client 3 joins it is .75, and they get .675."""
-    data = [Data(torch.zeros(sum(row), 1), torch.arange(4).repeat_interleave(torch.tensor(row))) for row in B]
-    hand = ByHand(DAPFL(), logit_net(4), data, present=3)
+    hand = ByHand(DAPFL(), logit_net(4), [counted(row) for row in B], present=3)
     for known, none in ((3, 0.675), (4, 0.45)):
         hand.join(known)
         c = hand.method.affinity(hand.server, hand.at("distribute", [0, 1, 2]))
         close(c, [[0.75, 2.25, none], [2.25, 0.75, none], [none] * 3], 1e-12)
+
+
+def test_least_affinity_outlives_later_newcomers() -> None:
+    """Client 3 of B, whose own entry is the least, joins first: newcomers with larger ones leave it at .5."""
+    data = [counted(B[i]) for i in (3, 2, 0, 1)]
+    hand = ByHand(DAPFL(), logit_net(4), data, present=2)
+    hand.join(4)
+    c = hand.method.affinity(hand.server, hand.at("distribute", [1, 2, 3]))
+    close(c, [[0.45, 0.45, 0.45], [0.45, 0.75, 2.25], [0.45, 2.25, 0.75]], 1e-12)
+
+
+def test_settings_of_the_affinity() -> None:
+    """``single`` and ``floor`` of the method are those of its affinity; ``dynamic`` and ``v1-uniform`` have none, so
+    that with equal models each of four clients is sent a third of each of the others."""
+    data = [counted(row) for row in B]
+    c = known(ByHand(DAPFL(single="formula", floor=1.0), logit_net(4), data))
+    close(c[:2], [[0.75, 2.25, 0.25, 0.75], [2.25, 0.75, 0.25, 0.75]], 1e-12)
+    for variant in ("dynamic", "v1-uniform"):
+        sent = ByHand(DAPFL(variant=variant), logit_net(4), data).download(range(4))
+        close(sent.weights, [[0.0 if i == j else 1 / 3 for j in range(4)] for i in range(4)], 1e-12)
 
 
 # ---- mixture -------------------------------------------------------------------------------------------------------
@@ -233,6 +258,22 @@ def test_equal_models_among_large_ones() -> None:
     rows[4] = rows[0]
     alpha = DAPFL.preset("code").mixture(rows, torch.ones(5, 5, dtype=torch.float64))
     close(alpha, [[0.2] * 5] * 5, 1e-12)
+
+
+def test_clients_that_never_trained_are_the_common_start() -> None:
+    """In round 1 every mixture is of copies of w0."""
+    hand = ByHand(DAPFL(), vector_net(2.0, -3.0), [copies([0.0, 0.0], 4)] * 3)
+    close(hand.download(range(3)).rows.model, [[2.0, -3.0]] * 3)
+
+
+def test_running_statistics_are_no_part_of_distances() -> None:
+    """Models that differ in their running statistics alone are equal: all three mix as in round 1."""
+    net = mlp_with_batchnorm()
+    hand = ByHand(DAPFL(variant="dynamic"), net, [federation()[0].train] * 3)
+    bank = net.w0.repeat(3, 1)
+    bank[2, net.buffers] += 5.0
+    hand.server = hand.server.but(bank=bank)
+    close(hand.download(range(3)).weights, [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]], 1e-6)
 
 
 def test_mixture_ignores_scaling_of_rows() -> None:

@@ -48,6 +48,16 @@ def test_two_rounds_of_shorter_steps() -> None:
         close(figures(hand), wanted)
 
 
+def test_epochs_of_the_own_model() -> None:
+    """One step of .25 per epoch: the copy of the global model takes one, 2, mean (10 * 2)/40 = .5; the own model two, 2
+    and 2 - .25 (-6 + 2) = 3, also in a run that counts one step."""
+    for recipe in (Recipe(epochs=1, lr=0.25, batch=1000), Recipe(steps=1, lr=0.25, batch=1000)):
+        hand = two_quadratics(Ditto(personal_epochs=2))
+        hand.recipe = recipe
+        hand.play()
+        close(figures(hand), [0.5, 0.0, 3.0])
+
+
 def test_the_anchor_is_not_the_freshly_trained_copy() -> None:
     """Pulled to its own copy of the global model after that copy was trained: (1.5, 0, 7), then (1.875, .1875, 7.1875),
     the mistake that comes with doing the global branch first and in place. Ours is the model as received."""

@@ -266,7 +266,7 @@ def test_pool(pool: str, ids: list[int]) -> None:
 
 
 def test_traffic_is_a_few_models_down_and_one_up() -> None:
-    """M models and ids down, one model, M ids and M + 1 gains up; for evaluation nothing is sent."""
+    """M models and ids down, to train and to predict; one model, M ids and M + 1 gains up."""
     net = mlp()
     hand = ByHand(FedFomo(peers=3), net, [s.train for s in federation()])
     hand.play()
@@ -274,7 +274,19 @@ def test_traffic_is_a_few_models_down_and_one_up() -> None:
     assert {n: tuple(t.shape) for n, t in sent.items()} == {"models": (3, net.size), "ids": (3,)}
     up = hand.play()
     assert {n: tuple(t.shape) for n, t in up.items()} == {"model": (5, net.size), "ids": (5, 3), "gains": (5, 4)}
-    assert hand.method.deliver(hand.server, hand.at("evaluate", [0, 1])).row(0) == Bundle()
+    shown = hand.method.deliver(hand.server, hand.at("evaluate", [0, 1])).row(0)
+    assert {n: tuple(t.shape) for n, t in shown.items()} == {"models": (3, net.size), "ids": (3,)}
+
+
+def test_empty_places_do_not_travel() -> None:
+    """Three of five clients in a round, four places: in round 2 there are three models, so a client of the last cohort
+    is sent the two of the others and another client three, and each as many ids as the most have places."""
+    p = mlp().size * 4
+    one, two = run(FedFomo(peers=4), mlp(), federation(), rounds_=2, participation=0.6).reports
+    again = len(set(one.cohort) & set(two.cohort))
+    width = 3 if again < 3 else 2
+    assert again > 0
+    assert two.bytes_down == (2 * again + 3 * (3 - again)) * p + 3 * width * 8
 
 
 def test_a_newcomer_chooses_among_models_at_once() -> None:

@@ -62,6 +62,8 @@ CASES = {
         [0.13333, 0],
         -0.26667,
     ),
+    # u and -u cancel, the third wants no weight: it keeps 1/3 - .1 = 7/30, the others have 23/60 each
+    "lower end of the box": (FedMGDA(), [[1, 0], [-1, 0], [0, 1]], None, [23 / 60, 23 / 60, 7 / 30], [0, 7 / 30], 0.0),
     "opposed without a box": (FedMGDA(eps=1.0), [[1, 0], [-2, 0], [1, 0]], None, [0.25, 0.5, 0.25], [0, 0], 0.0),
     "one did not move": (FedMGDA(), [[0, 0], [0, 2], [1, 0]], None, [0.0, 0.5, 0.5], [0.5, 0.5], 0.0),
     "nobody moved": (FedMGDA(), [[0, 0], [0, 0]], None, [0.0, 0.0], [0.0, 0.0], 0.0),

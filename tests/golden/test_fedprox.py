@@ -16,13 +16,13 @@ def test_one_round() -> None:
 
 
 def test_two_rounds() -> None:
-    """The pull is towards the model that was received, 1 in round 2, not the start of the run. Client 0, from 1: .5,
-    then .5 - .5 (.5 - .5) = .5; client 1: 4.5, then 4.5 - .5 (-3.5 + 3.5) = 4.5; global (30 * .5 + 10 * 4.5)/40 = 1.5.
-    Towards 0 the locals would be 0 and 4.5 - .5 (-3.5 + 4.5) = 4."""
-    hand = two_quadratics(FedProx(mu=1.0), 2)
-    hand.play()
-    close(hand.play().model, [[0.5], [4.5]])
-    close(hand.server.model, [1.5])
+    """mu = .5, two steps. Round 1: locals 0 and 4 - .5 (-4 + .5 * 4) = 5, global 50/40 = 1.25. Round 2 starts at 1.25
+    and is pulled back to it, not to the start of the run: .625, then .625 - .5 (.625 - .3125) = .46875; 4.625, then
+    4.625 + .5 (3.375 - 1.6875) = 5.46875; global (30 * .46875 + 10 * 5.46875)/40 = 1.71875."""
+    hand = two_quadratics(FedProx(mu=0.5), 2)
+    close(hand.play().model, [[0.0], [5.0]])
+    close(hand.play().model, [[0.46875], [5.46875]])
+    close(hand.server.model, [1.71875])
 
 
 def test_first_step_is_fedavgs() -> None:

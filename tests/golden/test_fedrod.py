@@ -286,7 +286,7 @@ def test_predictions_of_an_untrained_personal_head_are_the_generic_ones() -> Non
     """Before a client was ever sampled the personal prediction is the generic one (a start at zero)."""
     result: Run = run(FedRoD(), mlp(), federation(), rounds_=1, participation=0.4)
     for i, found in result.reports[0].evaluation.items():
-        same = torch.equal(found.test, found["generic.test"]) and torch.equal(found.test, found["download.test"])
+        same = torch.equal(found.test, found["generic.test"]) and torch.equal(found.test, found["trained.test"])
         assert same or i in result.reports[0].cohort
 
 
@@ -299,7 +299,8 @@ def test_running_statistics_are_kept_with_the_model() -> None:
     assert torch.equal(up[0], net.w0)
     assert all(not torch.equal(w[net.buffers], net.w0[net.buffers]) for w in up[1:])
     assert bool(torch.isfinite(up).all())
-    assert torch.equal(hand.used(2).model[net.buffers], up[2][net.buffers])
+    assert torch.equal(hand.kept[2].trained[net.buffers], up[2][net.buffers])
+    assert torch.equal(hand.used(2).model[net.buffers], hand.server.model[net.buffers])
 
 
 def test_one_logit_and_no_body() -> None:

@@ -67,6 +67,13 @@ def test_two_groups_uniform_and_weighted(uniform: bool, centres: list[float]) ->
     close(got, centres)
 
 
+def test_groups_are_weighted_by_samples() -> None:
+    """Models 0, 4, 7 of 9, 1 and 1 samples from centres 0 and 8: 4 is as near to both and goes to the first, whose
+    centroid is then .4; 7 is nearer, so 4 moves over. With equal weights the centroid would be 2 and 4 would stay."""
+    assert upload(grouped([0.0, 8.0], [9, 1, 1]), [0.0, 4.0, 7.0]) == ([0, 1, 1], [0.0, 5.5])
+    assert upload(grouped([0.0, 8.0], [1, 1, 1]), [0.0, 4.0, 7.0]) == ([0, 0, 1], [2.0, 7.0])
+
+
 def test_empty_cluster_keeps_its_centre() -> None:
     """Centres 4 and 100: all four go to the first, mean 5; the other stays at 100 (and is not 0/0)."""
     labels, centres = upload(grouped([4.0, 100.0], [2, 2, 2, 2]), [0.0, 1.0, 9.0, 10.0])
@@ -116,6 +123,33 @@ def test_balanced_start() -> None:
     """``start="balanced"``: a random assignment of equal sizes before any model is known."""
     hand = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9)
     assert torch.bincount(hand.server.labels).tolist() == [3, 3, 3]
+    other = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9, seed=1)
+    assert hand.server.labels.tolist() != other.server.labels.tolist()
+
+
+def test_a_balanced_start_lasts_one_round() -> None:
+    """Four clients in two random pairs, whose models are 0 and 20, 10 and 30: the pairs last, with means 10 and 20,
+    though K-means would find {0, 10} and {20, 30}; from then on it groups them."""
+    hand = ByHand(FeSEM(clusters=2, start="balanced", feature="all"), vector_net(0.0), [copies(0.0, 4)] * 4)
+    given, of_pair = hand.server.labels.tolist(), ([0.0, 20.0], [10.0, 30.0])
+    waiting = [iter(models) for models in of_pair]
+    assert upload(hand, [next(waiting[pair]) for pair in given]) == (given, [10.0, 20.0])
+    labels, _ = upload(hand, [0.0, 1.0, 30.0, 31.0])
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+
+
+def test_ten_planted_groups_are_found_from_the_first_uploads() -> None:
+    """Ten clouds of four models in 20 dimensions: all are found in each of ten runs. One K-means from one start each,
+    or starts by plain k-means++, miss some."""
+    for seed in range(10):
+        rng = torch.Generator().manual_seed(seed)
+        models = 3 * torch.randn(10, 20, generator=rng).repeat_interleave(4, 0) + torch.randn(40, 20, generator=rng)
+        method = FeSEM(clusters=10, feature="all")
+        hand = ByHand(method, vector_net(*[0.0] * 20), [copies([0.0] * 20, 1)] * 40, seed=seed)
+        labels = method.aggregate(hand.server, hand.at("aggregate", range(40), 1), Bundle(model=models)).labels
+        assert torch.equal(
+            labels[:, None] == labels, torch.eye(10, dtype=torch.bool).repeat_interleave(4, 0).repeat_interleave(4, 1)
+        )
 
 
 def small_cnn() -> Net:

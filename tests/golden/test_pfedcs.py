@@ -130,10 +130,9 @@ def test_weights_in_stage_one(t: int, tau: float, reading: str, p: list[float]) 
 
 
 def test_literal_weights_at_the_end_of_stage_one() -> None:
-    """At t = beta one collaborator is left, Dmax = Davg, and the printed weights are 0/0: finite here, sum 1."""
+    """At t = beta one collaborator is left, Dmax = Davg, and the printed weights are 0/0: here those of "union"."""
     p = weights(PFedCS(beta=10, weights="literal-norm"), 10)
-    assert torch.isfinite(p).all()
-    close(p.sum(), 1.0, 1e-12)
+    close(p, [0.625, 0.375, 0, 0, 0, 0], 1e-12)
 
 
 def test_printed_weights_do_not_sum_to_one() -> None:
@@ -198,6 +197,11 @@ def test_equidistant_clients() -> None:
     close(row_distances(heads, torch.tensor([0]))[0], [0, 1, 1, 1])
     assert threshold(torch.ones(3, dtype=torch.float64), 3, 10) == 1.0
     close(weights(PFedCS(beta=10), 3, heads=heads, sizes=(10,) * 4), [0.625, 0.125, 0.125, 0.125], 1e-12)
+
+
+def test_nearly_equal_distances_are_one_group() -> None:
+    """Distances within 1e-4: a mixture of two normals finds nobody in its nearer half, so all are candidates."""
+    assert candidates(torch.tensor([0.5, 0.50005, 0.5001], dtype=torch.float64), "gmm").all()
 
 
 @pytest.mark.parametrize("select", ["gmm", "kmeans", "hier", "fixed", "all"])
@@ -355,6 +359,21 @@ def test_one_client_step_with_more_tuning(
     close(asked[1].aux.teacher, v)
     close(up.head, [g, 0.2 - g])
     close(up.body, [a])
+
+
+def test_one_client_step_at_another_temperature() -> None:
+    """T = 2: p^v = sigmoid(.67086874/2) = .58309, p^w = sigmoid(.2) = .54983; the gradient of T^2 KL in the logits is
+    T (p^w - p^v): g_1 += .1 (1 - .59868766 + 2 (.58309 - .54983))."""
+    asked, _, up = client_step(PFedCS(beta=10, temperature=2.0))
+    assert len(asked) == 2
+    close(up.head, [0.34678064, 0.2 - 0.34678064])
+
+
+def test_bodies_are_averaged_by_samples() -> None:
+    """Bodies 1 and 5 of clients with 30 and 10 samples: 80/40 = 2."""
+    hand = ByHand(PFedCS(beta=1), scalar_net(), [copies(1.0, 30), copies(1.0, 10)])
+    up = Bundle(body=torch.tensor([[1.0], [5.0]]))
+    close(hand.method.aggregate(hand.server, hand.at("aggregate", range(2), 3), up).body, [2.0])
 
 
 def test_without_a_teacher_training_is_plain() -> None:
@@ -528,3 +547,4 @@ def test_presets_of_the_paper(preset: str, lr: float) -> None:
     """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
     assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
     assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)
+    assert PFedCS.presets[preset]["run"] == {"evaluate": "trained"}

@@ -67,6 +67,14 @@ def test_models_that_predict_nothing() -> None:
     assert diverged([evaluated(1, 3, 4, without_test=2)]) is None
 
 
+def test_of_both_respects_the_earlier_round_counts() -> None:
+    """Uploads fail from round 3 on, models predict NaN from round 2 on; and the other way round."""
+    both = [{**uploads(t, 4 * (t < 3), 4 * (t >= 3)), **evaluated(t, 4 * (t >= 2), 4)} for t in (1, 2, 3)]
+    assert diverged(both) == 2
+    other = [{**uploads(t, 4 * (t < 2), 4 * (t >= 2)), **evaluated(t, 4 * (t >= 3), 4)} for t in (1, 2, 3)]
+    assert diverged(other) == 2
+
+
 def test_an_accuracy_that_collapses_is_not_divergence() -> None:
     """Numbers are finite."""
     assert diverged([{"round": 1, "accuracy": 0.9}, {"round": 2, "accuracy": 0.0}]) is None

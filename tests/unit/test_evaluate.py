@@ -41,6 +41,8 @@ def client(correct: int, n: int, validation: float | None = None, f1: float | No
         correct=correct,
         accuracy=correct / n if n else None,
         macro_f1=f1,
+        balanced=groups.get("balanced"),
+        majority=groups.get("majority"),
         n_validation=0 if validation is None else 10,
         validation_accuracy=validation,
         few=groups.get("few", none),
@@ -125,6 +127,32 @@ def test_limits_of_the_groups_are_parameters():
     assert (result.few, result.medium, result.many) == ((1, 1), (2, 2), (1, 1))
 
 
+def test_balanced_accuracy_is_the_mean_recall_of_the_classes_tested():
+    """23 of 25 samples are of class 1: always predicting it has 92 % accuracy and a balanced accuracy of 1/2; a class
+    that is not tested does not count."""
+    constant = score(0, torch.tensor([[0, 2, 0], [0, 23, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
+    assert (constant.accuracy, constant.balanced) == (0.92, 0.5)
+    better = score(0, torch.tensor([[1, 1, 0], [4, 19, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
+    assert better.balanced == pytest.approx((1 / 2 + 19 / 23) / 2)
+    assert better.accuracy == pytest.approx(20 / 25)
+    assert score(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1])).balanced is None
+
+
+def test_a_stray_prediction_of_another_class_halves_macro_f1_but_not_balanced_accuracy():
+    """All ten test samples are of class 0, nine are found: macro-F1 is (18/19 + 0) / 2, balanced accuracy 9/10."""
+    result = score(0, torch.tensor([[9, 1], [0, 0]]), None, torch.tensor([10, 3]))
+    assert result.macro_f1 == pytest.approx(9 / 19)
+    assert result.balanced == result.accuracy == 0.9
+
+
+def test_the_constant_answer_is_chosen_in_training_and_counted_in_test():
+    """Class 1 is the most frequent in training, 4 of 10 test samples are of it; what was predicted has no say."""
+    test = torch.tensor([[6, 0], [4, 0]])
+    assert score(0, test, None, torch.tensor([5, 7])).majority == 4
+    assert score(0, test, None, torch.tensor([7, 7])).majority == 6  # the first of equals
+    assert score(0, test, None, torch.tensor([0, 0])).majority is None  # counts that a client keeps to itself
+
+
 def test_contradicting_limits_are_refused():
     """A class cannot be few and many at once."""
     with pytest.raises(ConfigError, match="few_below=90, many_above=80"):
@@ -179,6 +207,15 @@ def test_worst_decile_is_the_mean_of_the_worst_ceil_tenth(clients, worst):
     """Accuracies 0/100, 1/100, ...: of 20 clients the mean of the 2 worst (.005), of 30 exactly 3, never 4."""
     summary = summarise([client(i, 100) for i in reversed(range(clients))])
     assert summary["worst_decile"] == pytest.approx(sum(range(worst)) / worst / 100)
+
+
+def test_balanced_and_majority_are_means_over_clients():
+    """Balanced 1/2 and 3/4; the constant answer is right in 9 of 10 and 1 of 2: .7, not the pooled 10/12. A client
+    whose counts are not known is left out of the latter."""
+    scores = [client(9, 10, balanced=0.5, majority=9), client(1, 2, balanced=0.75, majority=1)]
+    assert summarise(scores)["balanced"] == pytest.approx(0.625)
+    assert summarise(scores)["majority"] == pytest.approx(0.7)
+    assert summarise([*scores, client(1, 2)])["majority"] == pytest.approx(0.7)
 
 
 def test_class_groups_are_pooled_over_clients():

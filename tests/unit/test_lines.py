@@ -65,6 +65,7 @@ def test_a_plain_round() -> None:
             "absent": [],
             "bytes_up": 40,
             "bytes_down": 80,
+            "bytes_evaluation": 0,
             "evaluated": False,
         }
     ]
@@ -88,6 +89,16 @@ def test_an_evaluated_round() -> None:
     assert [(c["round"], c["client"], c["accuracy"]) for c in lines.clients] == [(7, 0, 0.75), (7, 2, 0.25)]
     assert (line["evaluated"], line["accuracy"], line["validation"], line["clients"]) == (True, 0.5, 1.0, 2)
     assert (lines.clients[0]["correct"], lines.clients[0]["n_test"]) == (3, 4)
+
+
+def test_every_client_s_line_has_the_constant_answer() -> None:
+    """Class 2 is the most frequent in training and none of the test samples are of it; where training counts are not
+    told, the line says nothing of it, whatever else is written down."""
+    hidden = Bundle({**evaluated(3, 1), "counts": torch.zeros(3, dtype=torch.int64)})
+    lines = lines_of(report(evaluation={0: evaluated(3, 1), 1: hidden}), federation())
+    assert [c["majority"] for c in lines.clients] == [0, None]
+    assert lines.rounds[0]["majority"] == 0.0
+    assert [c["balanced"] for c in lines.clients] == [0.75, 0.75]
 
 
 def test_samples_by_class_are_said_once_for_each_client() -> None:

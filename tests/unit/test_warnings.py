@@ -33,6 +33,17 @@ def test_test_parts_too_small_for_the_gains(n: int, said: bool) -> None:
     assert kinds(found) == (["small tests"] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "majority", "said"),
+    [(0.7, 0.71, True), (0.71, 0.71, True), (0.72, 0.71, False), (None, 0.7, False), (0.7, None, False)],
+)
+def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, majority: float | None, said: bool) -> None:
+    """Only where both are known; as good is not better."""
+    found = careful.constant(accuracy, majority)
+    assert kinds(found) == (["constant"] if said else [])
+    assert all("71.0 %" in w.text for w in found)
+
+
 def test_no_gain_needs_no_test_part() -> None:
     assert careful.small_tests({0: 0.8}, {0: 3}, {0: 0.0}) == []
     assert careful.small_tests({}, {}, {}) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.cli import DIVERGED, OK, screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
-from fedkin.cli.outcome import new_folder, tell_clients, tell_warnings, write_outcome
+from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, compare, plan_from, run_name
 from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
@@ -44,10 +44,12 @@ def run_command(args: list[str]) -> int:
     if not (show.quiet or show.json):
         tell_clients(settings.data)
     require(show.track)
-    tracking = Tracking(show.track, folder, title, settings.table())
+    tracking, quiet = Tracking(show.track, folder, title, settings.table()), show.quiet or show.json
+    told = None if quiet else tell_findings(settings.data, folder / "config.toml")
     try:
-        with screen.bar(settings.run.rounds, title, quiet=show.quiet or show.json) as bar:
-            result = run_settings(settings, out=folder, on_round=_both(bar.at, tracking.round))
+        with screen.bar(settings.run.rounds, title, quiet=quiet) as bar:
+            federation = settings.data.federation(settings.run.seed, told)
+            result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
     return _finish(result, show, tracking)
@@ -180,7 +182,9 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
             bar.at(line, f"{which:<20}", order.index((name, seed)) * plan.run.rounds)
             tracked.round(folder / run_name(name, seed), title, plan.settings(name, seed).table(), line)
 
-        runs = compare(plan, folder, resume=again, on_round=on_round)
+        config = folder / run_name(*order[0]) / "config.toml"
+        told = None if quiet or again else tell_findings(plan.data, config)
+        runs = compare(plan, folder, resume=again, on_round=on_round, on_data=told)
         tracked.end()
     found = write_outcome(plan, folder, runs, show.decimals)
     if show.json:
@@ -222,7 +226,7 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
-        screen.table(tables.final_table(run))
+        screen.table(tables.final_table(run, report.first))
         screen.say(f"computed by {run.summary['computed']}")
         if "privacy" in run.summary:
             screen.say(f"privacy of {sentence(run.summary['privacy'])}")

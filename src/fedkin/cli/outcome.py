@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from fedkin.cli import screen
 from fedkin.comparison import Plan
-from fedkin.config import DataSettings, digest
+from fedkin.config import DataSettings, OnData, digest
+from fedkin.data import SOURCES, Dataset, Federation, glance
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.methods import get_title
@@ -45,6 +47,29 @@ def tell_clients(data: DataSettings) -> None:
         )
 
 
+def tell_findings(data: DataSettings, config: Path) -> OnData:
+    """What prints one line on standard error with the errors and warnings that an inspection in passing finds; nothing
+    of built-in data.
+
+    Args:
+        data: the settings of the run's data.
+        config: where the run's config will lie, which `fedkin inspect` takes.
+    """
+
+    def tell(found: Dataset | Federation, federation: Federation) -> None:
+        findings = () if data.data in SOURCES else glance(found, federation)
+        codes = list(dict.fromkeys(f.code for f in findings if f.severity != "note"))
+        if codes:
+            counts = [f"{n} {kind}{'' if n == 1 else 's'}" for kind in ("error", "warning")
+                      if (n := sum(f.severity == kind for f in findings))]  # fmt: skip
+            screen.note(
+                f"inspect: {', '.join(counts)} in what was read ({', '.join(codes)}); all of them: "
+                f"fedkin inspect {shlex.quote(str(config))}"
+            )
+
+    return tell
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came out of a comparison.
@@ -73,7 +98,8 @@ def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) 
     reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
     report = several_runs(runs, reference)
     groups, findings = report.runs, report.findings
-    rows, beside = tables.comparison_rows(groups, reference, findings=findings.get(reference)), headline(groups)
+    rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))
+    beside = headline(groups, report.first)
     verdicts = tuple(text for row in rows for text in _verdicts(row.title, report, reference))
     which = references.which_is_which(groups)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))

@@ -64,9 +64,9 @@ def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
 
 
 def table(grid: Grid) -> None:
-    """A table on standard output."""
+    """A table on standard output; its columns stand closer where they would not fit otherwise."""
     out.print()
-    out.print(to_rich(grid))
+    out.print(to_rich(grid, out.width))
 
 
 def say(text: str) -> None:

@@ -48,6 +48,34 @@ class Bundle(dict[str, Tensor]):
         """Bytes on the wire: the numbers alone."""
         return sum(t.numel() * t.element_size() for t in self.values())
 
+    def travelling(self, there: Mapping[str, Tensor] | None = None, counted: dict[int, int] | None = None) -> int:
+        """Bytes that must travel: those of the numbers, but for rows of zeros, which fill places that nothing is in,
+        and for tensors that the receiver has. Letters between hosts hold both all the same.
+
+        Args:
+            there: what the receiver has been sent in this round already.
+            counted: by ``id``, bytes of tensors that several bundles share, so that each is looked through once; it is
+                added to, and holds while the tensors live.
+        """
+        there, counted, total = there or {}, {} if counted is None else counted, 0
+        for name, t in self.items():
+            if name not in there or not _same(t, there[name]):
+                if id(t) not in counted:
+                    counted[id(t)] = _filled(t) * t.element_size()
+                total += counted[id(t)]
+        return total
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _filled(t: Tensor) -> int:
+    """Numbers in rows that are not all zero; of a vector, all of its numbers."""
+    if t.dim() < 2 or t.numel() == 0:
+        return t.numel()
+    return int(t.flatten(1).any(1).sum()) * (t.numel() // len(t))
+
 
 @dataclass(frozen=True)
 class Download:

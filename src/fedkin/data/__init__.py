@@ -10,7 +10,7 @@ from fedkin.data.columns import Input
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.federate import federate, site_shard
 from fedkin.data.federation import Federation, Shard
-from fedkin.data.inspection import Finding, Inspection, inspect, look
+from fedkin.data.inspection import Finding, Inspection, glance, inspect, look, require_two_classes
 from fedkin.data.merging import merge
 from fedkin.data.partition import (
     DAPFL,
@@ -29,7 +29,7 @@ from fedkin.data.partition import (
 from fedkin.data.planting import plant
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
-from fedkin.data.sites import Sharing, SiteData, deal
+from fedkin.data.sites import Sharing, SiteData, deal, fetched, share_out
 from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
@@ -65,6 +65,8 @@ __all__ = [
     "brings_clients",
     "deal",
     "federate",
+    "fetched",
+    "glance",
     "inspect",
     "is_shelf",
     "load",
@@ -73,6 +75,8 @@ __all__ = [
     "plant",
     "planted_dataset",
     "planted_groups",
+    "require_two_classes",
+    "share_out",
     "site_shard",
     "write",
 ]

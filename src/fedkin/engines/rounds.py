@@ -89,7 +89,8 @@ class Report:
     Attributes:
         cohort, answered: ids; refused: why an upload was not used; missing: why an answer did not come.
         abandoned: fewer answers than the plan wants, so the state is that of the round before.
-        bytes_down, bytes_up: bytes of what was sent for training, joining included.
+        bytes_down, bytes_up: bytes that had to travel for training, joining and surveys included: see
+            `Bundle.travelling`.
         joined: ids of newcomers.
         absent: ids of those who have joined and could not be reached, so that no cohort was drawn from them.
         weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
@@ -99,6 +100,7 @@ class Report:
         evaluation: per client what an evaluation gave; empty if the round was not evaluated.
         seconds: wall time of the whole round; and of its parts.
         cluster_count: how many clusters there are, empty ones included.
+        bytes_evaluation: bytes that had to travel to clients for the evaluation alone, in no other figure.
     """
 
     round: int
@@ -117,6 +119,7 @@ class Report:
     evaluation: dict[int, Bundle]
     seconds: dict[str, float]
     cluster_count: int = 0
+    bytes_evaluation: int = 0
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
@@ -169,7 +172,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    evaluation, false = _evaluated(method, recipe, transport, plan, server, everyone) if plan.evaluates(t) else ({}, {})
+    shown = _evaluated(method, recipe, transport, plan, server, everyone) if plan.evaluates(t) else _Shown()
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
     return Report(
@@ -179,14 +182,14 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
         abandoned=abandoned,
         joined=joined,
         absent=sorted(set(range(len(server.sizes))) - set(here)),
-        refused=false | heard.refused | refused,
+        refused=shown.false | heard.refused | refused,
         missing=heard.missing | out | missing,
-        bytes_down=sum(m.body.nbytes for m in messages.values()) + heard.bytes_down,
-        bytes_up=sum(b.nbytes for b in replies.values()) + said + heard.bytes_up,
+        bytes_down=_travelling(messages, heard.sent) + heard.bytes_down,
+        bytes_up=sum(b.travelling() for b in replies.values()) + said + heard.bytes_up,
         weights=download.weights,
         clusters=clusters,
         notes=method.notes(server.state),
-        evaluation=evaluation,
+        evaluation=shown.found,
         seconds={
             "round": merged - started,
             "server": (sent - started - heard.seconds) + (merged - received),
@@ -194,6 +197,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
             "evaluation": ended - merged,
         },
         cluster_count=count,
+        bytes_evaluation=shown.bytes_down,
     )
 
 
@@ -246,13 +250,14 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
 
 @dataclass(frozen=True)
 class _Heard:
-    """What a survey cost and who did not answer it."""
+    """What a survey cost, who did not answer it, and what those who did have been sent by it."""
 
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    sent: dict[int, Bundle] = field(default_factory=dict)
 
 
 def _heard(method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round) -> _Heard:
@@ -273,8 +278,9 @@ def _heard(method: Method, recipe: Recipe, transport: Transport, plan: Plan, ser
     if good:
         heard = method.hear(server.state, r.but(step="hear", ids=torch.tensor(list(good))), stack(good))
         server.state = bundled(method, "hear", heard)
-    bytes_down = sum(m.body.nbytes for m in messages.values())
-    return _Heard(refused, missing, bytes_down, sum(b.nbytes for b in replies.values()), seconds)
+    bytes_down = _travelling(messages)
+    bytes_up = sum(b.travelling() for b in replies.values())
+    return _Heard(refused, missing, bytes_down, bytes_up, seconds, {i: messages[i].body for i in replies})
 
 
 def _sampled(method: Method, s: Bundle, r: Round) -> Round:
@@ -305,16 +311,29 @@ def _messages(
     }
 
 
-def _evaluated(
-    method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round
-) -> tuple[dict[int, Bundle], dict[int, str]]:
-    """Every client that has joined, in batches, with the models as they are after the round; whose answers are not
-    used, and why."""
-    found, false = dict[int, Bundle](), dict[int, str]()
+def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | None = None) -> int:
+    """Bytes of messages that must travel; ``sent``: what some clients have had in this round already."""
+    counted: dict[int, int] = {}
+    return sum(m.body.travelling((sent or {}).get(i), counted) for i, m in messages.items())
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What an evaluation found by client, whose answers are not used and why, and what had to travel to clients."""
+
+    found: dict[int, Bundle] = field(default_factory=dict)
+    false: dict[int, str] = field(default_factory=dict)
+    bytes_down: int = 0
+
+
+def _evaluated(method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round) -> _Shown:
+    """Every client that has joined, in batches, with the models as they are after the round."""
+    found, false, bytes_down = dict[int, Bundle](), dict[int, str](), 0
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = _messages("evaluate", download, part, server)
+        bytes_down += _travelling(messages)
         answers, _ = transport.exchange(messages)
         if answers:
             names = scored(method, r.net, recipe, messages[min(answers)].body, plan.evaluate)
@@ -323,7 +342,7 @@ def _evaluated(
                 false[i] = f"evaluation: {why}"
             else:
                 found[i] = b
-    return {i: found[i] for i in sorted(found)}, false
+    return _Shown({i: found[i] for i in sorted(found)}, false, bytes_down)
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:

@@ -1,6 +1,7 @@
 """How well a federation did, and whether it paid: pure functions on counts and numbers, no models and no files.
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
+``choice``  which figure comes first: accuracy, or balanced accuracy where a constant answer is nearly always right
 ``rounds``  the final figures of a run: mean over its last fifth, last round, best round by validation, cost to a target
 ``intervals`` how sure a single accuracy is
 ``paired``  what paired differences over seeds and clients say of their mean
@@ -12,6 +13,7 @@
 """
 
 from fedkin.evaluate.answers import Answers, Changed, answers_of, changed
+from fedkin.evaluate.choice import Choice, Constant, choose, majority_class
 from fedkin.evaluate.divergence import diverged
 from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
@@ -38,7 +40,9 @@ __all__ = [
     "Against",
     "Answers",
     "Changed",
+    "Choice",
     "ClientScore",
+    "Constant",
     "Counts",
     "Difference",
     "Finding",
@@ -50,6 +54,7 @@ __all__ = [
     "answers_of",
     "best",
     "changed",
+    "choose",
     "clear_clients",
     "client_p",
     "confusion",
@@ -64,6 +69,7 @@ __all__ = [
     "interval",
     "judge",
     "latest",
+    "majority_class",
     "marked",
     "most_differing",
     "score",

@@ -18,11 +18,13 @@ METRICS = (
     "worst_decile",
     "macro_f1",
     "macro_f1_weighted",
+    "balanced",
     "few",
     "medium",
     "many",
     "unseen",
     "validation",
+    "majority",
 )
 """What :func:`final` averages; `GROUPED` and `OTHER_MOMENT` are added where a run has them."""
 GROUPED = ("ari", "ari_evaluated")

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.evaluate.choice import majority_class
 
 
 @dataclass(frozen=True)
 class ClientScore:
     """What one client's test and validation parts say in one round.
 
-    Accuracies and F1 are fractions in 0..1, None where there is nothing to count. ``few``, ``medium``, ``many`` and
+    Accuracies and F1 are fractions in 0..1, None where there is nothing to count; ``balanced`` is balanced accuracy.
+    ``majority`` is the number of test samples that are of the client's most frequent training class: what always
+    predicting it gets right; None where the training counts are not known. ``few``, ``medium``, ``many`` and
     ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
     client; the four totals add up to ``n_test``.
     """
@@ -27,6 +30,8 @@ class ClientScore:
     correct: int
     accuracy: float | None
     macro_f1: float | None
+    balanced: float | None
+    majority: int | None
     n_validation: int
     validation_accuracy: float | None
     few: tuple[int, int]
@@ -95,6 +100,7 @@ def score(
     right, total = test.diagonal(), test.sum(1)
     correct, n_test = int(right.sum()), int(total.sum())
     n_validation = 0 if validation is None else int(validation.sum())
+    most = majority_class(train_counts.tolist())
     few = (train_counts > 0) & (train_counts < few_below)
     many = train_counts > many_above
     unseen = train_counts <= 0
@@ -108,6 +114,8 @@ def score(
         correct=correct,
         accuracy=correct / n_test if n_test else None,
         macro_f1=_macro_f1(test),
+        balanced=_balanced(test),
+        majority=None if most is None else int(total[most]),
         n_validation=n_validation,
         validation_accuracy=int(validation.diagonal().sum()) / n_validation
         if validation is not None and n_validation
@@ -129,6 +137,16 @@ def _macro_f1(matrix: Tensor) -> float | None:
     return float((2 * right[present] / either[present]).mean())
 
 
+def _balanced(matrix: Tensor) -> float | None:
+    """Balanced accuracy: the mean over the true classes of the fraction of their samples that is predicted correctly
+    (Brodersen et al., ICPR 2010)."""
+    total = matrix.sum(1)
+    present = total > 0
+    if not bool(present.any()):
+        return None
+    return float((matrix.diagonal()[present].to(torch.float64) / total[present]).mean())
+
+
 def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
     """The summary of one evaluated round; all fractions, None where nothing can be said.
 
@@ -137,9 +155,11 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
     Returns:
         ``accuracy`` mean over clients (the headline); ``pooled`` over all samples (micro); ``std`` of the clients'
         accuracies (population); ``worst_decile`` mean accuracy of the worst ceil(10 %) clients; ``macro_f1`` mean over
-        clients and ``macro_f1_weighted`` weighted by test samples (as Fed-CAM reports it); ``few``, ``medium``,
-        ``many``, ``unseen`` accuracy pooled over clients; ``validation`` mean over the clients that have validation
-        samples; ``clients`` with test samples and ``clients_without_test``.
+        clients and ``macro_f1_weighted`` weighted by test samples (as Fed-CAM reports it); ``balanced`` balanced
+        accuracy, mean over clients; ``few``, ``medium``, ``many``, ``unseen`` accuracy pooled over clients;
+        ``validation`` mean over the clients that have validation samples; ``majority`` accuracy of always predicting
+        each client's most frequent training class, mean over clients; ``clients`` with test samples and
+        ``clients_without_test``.
     """
     tested = [s for s in scores if s.n_test > 0]
     accuracies = sorted(s.correct / s.n_test for s in tested)
@@ -154,11 +174,13 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
         "worst_decile": _mean(worst),
         "macro_f1": _mean([value for value, _ in f1]),
         "macro_f1_weighted": math.fsum(value * weight for value, weight in f1) / n if n else None,
+        "balanced": _mean([s.balanced for s in tested if s.balanced is not None]),
         "few": _pooled([s.few for s in tested]),
         "medium": _pooled([s.medium for s in tested]),
         "many": _pooled([s.many for s in tested]),
         "unseen": _pooled([s.unseen for s in tested]),
         "validation": _mean([s.validation_accuracy for s in scores if s.validation_accuracy is not None]),
+        "majority": _mean([s.majority / s.n_test for s in tested if s.majority is not None]),
         "clients": len(tested),
         "clients_without_test": len(scores) - len(tested),
     }

@@ -61,6 +61,17 @@ def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains:
     )]  # fmt: skip
 
 
+def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
+    """The method is not above always predicting each client's most frequent training class; both fractions."""
+    if accuracy is None or majority is None or accuracy > majority:
+        return []
+    return [Warning(
+        "constant",
+        f"Right in {100 * accuracy:.1f} % on average, while always predicting each client's most frequent class is "
+        f"right in {100 * majority:.1f} %.",
+    )]  # fmt: skip
+
+
 def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = ()) -> list[Warning]:
     """Clients that never took part, clients refused often, and rounds that were abandoned."""
     answered = Counter(i for line in rounds for i in line.get("answered") or ())

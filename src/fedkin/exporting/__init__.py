@@ -4,13 +4,15 @@
 ``writing``  clients' models taken from it
 ``taken``    what an export is made of, at a simulated run or at the host of a client
 ``folders``  the folder of an export
-``loader``   loads it; lies in every export as ``load.py``
+``loader``   loads it; lies in every export as ``load.py``, beside `fedkin.data.standalone` as ``prepare.py``
+``ranges``   what training had, for comparison with what is predicted
 ``network``  a network as a list of torch layers
 ``rules``    how a method predicts, in the loader's words
 ``card``     what an export says of itself
 ``programs`` the same as one program: torch.export, ONNX
 ``inputs``   files that a model predicts
 ``drill``    a newcomer after the end of training
+``newcomer`` its data, read as the run's and compared with them
 """
 
 from fedkin.exporting.inputs import load_export

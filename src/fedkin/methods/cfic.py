@@ -91,14 +91,13 @@ class CFIC(Method):
         if not self.correction:
             return s.but(model=mean, label=label)
         _, group = label[r.ids].unique(return_inverse=True)
-        # Eq. 3
-        means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))
+        means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))  # Eq. 3
         share = torch.zeros(len(means), dtype=torch.float64).index_add_(0, group, r.weight) / r.weight.sum()
         units = self._units(means - s.model, r)
-        beta = self.beta * self.beta_decay ** (r.index - 1)  # Eq. 4 with h, Eq. 5 in the new model
-        h = (self.memory * s.h.double() - beta * (share @ units.double())).float()
+        beta = self.beta * self.beta_decay ** (r.index - 1)
+        h = (self.memory * s.h.double() - beta * (share @ units.double())).float()  # Eq. 4
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
-        return Bundle(model=mean - h, h=h, label=label, ratio=ratio)
+        return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
     def _units(self, steps: Tensor, r: Round) -> Tensor:
         """Steps ``[g, P]`` at length 1, or 0 where they are 0; running statistics take no part."""

@@ -1,4 +1,8 @@
-"""FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data."""
+"""FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data.
+
+The method itself is `choose` (the server), `gained` and `client_update` (the client) and one line of `aggregate`,
+P[k, n] += Delta_n. All other lines keep records: whose the uploads are, and for the report each client's last mixture.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +96,7 @@ class FedFomo(Method):
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
         """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
+        # each of M places: with chance eps_t any other client, else the one with the largest P[k, n] that is left
         others = (s.owner != k).nonzero().flatten()
         liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
         return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
@@ -108,16 +113,20 @@ class FedFomo(Method):
 
     def _mixed(self, c: Client) -> tuple[Tensor, Tensor, Tensor]:
         """The mixture ``[P]`` of the own model and those received; their ids and what each gains."""
+        # theta_prev, the model before the last local training, and the client's own theta_k after it
         before, own = c.state.get("before", c.w0), c.state.get("model", c.w0)
         ids = c.received.get("ids", torch.empty(0, dtype=torch.int64))
         candidates = torch.cat([own[None], c.received.models]) if len(ids) else own[None]
         gained = self.gained(c, before, candidates, ids)
         if bool((gained > 0).any()):
+            # theta_prev + sum w_n (theta_n - theta_prev) = sum w_n theta_n, where w_n = max(Delta_n, 0) over their sum
             return mix(shares(gained)[None], candidates)[0], ids, gained
         return before if self.fallback == "previous" else own, ids, gained
 
     def gained(self, c: Client, before: Tensor, candidates: Tensor, ids: Tensor) -> Tensor:
-        """(L(before) - L(w)) / ||w - before|| of the own model and those received, float64; 0 where none is (id -1).
+        """Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of the own model and those received.
+
+        float64; 0 where there is none (id -1) and at distance 0.
 
         L is the loss on the validation part; on the training part, for a client without the former.
         """
@@ -133,6 +142,7 @@ class FedFomo(Method):
         gained = torch.where(who >= 0, up.gains, 0.0)
         size = gained.sum(1, keepdim=True).abs().clamp(min=1e-9) if self.affinity == "normalised" else 1.0
         there, pairs = who >= 0, key(r.ids[:, None], who)
+        # P[k, n] += Delta_n
         known, affinity = added(s.known, s.affinity, pairs[there], (gained / size)[there])
         sources, learned = torch.full((len(who), 1 + self.peers), -1), torch.zeros(len(who), 1 + self.peers).double()
         sources[:, : who.shape[1]], learned[:, : who.shape[1]] = who, shares(gained)

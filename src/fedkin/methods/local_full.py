@@ -35,7 +35,7 @@ class LocalFull(Method):
         # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
         # cannot tell apart the one that has trained longer is kept. Without validation data all rounds are equal.
         if "chosen" not in c.state or accuracy >= c.state.accuracy:
-            c.state = Bundle(model=w, chosen=w.clone(), accuracy=accuracy)
+            c.state = Bundle(model=w, chosen=w, accuracy=accuracy)
         else:
             c.state = c.state.but(model=w)
         return Bundle()

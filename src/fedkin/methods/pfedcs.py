@@ -31,9 +31,10 @@ class PFedCS(Method):
     reveals = "its body and, in stage 1, its classifier"
     beside_training = ""
     robust = True
-    presets: ClassVar = {
-        "paper": {"recipe": {"epochs": 5, "batch": 100, "lr": 0.005}},  # its four-layer network on CIFAR-10 and -100
-        "paper-resnet18": {"recipe": {"epochs": 5, "batch": 100, "lr": 0.1}},  # Tiny-ImageNet
+    presets: ClassVar = {  # the paper's model of a client is the one after its last local training
+        # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet
+        "paper": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.005}},
+        "paper-resnet18": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.1}},
     }
 
     beta: int | None = None
@@ -139,7 +140,7 @@ class PFedCS(Method):
             if self.rho:  # Eqs. 9-10, on the features of the body as received, which stand still
                 tuned = Train(v, loss=head_loss, per_sample=Bundle(z=z), epochs=self.rho, lr=self.teacher_lr)
                 v = yield tuned
-            # Eqs. 11-13
+            # Eqs. 11-12
             aux = Bundle(kappa=torch.tensor(self.kappa), temperature=torch.tensor(self.temperature), teacher=v)
             start = Bundle(z=z) if self.teacher_features == "round-start" else Bundle()
             w = yield Train(w, loss=distillation, aux=aux, per_sample=start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedkin.evaluate import spread
+from fedkin.evaluate import Choice, spread
 from fedkin.evaluate.rounds import evaluated
 from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import (
@@ -24,14 +24,21 @@ from fedkin.report.figures import (
     y_axis,
     y_methods,
 )
+from fedkin.report.first import NAMED
 from fedkin.report.folder import Run
 from fedkin.report.headline import headline, rounds_of
 
+CONSTANT = "always its most frequent class"
+"""The series of what a constant answer gets."""
+_MEASURES = {"mean over clients": "accuracy", "worst 10 % of clients": "worst_decile"}
+_BALANCED = {"balanced accuracy, mean over clients": "balanced"}
 MOST_BANDS = 8
 """With more methods than this in one figure the bands would hide the lines, so there are none."""
 
 
-def over_rounds(groups: Groups, reference: str = "Local", local: float | None = None) -> Figure:
+def over_rounds(
+    groups: Groups, reference: str = "Local", local: float | None = None, first: Choice | None = None
+) -> Figure:
     """Accuracy by round: several methods with a band of ± one standard deviation over seeds, or one run with its worst
     tenth and a band of ± one standard deviation over clients.
 
@@ -39,21 +46,25 @@ def over_rounds(groups: Groups, reference: str = "Local", local: float | None = 
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
         reference: the method drawn in grey.
         local: of one run: final accuracy of the reference, a fraction, drawn as a dashed line.
+        first: which figure comes first; None: accuracy.
     """
+    fair, metric = first is None or first.fair, "accuracy" if first is None else first.metric
     if len(groups) == 1 and len(next(iter(groups.values()))) == 1:
-        return _one_over_rounds(next(iter(groups.values()))[0], reference, local)
+        return _one_over_rounds(next(iter(groups.values()))[0], reference, local, fair)
     seeds = max(len(runs) for runs in groups.values())
     bands = seeds > 1 and len(groups) <= MOST_BANDS
-    rows = [row for title, runs in groups.items() for row in _over_seeds(title, runs)]
-    finals = {t: spread([r.final.get("accuracy") for r in runs]) for t, runs in groups.items()}
+    measures = _MEASURES if fair else _BALANCED | _MEASURES
+    rows = [row for title, runs in groups.items() for row in _over_seeds(title, runs, measures)]
+    finals = {t: spread([r.final.get(metric) for r in runs]) for t, runs in groups.items()}
     titles = sorted(groups, key=lambda t: -(finals[t].mean if finals[t] else -1.0))  # type: ignore[union-attr]
     of_all = colours(list(groups), reference)
     shades = {t: of_all[t] for t in titles}
     over = f" (mean{' ± std' if bands else ''} over {seeds} seeds)" if seeds > 1 else ""
-    fact = f"{titles[0]} ends highest{over}" if finals[titles[0]] else "No round was evaluated"
+    by = "" if fair else f" by {NAMED[metric]}"
+    fact = f"{titles[0]} ends highest{by}{over}" if finals[titles[0]] else "No round was evaluated"
     params, keep = hidden()
     spec: Spec = {
-        "width": WIDTH, "height": 300, "params": [*params, {"name": "measure", "value": "mean over clients"}],
+        "width": WIDTH, "height": 300, "params": [*params, {"name": "measure", "value": next(iter(measures))}],
         "data": {"values": rows}, "transform": [*keep, {"filter": "datum.measure === measure"}],
         "encoding": {"x": x_rounds(), "color": coloured(shades)},
         "layer": [
@@ -62,7 +73,7 @@ def over_rounds(groups: Groups, reference: str = "Local", local: float | None = 
              "encoding": {"y": y_axis("test accuracy (%)"), "strokeDash": dashed(list(groups), reference)}},
         ],
     }  # fmt: skip
-    caption = f"How fast each method gets there, in order of the final accuracy ({headline(groups).rounds})."
+    caption = f"How fast each method gets there, in order of the final {NAMED[metric]} ({headline(groups).rounds})."
     caption += " The band is ± one standard deviation over seeds." if bands else ""
     return Figure("accuracy-over-rounds", fact, caption, spec, shades)
 
@@ -74,7 +85,7 @@ def _band(colour: Spec) -> Spec:
     }
 
 
-def _one_over_rounds(run: Run, reference: str, local: float | None) -> Figure:
+def _one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) -> Figure:
     lines = thinned(evaluated(run.rounds))
     rows = []
     for line in lines:
@@ -84,18 +95,25 @@ def _one_over_rounds(run: Run, reference: str, local: float | None) -> Figure:
                          "low": percent(max(mean - std, 0.0)), "high": percent(min(mean + std, 1.0))})  # fmt: skip
         if line.get("worst_decile") is not None:
             rows.append({"round": line["round"], "series": "worst 10 %", "value": percent(line["worst_decile"])})
+        if not fair and line.get("balanced") is not None:
+            rows.append({"round": line["round"], "series": "balanced", "value": percent(line["balanced"])})
     shades = {"mean over clients": PALETTE[0], "worst 10 %": PALETTE[1]}
-    if local is not None and lines:
-        shades[f"{reference}, final"] = REFERENCE
-        rows += [{"round": lines[i]["round"], "series": f"{reference}, final", "value": percent(local)}
-                 for i in sorted({0, len(lines) - 1})]  # fmt: skip
+    shades = shades if fair else {"balanced": PALETTE[2], **shades}
+    levels = {f"{reference}, final": local, CONSTANT: None if fair else run.final.get("majority")}
+    for series, level in levels.items():
+        if level is not None and lines:
+            shades[series] = REFERENCE
+            rows += [{"round": lines[i]["round"], "series": series, "value": percent(level)}
+                     for i in sorted({0, len(lines) - 1})]  # fmt: skip
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
     fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average ({rounds_of([run])})"
-    if accuracy is not None and worst is not None:
+    if not fair:
+        fact = f"{100 * (run.final.get('balanced') or 0.0):.1f} % balanced accuracy; accuracy {fact}"
+    elif accuracy is not None and worst is not None:
         fact += f", {100 * worst:.1f} % for the worst tenth of clients"
     params, keep = hidden()
     colour = coloured(shades)
-    dash = {t: [4, 2] if t.startswith(reference) else [1, 0] for t in shades}
+    dash = {t: [2, 2] if t == CONSTANT else [4, 2] if t in levels else [1, 0] for t in shades}
     dash_channel = {"field": "series", "type": "nominal", "legend": {"title": None},
                     "scale": {"domain": list(dash), "range": list(dash.values())}}  # fmt: skip
     spec: Spec = {
@@ -108,13 +126,14 @@ def _one_over_rounds(run: Run, reference: str, local: float | None) -> Figure:
         ],
     }  # fmt: skip
     caption = "The band is ± one standard deviation over clients."
+    caption += "" if fair else f" {CONSTANT.capitalize()}: what predicting a client's most frequent class gets."
     return Figure("accuracy-over-rounds", f"{run.title}: {fact}", caption, spec, shades)
 
 
-def _over_seeds(title: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _over_seeds(title: str, runs: Sequence[Run], measures: Mapping[str, str]) -> list[dict[str, Any]]:
     """By round, mean and standard deviation over the seeds that were evaluated there, in per cent."""
     rows = []
-    for measure, key in (("mean over clients", "accuracy"), ("worst 10 % of clients", "worst_decile")):
+    for measure, key in measures.items():
         values: dict[int, list[float | None]] = {}
         for run in runs:
             for line in evaluated(run.rounds):
@@ -128,10 +147,11 @@ def _over_seeds(title: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
-    """One row per method in order of its final accuracy: a dot per seed, the mean with ± one standard deviation, and
-    the reference's mean as a dashed line."""
-    found = {title: spread([run.final.get("accuracy") for run in runs]) for title, runs in groups.items()}
+def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | None = None) -> Figure:
+    """One row per method in order of its final accuracy, or of ``first``, which figure comes first: a dot per seed, the
+    mean with ± one standard deviation, and the reference's mean as a dashed line."""
+    metric = "accuracy" if first is None else first.metric
+    found = {title: spread([run.final.get(metric) for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
     order = sorted(known, key=lambda title: -known[title].mean)
     means, seeds, beside = [], [], headline(groups)
@@ -145,7 +165,10 @@ def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
     of_all = colours(list(groups), reference)
     shades = {t: of_all[t] for t in order}
-    x = {**x_axis("value", "final test accuracy, mean over clients (%)"), "scale": {"zero": False, "padding": 16}}
+    x = {
+        **x_axis("value", f"final {NAMED[metric].replace('acc', 'test acc')}, mean over clients (%)"),
+        "scale": {"zero": False, "padding": 16},
+    }
     colour = coloured(shades, legend=False)
     params, keep = hidden()
     layer: list[Spec] = [
@@ -168,18 +191,19 @@ def final_accuracies(groups: Groups, reference: str = "Local") -> Figure:
         "width": WIDTH, "height": {"step": 30}, "params": params, "data": {"values": means}, "transform": keep,
         "encoding": {"y": y_methods(order)}, "layer": layer,
     }  # fmt: skip
-    caption = f"Accuracy: mean over clients and {beside.rounds}"
+    caption = f"{NAMED[metric].capitalize()}: mean over clients and {beside.rounds}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}" if reference in known else ""
     caption = "; ".join([caption, *beside.notes]) + "."
-    fact = _ranking(order, {t: known[t].mean for t in order}, reference)
+    kind = "" if metric == "accuracy" else f" {NAMED[metric]}"
+    fact = _ranking(order, {t: known[t].mean for t in order}, reference, kind)
     return Figure("final-accuracies", fact, caption, spec, shades)
 
 
-def _ranking(order: Sequence[str], means: Mapping[str, float], reference: str) -> str:
+def _ranking(order: Sequence[str], means: Mapping[str, float], reference: str, kind: str = "") -> str:
     if not order:
         return "No method has a final accuracy"
-    fact = f"{order[0]} is highest with {100 * means[order[0]]:.1f} %"
+    fact = f"{order[0]} is highest with {100 * means[order[0]]:.1f} %{kind}"
     others = [title for title in order if title != reference]
     if reference in means and others:
         above = sum(means[title] > means[reference] for title in others)

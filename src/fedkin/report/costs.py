@@ -93,6 +93,11 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
     fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{total[busiest] / 1e6:,.0f} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
     caption += f" {', '.join(silent)} sends next to nothing: level, at its final accuracy." if silent else ""
+    shown = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
+    if any(shown.values()):
+        most_shown = max(shown, key=lambda t: shown[t])
+        caption += f" Evaluations, which are not part of it, sent up to {shown[most_shown] / 1e6:,.0f} MB more"
+        caption += f" ({most_shown})." if len(shown) > 1 else "."
     caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
     return Figure("bytes", fact, caption, spec, shades if len(groups) > 1 else None)
 

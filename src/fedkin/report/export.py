@@ -38,9 +38,9 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
         compared = tables.comparison_rows(report.runs, reference, findings=report.findings.get(reference))
-        grid = tables.comparison_table(compared, reference, headline(report.runs))
+        grid = tables.comparison_table(compared, reference, headline(report.runs, report.first))
     else:
-        grid = tables.final_table(report.parts[0].run)
+        grid = tables.final_table(report.parts[0].run, report.first)
     paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))
     for name, part in zip(names, report.parts, strict=True):
         columns: dict[str, list[Any]] = part.table["columns"]

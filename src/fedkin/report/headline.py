@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedkin.evaluate import Spread, spread
+from fedkin.evaluate import Choice, Spread, spread
 from fedkin.evaluate.rounds import RULE, span, spans
 from fedkin.report.folder import Run
 
 MARK = "†"
 """Next to the accuracy of a method of which a run diverged."""
+
+ACCURACY = Choice("accuracy")
+"""The choice where nothing is known of the clients."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Headline:
         last: title -> accuracy in the last evaluated round, a fraction, over seeds.
         diverged: title -> seed -> the round from which on training diverged; methods without such a run are left out.
         several: there is more than one seed of a method.
+        first: which figure comes first.
     """
 
     rounds: str = RULE
     last: Mapping[str, Spread] = field(default_factory=dict)
     diverged: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     several: bool = False
+    first: Choice = ACCURACY
 
     def mark(self, title: str) -> str:
         """What follows the accuracy of a method."""
@@ -39,8 +44,9 @@ class Headline:
         return [f"{MARK} {title}: {_since(seeds, self.several)}" for title, seeds in self.diverged.items()]
 
 
-def headline(groups: Mapping[str, Sequence[Run]]) -> Headline:
-    """Read it from the runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`."""
+def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY) -> Headline:
+    """Read it from the runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`; ``first`` is the choice
+    of the figure that comes first, as from :func:`fedkin.report.first.first_of`."""
     last = {t: s for t, runs in groups.items() if (s := spread([r.last.get("accuracy") for r in runs])) is not None}
     found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
     return Headline(
@@ -48,6 +54,7 @@ def headline(groups: Mapping[str, Sequence[Run]]) -> Headline:
         last,
         {title: seeds for title, seeds in found.items() if seeds},
         any(len(runs) > 1 for runs in groups.values()),
+        first,
     )
 
 

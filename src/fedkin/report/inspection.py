@@ -24,6 +24,8 @@ MOST_CLIENTS = 40
 MOST_CLASSES = 40
 """Columns of a histogram; more classes are put together with their neighbours."""
 _LISTED = 1000  # clients in the page's table
+_BARS_PER_ROW = 24  # and
+_WIDEST = 32  # characters of the heading above them: the table fits a screen of 80 columns
 _BARS = " ▁▂▃▄▅▆▇█"
 
 CSS = """
@@ -101,15 +103,20 @@ def columns_grid(found: Found) -> Grid:
 def clients_grid(found: Found) -> Grid:
     """A line per client, or per group of like clients: its labels as a row of bars, its sizes."""
     rows = _rows(found)
-    binned, names = _classes(found)
+    binned, names = _classes(found, _BARS_PER_ROW)
     where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
+    where = where if len(where) <= max(_WIDEST, len(names)) else "labels"
     cells = tuple(
-        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes)) for name, members, sizes in rows
+        (name, _bars(binned[members].sum(axis=0)), *(f"{n:,}" for n in sizes), _majority(found, members))
+        for name, members, sizes in rows
     )
     grouped = len(found["clients"]) > MOST_CLIENTS
     note = "a bar per class: its share of the samples, the largest at full height; · is none"
+    note += "; most %: test samples of the client's most frequent training class"
     note += f"; {len(found['clients']):,} clients in groups of like labels" if grouped else ""
-    return Grid("Labels by client", ("client", where, "train", "validation", "test"), cells, note=note, words=2)
+    return Grid(
+        "Labels by client", ("client", where, "train", "validation", "test", "most %"), cells, note=note, words=2
+    )
 
 
 def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
@@ -248,25 +255,33 @@ def _client_table(found: Found) -> str:
     if not clients:
         return ""
     cells = tuple(
-        (c["name"], *(f"{c[part]:,}" for part in ("train", "validation", "test")), str(np.count_nonzero(c["counts"])))
+        (
+            c["name"],
+            *(f"{c[part]:,}" for part in ("train", "validation", "test")),
+            str(np.count_nonzero(c["counts"])),
+            c["majority"],
+            *(_share(c[f"majority_{part}"]) for part in ("train", "test")),
+        )
         for c in clients[:_LISTED]
     )
     more = len(clients) - _LISTED
-    note = f"{more:,} more are in inspect.json" if more > 0 else ""
-    grid = Grid("", ("client", "train", "validation", "test", "classes"), cells, note=note)
+    note = "most frequent: class of the training part, with its fraction of training and test samples"
+    note += f"; {more:,} more are in inspect.json" if more > 0 else ""
+    heads = ("client", "train", "validation", "test", "classes", "most frequent", "in train %", "in test %")
+    grid = Grid("", heads, cells, note=note)
     return (
         f"<details><summary>The {len(clients):,} clients and their samples</summary>"
         f"<div class='wide'>{tables.to_html(grid)}</div></details>"
     )
 
 
-def _classes(found: Found) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
     counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
     names = different([str(n) for n in found["classes"]])
-    if len(names) <= MOST_CLASSES:
+    if len(names) <= most:
         return counts, names
-    ends = np.linspace(0, len(names), MOST_CLASSES + 1).astype(int)
+    ends = np.linspace(0, len(names), most + 1).astype(int)
     spans = list(pairwise(ends.tolist()))
     binned = np.stack([counts[:, a:b].sum(axis=1) for a, b in spans], axis=1)
     return binned, [names[a] if b - a == 1 else f"{names[a]}–{names[b - 1]}" for a, b in spans]
@@ -291,6 +306,16 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
+
+
+def _majority(found: Found, members: npt.NDArray[np.int64]) -> str:
+    """Fraction of the test part that is of the most frequent training class, mean over clients, in per cent."""
+    known = [s for k in members.tolist() if (s := found["clients"][k]["majority_test"]) is not None]
+    return _share(sum(known) / len(known) if known else None)
+
+
+def _share(fraction: float | None) -> str:
+    return DASH if fraction is None else f"{100 * fraction:.1f}"
 
 
 def _bars(counts: npt.NDArray[np.int64]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedkin.evaluate import Against, Finding, judge
+from fedkin.evaluate import Against, Choice, Finding, judge
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, costs, references, spreads
 from fedkin.report.figures import Figure, colours
+from fedkin.report.first import first_of
 from fedkin.report.folder import Run
 from fedkin.report.parts import Part, parts_of
 from fedkin.report.rows import comparisons, same_clients
@@ -24,6 +25,7 @@ class Report:
         parts: what single clients did, run by run.
         compared: reference -> method -> one comparison per seed.
         findings: reference -> method -> what its comparisons say together.
+        first: which figure comes first.
         same: whether a client of one seed is the client of that number in every other; None if that is not known.
         warnings: what a careful colleague would say.
     """
@@ -33,6 +35,7 @@ class Report:
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
     findings: dict[str, dict[str, Finding]]
+    first: Choice
     same: bool | None = None
     warnings: list[careful.Warning] = field(default_factory=list)
 
@@ -63,7 +66,7 @@ def made(
         for name, seeds in bases.items()
     }
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    same = same_clients(groups)
+    same, first_figure = same_clients(groups), first_of(groups)
     findings = {name: {t: judge(seeds, same) for t, seeds in methods.items()} for name, methods in compared.items()}
     parts = parts_of(groups, by_seed, bool(same))
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
@@ -72,15 +75,16 @@ def made(
     shades = colours(list(groups), reference) if len(groups) > 1 else None
     first = compared.get(reference)
     found: dict[str, list[Figure | None]] = {
-        "accuracy": [accuracy.final_accuracies(groups, reference) if several else None,
-                     accuracy.over_rounds(groups, reference, final)],
+        "accuracy": [accuracy.final_accuracies(groups, reference, first_figure) if several else None,
+                     accuracy.over_rounds(groups, reference, final, first_figure)],
         "clients": [spreads.distribution(groups, reference),
                     spreads.gains(first, findings[reference], reference, shades, names) if first else None],
         "classes": [costs.classes(groups, reference)],
         "cost": [costs.over_bytes(groups, reference), costs.seconds(groups, reference)],
     }  # fmt: skip
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    return Report(groups, figures, parts, compared, findings, same, _warnings(groups, parts, compared))
+    warnings = _warnings(groups, parts, compared)
+    return Report(groups, figures, parts, compared, findings, first_figure, same, warnings)
 
 
 def _warnings(
@@ -105,6 +109,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     run, p = part.run, part.people
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
+    found += careful.constant(run.final.get("accuracy"), run.final.get("majority"))
     found += careful.course(run.rounds) + careful.participation(run.rounds, p.count, run.names)
     how = run.summary.get("config", {}).get("run", {})
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []

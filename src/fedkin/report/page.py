@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import verdict
+from fedkin.evaluate import Choice, verdict
 from fedkin.report import charts, island, markup, people, references, tables
+from fedkin.report.first import NAMED
 from fedkin.report.folder import Run, by_title, read_run, write_atomic
 from fedkin.report.headline import headline, rounds_of
 
@@ -41,9 +42,12 @@ def write_page(
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
-    sentence = _plain_headline(run) if found is None else verdict(run.title, found, reference)
-    body = markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
-    body += _losing(report, reference) + markup.table(tables.final_table(run), "final")
+    said = [] if found is None else [verdict(run.title, found, reference)]
+    sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
+    body = markup.note(report.first.sentence)
+    body += "" if report.first.fair else markup.verdicts({"By accuracy": said})
+    body += markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
+    body += _losing(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
@@ -88,15 +92,17 @@ def comparison_page(
     findings = report.findings.get(reference, {})
     rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
     verdicts = {title: verdict(title, found, reference) for title, found in findings.items()}
-    sentence, more = _comparison_headline(rows, verdicts, reference)
+    sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
-    lists = {f"Against {reference}": more}
+    head = "Against" if report.first.fair else "Accuracy against"
+    lists = {f"{head} {reference}": more}
     for other in references.others(reference):
         second = report.findings.get(other, {})
         titles = [t for t in best_first if t in second and t != reference]
-        lists[f"Against {other}"] = [verdict(t, second[t], other) for t in titles]
-    grid = tables.comparison_table(rows, reference, headline(report.runs))
-    body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
+        lists[f"{head} {other}"] = [verdict(t, second[t], other) for t in titles]
+    grid = tables.comparison_table(rows, reference, headline(report.runs, report.first))
+    body = markup.note(report.first.sentence) + markup.verdicts(lists)
+    body += markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison") + _losing(report, reference)
     return _write(Path(folder), report, sentence, body, command, reference)
 
@@ -117,23 +123,37 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     return island.made(groups, bases, reference, tolerance)
 
 
-def _plain_headline(run: Run) -> str:
+def _plain_headline(run: Run, first: Choice) -> str:
     accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
     if accuracy is None:
         return f"{run.title}: no round was evaluated"
+    if not first.fair:
+        value = run.final[first.metric] or 0.0
+        return f"{run.title}: {100 * value:.1f} % mean {NAMED[first.metric]} over clients"
     tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
     rounds, last = rounds_of([run]), run.last.get("accuracy")
     alone = "" if last is None or rounds == f"round {run.last['round']}" else f"; {100 * last:.1f} % in the last one"
     return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail} ({rounds}{alone})"
 
 
+def _highest(rows: Sequence[tables.Row], metric: str) -> str:
+    """The page's first sentence where accuracy does not come first."""
+    means = {row.title: s.mean for row in rows if (s := row.metrics.get(metric)) is not None}
+    highest = max(means, key=lambda title: means[title])
+    return f"{highest} has the highest mean {NAMED[metric]}, {100 * means[highest]:.1f} %"
+
+
 def _comparison_headline(
-    rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str
+    rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str, metric: str
 ) -> tuple[str, list[str]]:
-    """The page's first sentence, and one verdict per other method, best first."""
+    """The page's first sentence, and one verdict per other method, best first. Verdicts are on accuracy: where another
+    metric comes first, the sentence is on that one and all verdicts follow."""
     known = sorted((row for row in rows if row.accuracy is not None), key=lambda row: -_mean(row))
     if not known:
         return "No run was evaluated", []
+    order = [row.title for row in known if row.title in verdicts]
+    if metric != "accuracy":
+        return _highest(rows, metric), [verdicts[title] for title in order]
     if not verdicts:
         why = (
             f"no clients in common with {reference}"
@@ -142,7 +162,6 @@ def _comparison_headline(
         )
         first = f"{known[0].title} has the highest mean accuracy, {100 * _mean(known[0]):.1f} %"
         return f"{first} ({why} to compare with)", []
-    order = [row.title for row in known if row.title in verdicts]
     if known[0].title == reference:
         return f"No method is above {reference} on average", [verdicts[title] for title in order]
     if known[0].title not in verdicts:

@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Spread
 from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.report.folder import write_atomic
 from fedkin.report.headline import Headline
-from fedkin.report.tables import BOLD, DASH, Grid, Row, last_round, short, to_markdown
+from fedkin.report.tables import (
+    BOLD,
+    DASH,
+    Grid,
+    Row,
+    balanced_note,
+    figure_cells,
+    figure_columns,
+    majority_note,
+    short,
+    to_markdown,
+)
 
 MOST_DECIMALS = 6
 
@@ -102,22 +112,20 @@ def paper_table(
     require_decimals(decimals)
     beside = Headline() if beside is None else beside
     level = next((row.difference.level for row in rows if row.difference), 0.95)
-    difference = f"difference to {reference}"
-    columns = ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %", difference, "rank", "MB")
+    columns = ("method", *figure_columns(beside.first), f"difference to {reference}", "rank", "MB")
     cells = tuple(
         (
             row.title,
-            _percent(row.accuracy, decimals) + beside.mark(row.title),
-            last_round(beside, row.title, decimals),
-            *(_percent(s, decimals) for s in (row.worst_decile, row.macro_f1)),
+            *figure_cells(row, beside, decimals),
             _difference(row, decimals),
             DASH if row.rank is None else f"{row.rank:.3g}",
             DASH if row.megabytes is None else short(row.megabytes.mean),
         )
         for row in rows
     )
-    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
-    return Grid("Comparison", columns, cells, bold, _caption(rows, reference, level, beside))
+    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
+    caption = balanced_note(beside.first) + _caption(rows, reference, level, beside)
+    return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
 
 def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline) -> str:
@@ -128,7 +136,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline
         luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"Accuracy: mean over clients and {beside.rounds}, {runs}{spread}",
+        f"accuracy: mean over clients and {beside.rounds}, {runs}{spread}{majority_note(rows)}",
         "last: accuracy in the last round alone",
         "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
@@ -141,13 +149,6 @@ def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline
         parts.append("differences without an interval rest on too few figures for one")
     parts += beside.notes
     return "; ".join(parts)
-
-
-def _percent(value: Spread | None, decimals: int) -> str:
-    if value is None:
-        return DASH
-    mean = f"{100 * value.mean:.{decimals}f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 
 def _difference(row: Row, decimals: int) -> str:

@@ -15,6 +15,7 @@ from fedkin.evaluate.rounds import final_by_client
 from fedkin.report.charts import Spec
 from fedkin.report.clusters import Clusters, cluster_table, usual
 from fedkin.report.figures import Figure, thinned
+from fedkin.report.first import majority
 from fedkin.report.folder import Run
 from fedkin.report.naming import called, places
 from fedkin.report.weights import Rows
@@ -26,6 +27,8 @@ MOST_POINTS = 60_000
 FEWEST_POINTS = 12
 """Of a client's accuracies over rounds so many are kept, however large the page."""
 PARTNERS = 10
+MAJORITY = "majority %"
+"""The column with the accuracy of always predicting the client's most frequent training class."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class People:
         final: final accuracy by client, a fraction.
         n_test: test samples by client.
         labels: training samples by class, by client; empty in folders of older versions.
+        majority: accuracy of always predicting the client's most frequent training class, by client, a fraction; empty
+            in folders of older versions.
         rounds: evaluated rounds ``[T]``; accuracy: float32 ``[K, T]``, NaN where a client was not evaluated.
         took: rounds whose upload was used, by client; refused: rounds in which it was refused.
         clusters: membership over rounds.
@@ -46,6 +51,7 @@ class People:
     final: dict[int, float]
     n_test: dict[int, int]
     labels: dict[int, list[int]]
+    majority: dict[int, float]
     rounds: list[int]
     accuracy: np.ndarray
     took: Counter[int]
@@ -64,10 +70,13 @@ def people_of(run: Run) -> People:
     evaluated = [int(line["round"]) for line in run.rounds if line.get("evaluated", True)]
     n_test: dict[int, int] = {}
     labels: dict[int, list[int]] = {}
+    constant: dict[int, float] = {}
     points: dict[int, dict[int, float]] = {}
     for line in run.clients:
         i = int(line["client"])
         n_test[i] = int(line.get("n_test") or 0)
+        if (found := majority(line)) is not None:
+            constant[i] = found[0] / found[1]
         if "labels" in line:
             labels[i] = [int(n) for n in line["labels"]]
         if line.get("accuracy") is not None:
@@ -85,7 +94,7 @@ def people_of(run: Run) -> People:
             accuracy[i, column] = value
     lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
     final = final_by_client(lines, run.total)
-    return People(count, final, n_test, labels, rounds, accuracy, took, refused, clusters)
+    return People(count, final, n_test, labels, constant, rounds, accuracy, took, refused, clusters)
 
 
 def shown(p: People, gains: Mapping[int, float]) -> list[int]:
@@ -124,6 +133,8 @@ def table(
     columns["± at 95 %"] = [
         _points(half_width(p.final[i], p.n_test[i])) if i in p.final and p.n_test.get(i) else None for i in ids
     ]
+    if p.majority:
+        columns[MAJORITY] = [_points(p.majority.get(i)) for i in ids]
     for reference, by in gains.items():
         columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
     columns["rounds taken part"] = [p.took.get(i, 0) for i in ids]
@@ -166,6 +177,8 @@ def over_seeds(
     columns["accuracy %"] = [_points(_mean(each)) for each in finals]
     columns["lowest %"] = [_points(min(each, default=None)) for each in finals]
     columns["highest %"] = [_points(max(each, default=None)) for each in finals]
+    if any(p.majority for p in seeds):
+        columns[MAJORITY] = [_points(_mean([p.majority.get(i) for p in seeds])) for i in ids]
     for reference, by in mean_gains.items():
         columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
         above = [sum(each.get(i, 0.0) > 0 for each in gains[reference]) for i in ids]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, Finding, Spread, best, spread
+from fedkin.evaluate import GROUPED, Choice, Finding, Spread, best, spread
+from fedkin.report.first import majority
 from fedkin.report.folder import Run
-from fedkin.report.headline import MARK, Headline, rounds_of
+from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
 
@@ -22,6 +24,8 @@ NAMES = {
     "accuracy": "accuracy, mean over clients",
     "accuracy_trained": "the same, right after the last local training",
     "accuracy_delivered": "the same, as clients would predict now",
+    "majority": "always the client's most frequent class",
+    "balanced": "balanced accuracy, mean over clients",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -73,21 +77,18 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     Args:
         rows: as from `comparison_rows`.
         reference: display name of the method that gains are counted from.
-        beside: the rounds of the figures, the last round alone and runs that diverged, as from
-            :func:`fedkin.report.headline.headline`; by default the caption names the rule, not the rounds.
+        beside: the rounds of the figures, the last round alone, runs that diverged and which figure comes first, as
+            from :func:`fedkin.report.headline.headline`; by default the caption names the rule, not the rounds, and
+            accuracy comes first.
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
     moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
-    columns = ("method", "accuracy %", "last", *moments.values(), "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    columns = ("method", *figure_columns(beside.first, tuple(moments.values())), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            percent(row.accuracy) + beside.mark(row.title),
-            last_round(beside, row.title),
-            *(percent(row.metrics.get(m)) for m in moments),
-            percent(row.worst_decile),
-            percent(row.macro_f1),
+            *figure_cells(row, beside, moments=tuple(moments)),
             percent(row.gain, sign=True),
             _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -96,8 +97,8 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     )
     seeds = {row.seeds for row in rows}
     note = (
-        f"accuracy: mean over clients and {beside.rounds}; last: accuracy in the last round alone; "
-        "worst 10 %: as accuracy, over the worst tenth of the clients; "
+        f"{balanced_note(beside.first)}accuracy: mean over clients and {beside.rounds}{majority_note(rows)}; "
+        "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; MB: sent up and down in training"
     )
     note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
@@ -112,15 +113,45 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
         note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
-    bold = frozenset((i, 1) for i, row in enumerate(rows) if row.best)
+    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
     note = "; ".join([note, *([BOLD] if bold else []), *beside.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
-def last_round(beside: Headline, title: str, decimals: int = 1) -> str:
-    """A method's accuracy in the last evaluated round in per cent, the mean over seeds; "–" if there is none."""
-    found = beside.last.get(title)
-    return DASH if found is None else f"{100 * found.mean:.{decimals}f}"
+def figure_columns(first: Choice, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The headings of a comparison's figures in their order; ``moments`` are those of accuracies at other moments.
+    Where balanced accuracy comes first it stands in place of macro-F1: the table still fits a screen of 80 columns."""
+    rest = ("accuracy %", "last", *moments, "worst 10 %")
+    return (*rest, "macro-F1 %") if first.fair else ("balanced %", *rest)
+
+
+def figure_cells(row: Row, beside: Headline, decimals: int = 1, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A method's figures under `figure_columns`; ``moments`` are the metrics of accuracies at other moments."""
+    last = beside.last.get(row.title)
+    cells = (
+        percent(row.accuracy, decimals=decimals) + beside.mark(row.title),
+        DASH if last is None else f"{100 * last.mean:.{decimals}f}",
+        *(percent(row.metrics.get(m), decimals=decimals) for m in moments),
+        percent(row.worst_decile, decimals=decimals),
+    )
+    other = percent(row.macro_f1 if beside.first.fair else row.metrics.get("balanced"), decimals=decimals)
+    return (*cells, other) if beside.first.fair else (other, *cells)
+
+
+def balanced_note(first: Choice) -> str:
+    """What a table's note says before all else where balanced accuracy comes first; else ""."""
+    if first.fair:
+        return ""
+    return (
+        f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients; "
+        "all comparisons are of accuracy; "
+    )
+
+
+def majority_note(rows: Sequence[Row]) -> str:
+    """What a constant answer gets, in brackets, where runs say it; else ""."""
+    known = next((s for row in rows if (s := row.metrics.get("majority"))), None)
+    return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 
 def _harmed(finding: Finding | None) -> str:
@@ -130,8 +161,13 @@ def _harmed(finding: Finding | None) -> str:
     return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
-def final_table(run: Run) -> Grid:
-    """A run's own figures: the mean over its last rounds, the last round alone, and the round that validation chose."""
+def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
+    """A run's own figures: the mean over its last rounds, the last round alone, and the round that validation chose.
+
+    Args:
+        run: the run.
+        first: which figure comes first.
+    """
     written = run.summary.get("best")
     chosen = best(run.rounds) or (written if isinstance(written, dict) else None) or {}
     mean = rounds_of([run])
@@ -141,12 +177,14 @@ def final_table(run: Run) -> Grid:
         if one.get("round") is not None:
             shown.setdefault(f"round {one['round']}", one)
     cells = []
-    for key, name in NAMES.items():
+    for key in sorted(NAMES, key=lambda key: key != first.metric):
+        name = NAMES[key]
         values = [figures.get(key) for figures in shown.values()]
         if any(v is not None for v in values):
             show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
-    return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=_final_note(run, mean, chosen))
+    note = f"{first.reason}; " * (not first.fair) + _final_note(run, mean, chosen)
+    return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=note)
 
 
 def _final_note(run: Run, mean: str, chosen: Mapping[str, float | int | None]) -> str:
@@ -176,33 +214,37 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     if most < 20:
         raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
     final = run.by_client
-    samples = {int(line["client"]): line.get("n_test") for line in run.clients}
+    lines = {int(line["client"]): line for line in run.clients}
     names = run.names
     gains = {c: final[c] - local[c] for c in final if local is not None and c in local}
     order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
     columns = ["client", "test samples", "accuracy %"]
+    shares = {c: found[0] / found[1] for c, line in lines.items() if (found := majority(line))}
+    columns += ["majority %"] if shares else []
     columns += [f"{reference} %", "gain, points"] if gains else []
     cells: list[tuple[str, ...]] = []
     for client in order:
         who = f"{client} {names[client]}" if client < len(names) else str(client)
-        row = [who, str(samples.get(client) or DASH), percent(spread([final[client]]))]
+        row = [who, str(lines[client].get("n_test") or DASH), percent(spread([final[client]]))]
+        row += [percent(spread([shares.get(client)]))] if shares else []
         if gains:
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
         cells.append(tuple(row))
     note = f"accuracy: mean over {rounds_of([run])}"
+    note += "; majority: accuracy of always predicting the client's most frequent training class" if shares else ""
     if len(cells) > most:
         note += f"; the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
         cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
     return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
 
 
-def percent(value: Spread | None, sign: bool = False) -> str:
+def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
     """A fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
     if value is None:
         return DASH
-    mean = f"{100 * value.mean:+.1f}" if sign else f"{100 * value.mean:.1f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.1f}"
+    mean = f"{100 * value.mean:+.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 
 def _percent(value: float | None) -> str:
@@ -220,10 +262,23 @@ def short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def to_rich(grid: Grid) -> Table:
-    """The table for the console; cells are text, never markup."""
+def to_rich(grid: Grid, width: int | None = None) -> Table:
+    """The table for the console; cells are text, never markup.
+
+    Args:
+        grid: the table.
+        width: characters in a line of the console; where the columns do not fit otherwise, one space parts them instead
+            of two.
+    """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
+    texts = [(name, *(row[number] for row in grid.rows)) for number, name in enumerate(grid.columns)]
+    # names and figures stay in one piece on a narrow screen
+    whole = [max(map(len, each)) <= _NEVER_BROKEN or not any(" " in t for t in each[1:]) for each in texts]
+    least = sum(
+        max(len(t) if one else max(map(len, t.split()), default=0) for t in each)
+        for one, each in zip(whole, texts, strict=True)
+    )
     # without vertical lines a comparison over several seeds fits into 80 columns
     table = Table(
         title=title,
@@ -231,15 +286,12 @@ def to_rich(grid: Grid) -> Table:
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=(0, 0 if width is not None and least + 2 * len(texts) > width else 1, 0, 0),
         pad_edge=False,
     )
     for number, name in enumerate(grid.columns):
-        widest = max((len(row[number]) for row in grid.rows), default=0)
-        words = any(" " in row[number] for row in grid.rows)
-        # names and figures stay in one piece on a narrow screen
-        whole = max(widest, len(name)) <= _NEVER_BROKEN or not words
-        table.add_column(Text(name), justify="left" if number < grid.words else "right", no_wrap=whole)
+        justify: Literal["left", "right"] = "left" if number < grid.words else "right"
+        table.add_column(Text(name), justify=justify, no_wrap=whole[number])
     for i, row in enumerate(grid.rows):
         table.add_row(*(Text(cell, style="bold" if (i, j) in grid.bold else "") for j, cell in enumerate(row)))
     return table

@@ -42,7 +42,7 @@ class Payloads:
         seen: tensors by name for each way: said at joining, asked and answered in a survey, sent to train, sent back,
             shown to predict with, kept on the client between rounds. A value is the shape in letters.
         times: in how many messages of its way a tensor was; ``messages`` of how many.
-        elements: tensor elements in all messages of a way.
+        elements: tensor elements that must travel in all messages of a way.
     """
 
     seen: dict[Way, dict[str, str]] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class Payloads:
 
     def add(self, way: Way, b: Bundle, letters: Mapping[int, str]) -> None:
         self.messages[way] = self.messages.get(way, 0) + 1
-        self.elements[way] = self.elements.get(way, 0) + sum(t.numel() for t in b.values())
+        sent = sum(Bundle(t=t).travelling() // t.element_size() for t in b.values())
+        self.elements[way] = self.elements.get(way, 0) + sent
         for name, t in b.items():
             self.seen.setdefault(way, {})[name] = _shape(t, letters)
             self.times[way, name] = self.times.get((way, name), 0) + 1
@@ -200,7 +201,8 @@ Letters: P parameters of the model, H of its head (the last linear layer), B of 
 the head, K clients, n training samples of a client; other words are the method's own settings. In brackets: not in
 every message. Every client also says once how many training samples it has. Data never leave.
 
-"In models": how many numbers a participant sends back, as a multiple of one model. "Sums suffice": the server needs no
+"In models": how many numbers a participant sends back, as a multiple of one model; rows of zeros, where a client has
+nothing to say, need not travel and are not counted. "Sums suffice": the server needs no
 more than one weighted mean of the uploads, or one for each of fixed groups, so secure aggregation could hide single
 uploads from it (robust-and-private.md). Where the answer is no, the server must see each client's upload by itself, or
 means that are often of one client or two.

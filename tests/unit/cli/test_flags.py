@@ -12,7 +12,7 @@ from commandline import Command
 from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, run_flags
 from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
-from fedkin.methods import METHODS, get_method
+from fedkin.methods import METHODS, FedGH, get_method
 
 COMMON = (DataSettings, ModelSettings, Recipe, RunSettings, ShowRun)
 TOGETHER = (DataSettings, ModelSettings, Recipe, RunSettings, RunsSettings, ShowCompare)
@@ -103,7 +103,7 @@ def test_every_common_setting_is_a_flag() -> None:
     assert settings.model == ModelSettings("small-cnn", "0")
     assert settings.recipe == Recipe(steps=3, lr=1.0, decay_biases=False)
     assert settings.run == RunSettings(
-        6, 0.5, 8, None, "uniform", 0.0, "2@3", gradient="autograd", engine="loop", workers=3
+        6, 0.5, 8, weighting="uniform", join_late="2@3", gradient="autograd", engine="loop", workers=3
     )
     assert show == ShowRun(out=Path("some/where"), quiet=True, json=True, per_client=True)
 

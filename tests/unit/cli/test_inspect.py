@@ -66,6 +66,53 @@ def test_the_data_of_a_run(fedkin: Command, small: str) -> None:
     assert of_file["clients"] == of_flags["clients"] != other["clients"]
 
 
+def one_sided(name: str = "wards.csv") -> None:
+    """A table of two wards; 23 of 25 patients of one are ill, half of the other."""
+    rows = [f"{i * 37 % 101},{i % 5},a,{int(i % 25 > 1)}" for i in range(100)]
+    rows += [f"{i * 31 % 103},{i % 7},b,{i % 2}" for i in range(100)]
+    Path(name).write_text("\n".join(["x,z,ward,ill", *rows, ""]))
+
+
+WARDS = "--data wards.csv --target ill --client-column ward"
+SHORT = "--rounds 1 --model linear --steps 1 --engine loop"
+
+
+@pytest.mark.parametrize(
+    ("command", "config"),
+    [("run fedavg", "out/config.toml"), ("compare fedavg", "out/local-seed0/config.toml")],
+)
+def test_a_run_says_in_one_line_what_was_found(command: str, config: str, fedkin: Command) -> None:
+    """Once, on standard error, with the command that shows all of it; that command works and finds the same."""
+    one_sided()
+    done = fedkin(f"{command} {WARDS} {SHORT} --out out")
+    (line,) = [one for one in done.err.splitlines() if one.startswith("inspect: ")]
+    assert line == f"inspect: 1 warning in what was read (one-sided-client); all of them: fedkin inspect {config}"
+    again = fedkin(line.partition("all of them: fedkin ")[2])
+    assert "warning: 1 client with 80 % of the test samples or more, but not all, of one class: a (1: 9" in again.out
+    assert "balanced %" in done.out or "balanced accuracy" in done.out
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--json"])
+def test_nothing_is_said_of_findings_where_nothing_else_is(flag: str, fedkin: Command) -> None:
+    """And nothing of data without warnings, nor of built-in data."""
+    one_sided()
+    assert fedkin(f"run fedavg {WARDS} {SHORT} --out out {flag}").err == ""
+    assert "inspect:" not in fedkin(f"run fedavg --data digits --alpha 0.05 --min-samples 2 {SHORT} --out b").err
+
+
+@pytest.mark.parametrize("command", ["run fedavg", "compare fedavg", "sweep fedavg --grid recipe.lr=0.1"])
+def test_one_class_is_refused_as_by_inspect(command: str, fedkin: Command) -> None:
+    """Exit code 2 with the words of the finding, and no folder is left."""
+    Path("a.csv").write_text("\n".join(["x,ill", *(f"{i},1" for i in range(60)), ""]))
+    data = "--data a.csv --target ill --binary --clients 3 --partition iid"
+    done = fedkin(f"{command} {data} {SHORT} --out out")
+    (said,) = [f for f in json.loads(fedkin(f"inspect {data} --json").out)["findings"] if f["code"] == "one-class"]
+    assert (done.code, done.out) == (2, "")
+    assert f"{said['what']}: {said['why']}; {said['todo']}" in done.err
+    assert said["what"] == "all 60 samples are of the class ill > 0"
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

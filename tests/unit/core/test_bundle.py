@@ -109,3 +109,19 @@ def test_stack_refuses_different_names() -> None:
     """All uploads of a round need the same names; the error names both clients."""
     with pytest.raises(MethodError, match=r"client 3 sent \['b'\] but client 1 sent \['a'\]"):
         stack({1: Bundle(a=torch.zeros(1)), 3: Bundle(b=torch.zeros(1))})
+
+
+def test_what_must_travel() -> None:
+    """Rows of zeros need not: of three rows of two numbers one is empty, one holds a NaN, one a 1; of a vector and a
+    single number all do. Nor what the receiver has: the same tensor under the same name."""
+    rows = torch.tensor([[0.0, 0.0], [0.0, torch.nan], [1.0, 0.0]])
+    b = Bundle(rows=rows, vector=torch.zeros(5), number=torch.tensor(0), none=torch.zeros(0, 3))
+    assert b.nbytes == 6 * 4 + 5 * 4 + 8
+    assert b.travelling() == 4 * 4 + 5 * 4 + 8
+    assert Bundle(cube=torch.stack([rows[2:], 0 * rows[2:]])).travelling() == 2 * 4
+    there = Bundle(vector=torch.zeros(5), number=torch.tensor(1), rows=torch.zeros(5))
+    assert b.travelling(there) == 4 * 4 + 8
+    assert Bundle(vector=torch.zeros(5)).travelling(Bundle(vector=torch.zeros(5).double())) == 5 * 4
+    counted: dict[int, int] = {}
+    assert [Bundle(rows=rows).travelling(None, counted) for _ in range(2)] == [4 * 4] * 2
+    assert list(counted.values()) == [4 * 4]

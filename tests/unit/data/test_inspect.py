@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,27 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
-from fedkin.data import IID, Dataset, Dirichlet, Federation, Inspection, Natural, Shard, Sharing, inspect, look
+from fedkin.data import (
+    IID,
+    Dataset,
+    Dirichlet,
+    Federation,
+    Inspection,
+    Natural,
+    Shard,
+    Sharing,
+    glance,
+    inspect,
+    look,
+    require_two_classes,
+)
 from fedkin.data.inspection import duplicates
 from fedkin.data.inspection.duplicates import hash_rows
 
 Row = dict[str, Any]
+module = importlib.import_module("fedkin.data.inspection.look")  # the package has a function of this name
 HOSPITALS = ("north", "south", "west", "east")
 
 
@@ -432,6 +448,114 @@ def test_clients_of_the_data_are_kept_unless_a_partition_is_named(make_dataset: 
     assert one(found, "clients-ignored").severity == "note"
 
 
+def hospitals(ill: Sequence[tuple[int, int]], test: Sequence[tuple[int, int]] = ()) -> Federation:
+    """Hospitals with so many healthy and ill training samples and, if nothing else is said, as many for testing."""
+    rng = np.random.default_rng(0)
+
+    def data(counts: tuple[int, int]) -> Data:
+        y = torch.tensor([0] * counts[0] + [1] * counts[1], dtype=torch.int64)
+        return Data(torch.from_numpy(rng.standard_normal((len(y), 3)).astype(np.float32)), y)
+
+    nothing = Data(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    shards = tuple(Shard(data(n), nothing, data(t)) for n, t in zip(ill, test or ill, strict=True))
+    names = ("bern", "ulm", "graz", "metz", "linz", "pisa", "gent", "york")[: len(ill)]
+    return Federation(shards, 2, "hospitals", labels=("healthy", "ill"), client_names=names)
+
+
+def test_a_client_s_most_frequent_class_is_that_of_training() -> None:
+    """70 of 100 training samples are ill, 5 of 20 test samples; of equals the first; without a test part no figure."""
+    found = inspect(hospitals([(30, 70), (10, 10), (20, 30)], test=[(15, 5), (4, 16), (0, 0)]))
+    assert [(c.majority, c.majority_train, c.majority_test) for c in found.clients] == [
+        ("ill", 0.7, 0.25),
+        ("healthy", 0.5, 0.2),
+        ("ill", 0.6, None),
+    ]
+
+
+EVEN = (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "severity"),
+    [
+        ([(2, 23), EVEN, EVEN, EVEN], "warning"),  # one of four
+        ([(2, 23), EVEN, EVEN, EVEN, EVEN], "note"),  # one of five
+        ([(10, 40), EVEN, EVEN, EVEN], "warning"),  # exactly 80 %
+        ([(11, 40), EVEN, EVEN, EVEN], None),
+        ([(0, 25), EVEN, EVEN, EVEN], None),  # one class: no figure says more than accuracy
+    ],
+)
+def test_where_a_constant_answer_is_nearly_always_right(sizes: list[tuple[int, int]], severity: str | None) -> None:
+    """A finding names the hospital, its class and how often it is right; a quarter of them decides the headline."""
+    found = inspect(hospitals(sizes))
+    told = [f for f in found.findings if f.code == "one-sided-client"]
+    assert [f.severity for f in told] == ([] if severity is None else [severity])
+    if told:
+        share = sizes[0][1] / sum(sizes[0])
+        assert told[0].clients == ("bern",)
+        assert told[0].rows == (f"bern: always predicting ill is right in {100 * share:.3g} %",)
+    fair = severity != "warning"
+    assert ("accuracy, mean over clients, is a fair headline" in found.advice[-1]) == fair
+    assert ("Balanced accuracy comes first" in found.advice[-1]) != fair
+
+
+def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:
+    """All samples together are even, every client is one-sided: accuracy is no fair headline."""
+    found = inspect(hospitals([(2, 23), (23, 2), (2, 23), (23, 2)]))
+    assert found.class_samples == (100, 100)
+    assert found.advice[-1] == (
+        "Accuracy is not a fair headline: at 4 of 4 clients a constant answer is right in 80 % or more "
+        "(bern: always predicting ill is right in 92 %). Balanced accuracy comes first in tables and reports."
+    )
+
+
+@pytest.mark.parametrize(
+    "read", [hospitals, lambda sizes: (hospitals(sizes).save("saved"), Federation.open("saved"))[1]]
+)
+def test_one_class_is_refused_with_the_words_of_the_inspection(
+    read: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory or on disk; a run says what an inspection says. One sample of another class anywhere is enough."""
+    monkeypatch.chdir(tmp_path)
+    federation = read([(0, 10), (0, 6)])
+    said = one(inspect(federation), "one-class")
+    with pytest.raises(DataError) as refused:
+        fedkin.run(fedkin.methods.FedAvg(), federation, "linear", rounds=1)
+    assert str(refused.value) == f"hospitals: {said.what}: {said.why}; {said.todo}"
+    assert "all 32 samples are of the class ill" in said.what
+    require_two_classes(hospitals([(0, 10), (0, 6)], test=[(0, 10), (1, 6)]))
+
+
+def test_clients_with_one_class_are_allowed() -> None:
+    """One has the healthy, the other the ill."""
+    result = fedkin.run(fedkin.methods.FedAvg(), hospitals([(10, 0), (0, 10)]), "linear", rounds=1)
+    assert result.final["majority"] == 1.0
+
+
+def test_a_glance_finds_what_needs_no_file(tmp_path: Path) -> None:
+    """Of a small table the same errors and warnings as the whole inspection, in its order."""
+    rows = column("weight", lambda i, r: 0 if r["hospital"] == "west" else r["weight"])(copied(table()))
+    rows = column("ill", lambda i, r: int(r["ill"] or i % 3 > 0) if r["hospital"] == "north" else r["ill"])(rows)
+    path = write(tmp_path / "a.csv", rows)
+    dataset = fedkin.load(path, target="ill", client="hospital")
+    seen = glance(dataset, fedkin.federate(dataset, Natural()))
+    whole = look_at(path)
+    warned = [(f.severity, f.code) for f in whole.findings if f.severity != "note"]
+    assert [(f.severity, f.code) for f in seen if f.severity != "note"] == warned
+    assert {"train-test-leak", "constant-at-client", "one-sided-client"} <= {f.code for f in seen}
+
+
+def test_a_glance_at_many_samples_is_at_labels_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inputs are not read, and a federation on disk is not looked at."""
+    federation = hospitals([(2, 23), EVEN])
+    doubled = replace(federation, clients=(federation.clients[0], federation.clients[0]), client_names=("a", "b"))
+    assert "duplicates-between-clients" in [f.code for f in glance(doubled, doubled)]
+    monkeypatch.setattr(module, "QUICK", 299)  # of 2 x 50 samples of 3 numbers
+    assert [f.code for f in glance(doubled, doubled)] == ["unbalanced-classes", "one-sided-client"]
+    federation.save(tmp_path / "saved")
+    assert glance(Federation.open(tmp_path / "saved"), Federation.open(tmp_path / "saved")) == ()
+
+
 def test_what_cannot_be_shared_out_is_a_finding(make_dataset: Callable[..., Dataset]) -> None:
     found = inspect(make_dataset(60), IID(), clients=61)
     assert one(found, "cannot-be-shared-out").severity == "error"
@@ -491,3 +615,11 @@ def test_heart_disease(shared_data: Path) -> None:
     assert one(found, "missing-values").columns[0] == "ca"
     assert one(found, "duplicates-in-client").clients == ("hungarian", "va")
     assert found.usable()
+
+
+def test_balanced_accuracy_comes_first_for_heart_disease(shared_data: Path) -> None:
+    """115 of 123 patients in Switzerland are ill, 23 of the 25 that are tested."""
+    found = inspect(shared_data / "heart-disease", target="target", binary=True)
+    assert one(found, "one-sided-client").clients == ("switzerland",)
+    assert "switzerland: always predicting target > 0 is right in 92 %" in found.advice[-1]
+    assert "Balanced accuracy comes first" in found.advice[-1]

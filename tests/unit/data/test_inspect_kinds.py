@@ -254,7 +254,9 @@ HEALTHY = [("mnist", None), ("mnist", "natural"), ("fashion-mnist", None), ("pne
 
 @pytest.mark.parametrize(("name", "partition"), HEALTHY)
 def test_no_warning_of_sound_data(name: str, partition: str | None, shared_data: Path) -> None:
-    """Real data sets without known faults."""
+    """Real data sets without known faults. Of two classes Dirichlet(0.5) makes clients that nearly have one alone:
+    that is a warning about the clients, not about the data."""
     how = DataSettings(data=str(shared_data / name), partition=partition).sharing(0)
     found = look(str(shared_data / name), how)
-    assert codes(found, "error") == codes(found, "warning") == []
+    assert codes(found, "error") == []
+    assert codes(found, "warning") == (["one-sided-client"] if name == "pneumoniamnist" else [])

@@ -109,6 +109,16 @@ def test_bytes_are_those_of_the_numbers_sent() -> None:
     assert {(r.bytes_down, r.bytes_up) for r in rest} == {(16 * P, 16 * P)}
 
 
+def test_bytes_of_evaluations_are_counted_apart() -> None:
+    """FedAvg, evaluated in the second and the fourth round of fourteen: a model to each of six clients, in no other
+    figure; DA-PFL's clients predict with what they have."""
+    plan = {"rounds": 14, "eval_every": 2}
+    found = reports(FedAvg(), plan=plan)
+    assert [r.bytes_evaluation for r in found[:4]] == [0, 6 * 4 * P, 0, 6 * 4 * P]
+    assert {r.bytes_down for r in found} == {4 * 4 * P}
+    assert {r.bytes_evaluation for r in reports(DAPFL(), plan=plan)} == {0}
+
+
 def test_what_clients_say_of_themselves_is_counted_when_they_join() -> None:
     """DA-PFL: size and three class counts of eight bytes each, for four clients in round 1 and two in round 3."""
     found = reports(DAPFL(), joins=join_rounds(6, "2@3"))

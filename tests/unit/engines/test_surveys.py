@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Round, to_all, to_each
 from fedkin.engines import Plan, join_rounds
 from fedkin.methods import FedAvg
+from fedkin.testing.toys import network
 from fedkin.testing.trial import Setting, Trial, lose, play
 
 
@@ -52,6 +53,19 @@ def trial(method: Method, touch: Any = None, **changes: Any) -> Trial:
     return play(method, Setting(plan=Plan(3, 0.4), **changes), touch=touch)
 
 
+def silent(ids: list[int]) -> Any:
+    """Answers of these clients to a survey are lost."""
+
+    def touch(messages: Any, pass_on: Any) -> Any:
+        answers, missing = pass_on(messages)
+        if any(m.step == "survey" for m in messages.values()):
+            answers = {i: b for i, b in answers.items() if i not in ids}
+            missing = {**missing, **dict.fromkeys(ids, "lost")}
+        return answers, missing
+
+    return touch
+
+
 def said(t: Trial, round: int) -> list[float]:
     found: list[float] = t.moments[round].server.state.said.tolist()
     return found
@@ -71,6 +85,20 @@ def test_questions_and_answers_are_counted() -> None:
     assert asked.bytes_down - plain.bytes_down == 24
     joining = 6 * 8  # round 1 carries the sizes of the newcomers
     assert asked.bytes_up - (plain.bytes_up - joining) == 24
+
+
+def test_what_a_survey_brought_is_not_counted_again() -> None:
+    """Six clients are sent the model to answer a question in round 2, two of them are to train it: it travels once. A
+    client whose answer was lost is taken to have nothing; another model travels, though it has the same name."""
+    p = 4 * network("mlp").size
+    ask = {"survey": lambda self, s, r: to_all(model=s.model, question=torch.ones(())) if r.index == 2 else None}
+    plain, asked = trial(variant(**ask)).reports[:2]
+    assert (plain.bytes_down, asked.bytes_down) == (2 * p, 6 * (p + 4))
+    lost = trial(variant(**ask), touch=silent(asked.cohort[:1])).reports[1]
+    assert lost.cohort == asked.cohort
+    assert lost.bytes_down == 6 * (p + 4) + p
+    ask["survey"] = lambda self, s, r: to_all(model=s.model + 1, question=torch.ones(())) if r.index == 2 else None
+    assert trial(variant(**ask)).reports[1].bytes_down == 6 * (p + 4) + 2 * p
 
 
 def test_who_is_given_nothing_is_not_asked() -> None:

@@ -19,7 +19,6 @@ from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
 from toys import method
 
-
 PARTS = ("test", "validation")
 
 

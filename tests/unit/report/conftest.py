@@ -19,12 +19,15 @@ def make_run(
     relations: str | None = None,
     samples: int | None = None,
     answers: str | None = None,
+    right: list[int] | None = None,
+    balanced: float | None = None,
     **summary,
 ) -> Run:
     """A run whose client i has accuracy top + gains[i] in all rounds, on ``samples`` test samples (10 + i).
 
     With ``answers``, the beginning of every client's digest, the last round has its single test samples: the first ones
-    are right. Of two runs the better one is then right wherever the other is.
+    are right. Of two runs the better one is then right wherever the other is. ``right`` are the test samples of each
+    client's most frequent class, ``balanced`` is the balanced accuracy.
     """
     lines, per_client, related = [], [], []
     for r in range(1, rounds + 1):
@@ -43,6 +46,7 @@ def make_run(
                 "std": 0.05,
                 "worst_decile": min(accuracies),
                 "macro_f1": top - 0.1,
+                **({} if balanced is None else {"balanced": balanced}),
                 "few": None,
                 "medium": 0.5,
                 "many": 0.9,
@@ -52,6 +56,10 @@ def make_run(
         per_client += [
             {"round": r, "client": i, "accuracy": a, "n_test": samples or 10 + i} for i, a in enumerate(accuracies)
         ]
+        if right is not None:
+            for line, n in zip(per_client[-clients:], right, strict=True):
+                line["majority"] = n
+            lines[-1]["majority"] = sum(n / (10 + i) for i, n in enumerate(right)) / clients
         if relations == "weights":
             rows = {str(i): {str((i + 1) % clients): 0.25, str(i): 0.75} for i in range(clients)}
             related.append({"round": r, "kind": "weights", "rows": rows})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedkin.report import charts, inspection
+from fedkin.report.tables import to_rich
 
 
 def found(clients: int = 3, classes: int = 4, **changed: Any) -> dict[str, Any]:
@@ -27,7 +30,10 @@ def found(clients: int = 3, classes: int = 4, **changed: Any) -> dict[str, Any]:
         "class_samples": np.sum(counts, axis=0).tolist(),
         "sharing": "natural",
         "clients": [
-            {"name": f"client {k}", "train": sum(row) - 3, "validation": 1, "test": 2, "counts": row}
+            {
+                "name": f"client {k}", "train": sum(row) - 3, "validation": 1, "test": 2, "counts": row,
+                "majority": f"class {k % classes}", "majority_train": 0.75, "majority_test": 0.5 + k % 2 / 2,
+            }
             for k, row in enumerate(counts)
         ],
         "columns": [
@@ -56,7 +62,28 @@ def test_every_client_has_a_row_of_bars() -> None:
     """The largest class at full height, none is a dot."""
     grid = inspection.clients_grid(found())
     assert [row[0] for row in grid.rows] == ["client 0", "client 1", "client 2"]
-    assert grid.rows[0][1:] == ("█▁▁·", "30", "1", "2")
+    assert grid.rows[0][1:] == ("█▁▁·", "30", "1", "2", "50.0")
+
+
+@pytest.mark.parametrize("clients", [3, 60])
+def test_many_classes_fit_80_columns(clients: int) -> None:
+    """Bars and figures are whole, those of groups of clients, too."""
+    console = Console(file=io.StringIO(), width=80)
+    grid = inspection.clients_grid(found(clients, 1000))
+    console.print(to_rich(grid))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(cell in "\n".join(lines) for row in grid.rows for cell in row[1:])
+
+
+def test_the_most_frequent_class_stands_in_the_table_of_the_page(tmp_path: Path) -> None:
+    """Its name and its fraction in training and test; a group of clients has the mean, what is not known a dash."""
+    text = inspection.write_inspection(tmp_path, found(2)).read_text(encoding="utf-8")
+    assert '<td class="number">class 1</td><td class="number">75.0</td><td class="number">100.0</td>' in text
+    table = found(80)
+    assert {row[-1] for row in inspection.clients_grid(table).rows} == {"50.0", "100.0"}
+    table["clients"][0]["majority_test"] = None
+    assert inspection.clients_grid({**table, "clients": table["clients"][:2]}).rows[0][-1] == "–"
 
 
 @pytest.mark.parametrize(("clients", "rows"), [(40, 40), (41, 40), (10_000, 40)])

@@ -72,7 +72,7 @@ def test_the_other_moment_has_a_column_where_it_exists(made):
     assert "trained %: the same, right after the last local training" in grid.note
     assert "trained %" not in tables.comparison_table(tables.comparison_rows(by_title([local]))).columns
     assert ("the same, right after the last local training", "60.0 %") in [
-        row[:2] for row in tables.run_table(run).rows
+        row[:2] for row in tables.final_table(run).rows
     ]
 
 

@@ -6,8 +6,9 @@ print([f.what for f in found.of("warning")])
 ``finding``     Finding and Inspection: what is said
 ``raw``         files as they lie there: tables, archives, images, even where they cannot be read
 ``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
+``majority``    the most frequent class of each client
 ``shares``      clients and classes; ``duplicates`` samples that come more than once
-``look``        all of it, in order
+``look``        all of it, in order; and what can be found in passing, before a run
 """
 
 from __future__ import annotations
@@ -18,11 +19,21 @@ from typing import Literal
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.inspection.finding import ClientSummary, ColumnSummary, Finding, Inspection
-from fedkin.data.inspection.look import look
+from fedkin.data.inspection.look import glance, look
+from fedkin.data.inspection.shares import require_two_classes
 from fedkin.data.partition import Dirichlet, Partition
 from fedkin.data.sites import Sharing
 
-__all__ = ["ClientSummary", "ColumnSummary", "Finding", "Inspection", "inspect", "look"]
+__all__ = [
+    "ClientSummary",
+    "ColumnSummary",
+    "Finding",
+    "Inspection",
+    "glance",
+    "inspect",
+    "look",
+    "require_two_classes",
+]
 
 
 def inspect(

@@ -59,13 +59,25 @@ class ColumnSummary:
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """One client: its samples in each part, and of each class (all parts together)."""
+    """One client: its samples in each part, and of each class.
+
+    Attributes:
+        name: the client's name, or "client 3".
+        train, validation, test: number of samples in each part.
+        counts: samples of each class, all parts together, one for each of the inspection's ``classes``.
+        majority: name of the most frequent class of the training part, the first of equals.
+        majority_train: fraction of the training part that is of this class.
+        majority_test: the same of the test part: the accuracy of always predicting it; None without a test part.
+    """
 
     name: str
     train: int
     validation: int
     test: int
     counts: tuple[int, ...]
+    majority: str = ""
+    majority_train: float | None = None
+    majority_test: float | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,15 +18,19 @@ from fedkin.data.federation import Federation
 from fedkin.data.inspection import columns, gaps
 from fedkin.data.inspection.duplicates import alike, duplicates, read_rows, with_lines
 from fedkin.data.inspection.fields import Field, Fields
-from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered, percent
+from fedkin.data.inspection.finding import ClientSummary, Finding, Inspection, are, ordered
+from fedkin.data.inspection.majority import advice_of, one_sided_of, summary_of
 from fedkin.data.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.data.inspection.shares import classes_of, clients_of, naturals_of
 from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
+from fedkin.data.shelf import Shelf
 from fedkin.data.sites import Sharing, fetched, share_out
 
 Step = Callable[[str], None]
+QUICK = 300_000
+"""Numbers in all inputs together whose columns and copies are looked for in passing: a tenth of a second."""
 _MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
 
 
@@ -129,7 +134,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     seen = _shared(replace(seen, sharing=told), federation, found, tell, None if inputs is None else alike(inputs))
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
-    return replace(seen, advice=_advice(seen, dataset, how))
+    return replace(seen, advice=(_advice(seen, dataset, how), *seen.advice))
 
 
 def _shared(
@@ -137,23 +142,13 @@ def _shared(
 ) -> Inspection:
     """Goes on with what was shared out; ``by_chance`` is for `duplicates`."""
     tell("counting labels")
-    classes = federation.labels or tuple(map(str, range(federation.classes)))
-    names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
-    parts = {part: np.zeros((len(federation), federation.classes), dtype=np.int64) for part in PARTS}
-    for k, shard in enumerate(federation.clients):
-        for part in PARTS:
-            parts[part][k] = getattr(shard, part).counts(federation.classes).numpy()
-    counts: Indices = parts["train"] + parts["validation"] + parts["test"]
-    sizes = {part: parts[part].sum(axis=1).tolist() for part in PARTS}
-    clients = tuple(
-        ClientSummary(names[k], sizes["train"][k], sizes["validation"][k], sizes["test"][k], tuple(counts[k].tolist()))
-        for k in range(len(federation))
-    )
+    classes, clients, labels = labels_of(federation)
+    counts: Indices = np.array([c.counts for c in clients])
+    names = tuple(c.name for c in clients)
     tell("looking for copies")
     found = [
         *before,
-        *classes_of(counts, parts["train"].sum(axis=0), parts["test"].sum(axis=0), classes, names),
-        *clients_of(clients, federation.classes),
+        *labels,
         *duplicates(read_rows(federation, names), by_chance),
     ]
     return replace(
@@ -165,6 +160,53 @@ def _shared(
         class_samples=tuple(counts.sum(axis=0).tolist()),
         clients=clients,
         findings=ordered(found),
+        advice=(advice_of(clients, classes, counts.sum(axis=0).tolist()),),
+    )
+
+
+def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
+    """Names of the classes, all clients in numbers, and what looks wrong with their labels; inputs are not read."""
+    classes = federation.labels or tuple(map(str, range(federation.classes)))
+    names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
+    counts: Indices = np.array(
+        [[getattr(s, part).counts(len(classes)).numpy() for part in PARTS] for s in federation.clients]
+    )
+    clients = tuple(summary_of(name, list(parts), classes) for name, parts in zip(names, counts, strict=True))
+    train, _, test = counts.sum(axis=0)
+    return (
+        classes,
+        clients,
+        [
+            *classes_of(counts.sum(axis=1), train, test, classes, names),
+            *clients_of(clients, len(classes)),
+            *one_sided_of(clients),
+        ],
+    )
+
+
+def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
+    """What an inspection finds in data that a run has read anyway, errors first: no file is read for it.
+
+    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. What only the files can tell (texts
+    in columns of numbers, images of several sizes) is left out. A federation on disk is not looked at.
+
+    Args:
+        found: what was read; a federation that was shared out already.
+        federation: the same, shared out.
+    """
+    if isinstance(federation.clients, Shelf):
+        return ()
+    _, clients, labels = labels_of(federation)
+    if int(federation.sizes().sum()) * math.prod(federation.shape) > QUICK:
+        return ordered(labels)
+    inputs = _columns(found) if isinstance(found, Dataset) else None
+    rows = read_rows(federation, tuple(c.name for c in clients))
+    return ordered(
+        [
+            *(_of_numbers(found, inputs) if isinstance(found, Dataset) else ()),
+            *labels,
+            *duplicates(rows, None if inputs is None else alike(inputs)),
+        ]
     )
 
 
@@ -219,27 +261,20 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
         numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
     return [
         *columns.constant(found),
-        *(gaps.missing(numbers) if dataset.table is not None else ()),
+        *((*columns.constant_at_client(numbers), *gaps.missing(numbers)) if dataset.table is not None else ()),
         *columns.ids(numbers),
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),
     ]
 
 
-def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> tuple[str, ...]:
-    """Which partition, and which figure to read."""
+def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
+    """Which partition to take."""
     if isinstance(how.partition, Natural):
-        share = f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
-    elif dataset.client is not None:
-        share = "The data bring clients of their own: --partition natural keeps them."
-    else:
-        share = (
-            "The data name no clients: --partition dirichlet --alpha 0.5 makes clients whose classes differ, a smaller "
-            "alpha makes them differ more."
-        )
-    total = np.array(seen.class_samples)
-    most = int(total.max()) / max(1, int(total.sum()))
-    guess = f"always saying {seen.classes[int(total.argmax())]} is right in {percent(most)}"
-    if most > 1.5 / max(1, int((total > 0).sum())):
-        return share, f"Classes are uneven ({guess}): read macro-F1 and the worst tenth of clients beside accuracy."
-    return share, f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline."
+        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
+    if dataset.client is not None:
+        return "The data bring clients of their own: --partition natural keeps them."
+    return (
+        "The data name no clients: --partition dirichlet --alpha 0.5 makes clients whose classes differ, a smaller "
+        "alpha makes them differ more."
+    )

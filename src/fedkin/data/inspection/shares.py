@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedkin.core.errors import DataError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
+from fedkin.data.federation import Federation
 from fedkin.data.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
 from fedkin.data.partition import Natural, Partition
 
@@ -132,18 +134,38 @@ def classes_of(
     return found + _balance(total, names)
 
 
+def one_class(samples: int, name: str) -> Finding:
+    """All samples of a federation are of the class ``name``."""
+    return Finding(
+        "one-class",
+        "error",
+        f"all {samples:,} samples are of the class {name}",
+        "there is nothing to tell apart",
+        "look whether the right column or folder was named",
+    )
+
+
+def require_two_classes(federation: Federation) -> None:
+    """Raises `DataError` if all samples of all clients are of one class: there is nothing to learn.
+
+    Labels are read until two different ones are found, as a rule those of the first client.
+    """
+    found: set[int] = set()
+    for shard in federation.clients:
+        for part in (shard.train, shard.validation, shard.test):
+            found |= set(part.y.unique().tolist())
+            if len(found) > 1:
+                return
+    (label,) = found
+    name = str(label) if federation.labels is None else federation.labels[label]
+    said = one_class(int(federation.sizes().sum()), name)
+    raise DataError(f"{federation.name}: {said.what}: {said.why}; {said.todo}")
+
+
 def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
     there = np.flatnonzero(total)
     if len(there) == 1 and len(total) > 0:
-        return [
-            Finding(
-                "one-class",
-                "error",
-                f"all {total.sum():,} samples are of the class {names[there[0]]}",
-                "there is nothing to tell apart",
-                "look whether the right column or folder was named",
-            )
-        ]
+        return [one_class(int(total.sum()), names[there[0]])]
     large, small = there[total[there].argmax()], there[total[there].argmin()]
     if total[large] < RARE * total[small]:
         return []
@@ -154,7 +176,7 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
             f"class {names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
             f"class {names[small]} only {total[small]:,}",
             "accuracy hardly notices a class that is never predicted",
-            "read macro-F1 beside accuracy",
+            "read balanced accuracy and macro-F1 beside accuracy",
         )
     ]
 

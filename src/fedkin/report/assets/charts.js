@@ -122,7 +122,7 @@ const figure = (one, options = {}) => {
   if ((one.spec.params || []).some((p) => p.name === "measure")) {
     const pick = element("select");
     pick.setAttribute("aria-label", "Which accuracy");
-    for (const name of ["mean over clients", "worst 10 % of clients"]) pick.append(element("option", { textContent: name }));
+    for (const name of new Set(one.spec.data.values.map((row) => row.measure))) pick.append(element("option", { textContent: name }));
     pick.addEventListener("change", () => chart.signal("measure", pick.value));
     top.append(pick);
   }

@@ -88,15 +88,22 @@ const accuracyOf = (id) => {
   const titles = [part, ...beside].map((p) => p.title);
   const y = (field) => ({ field, type: "quantitative", title: "test accuracy (%)", scale: { zero: false } });
   const band = { mark: { type: "area", opacity: 0.18 }, encoding: { y: y("low"), y2: { field: "high" } } };
+  const share = (part.columns["majority %"] || [])[part.columns.client.indexOf(id)];
+  const constant = missing(share) ? [] : [{
+    data: { values: [{ "always its most frequent class": share }] },
+    mark: { type: "rule", strokeDash: [2, 2], tooltip: { content: "data" } },
+    encoding: { x: null, color: null, y: { field: "always its most frequent class", type: "quantitative" } },
+  }];
   const count = part.rounds.length;
   const thin = count < part.allRounds ? ` (${count} of ${part.allRounds} rounds)` : "";
-  return small(`Accuracy over rounds${part.low ? ", mean and range of seeds" : ""}${thin}`, {
+  const dotted = constant.length ? "; dotted: always its most frequent class" : "";
+  return small(`Accuracy over rounds${part.low ? ", mean and range of seeds" : ""}${thin}${dotted}`, {
     data: { values: points },
     encoding: {
       x: { field: "round", type: "quantitative", axis: { tickMinStep: 1, grid: false, tickCount: 4 }, scale: { zero: false, nice: false } },
       color: { field: "series", type: "nominal", title: null, scale: { domain: titles, range: titles.map((t) => data.methods[t]) }, legend: { orient: "bottom", symbolOpacity: 1 } },
     },
-    layer: [...(part.low ? [band] : []), { mark: { type: "line", tooltip: true, point: points.length < 3 }, encoding: { y: y("accuracy") } }],
+    layer: [...constant, ...(part.low ? [band] : []), { mark: { type: "line", tooltip: true, point: points.length < 3 }, encoding: { y: y("accuracy") } }],
   });
 };
 

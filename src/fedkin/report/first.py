@@ -1,0 +1,75 @@
+"""Which figure comes first in tables and on pages, from what runs wrote of their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fedkin.evaluate import Choice, Constant, choose, majority_class
+from fedkin.report.folder import Record, Run
+
+NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
+"""The names of the figures that may come first, in sentences."""
+
+
+def majority(line: Record) -> tuple[int, int] | None:
+    """Test samples of the client's most frequent training class, and all its test samples, as its line says; None in
+    lines of older versions, and where training counts are not known or nothing was tested."""
+    right, n_test = line.get("majority"), line.get("n_test")
+    return None if right is None or not n_test else (int(right), int(n_test))
+
+
+def constants_of(run: Run) -> list[Constant]:
+    """What always predicting its most frequent training class gets right at each client, by number; none in folders of
+    versions that did not write it down, nor of clients whose training counts are not known."""
+    right: dict[int, tuple[int, int]] = {}
+    answers: dict[int, str] = {}
+    for line in run.clients:
+        i = int(line["client"])
+        if (found := majority(line)) is not None:
+            right[i] = found
+        if (most := majority_class(line.get("labels") or [])) is not None:
+            answers[i] = run.classes[most] if most < len(run.classes) else f"class {most}"
+    names = run.names
+    return [Constant(names[i] if i < len(names) else f"client {i}", answers.get(i), *right[i]) for i in sorted(right)]
+
+
+def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
+    """The choice for all runs together: the clients of one run of each seed count, since all methods have the same.
+
+    Clients with names are the same in all seeds: their test samples are added up. Others are clients of their own in
+    each seed.
+
+    Accuracy comes first where a run lacks balanced accuracy, as those of older versions do.
+
+    Args:
+        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+    """
+    runs = [run for seeds in groups.values() for run in seeds]
+    found: dict[int, list[Constant]] = {}
+    for run in runs:
+        if not found.get(run.seed):
+            found[run.seed] = constants_of(run)
+    chosen = choose(_joined(found) if any(run.names for run in runs) else _apart(found))
+    finals = [run.final for run in runs]
+    lacking = any(f.get("balanced") is None for f in finals if f.get("accuracy") is not None)
+    return Choice("accuracy", chosen.one_sided, chosen.tested) if lacking else chosen
+
+
+def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
+    """A client of several seeds once, with the test samples of all of them."""
+    found: dict[str, Constant] = {}
+    for one in (constant for constants in seeds.values() for constant in constants):
+        known = found.get(one.client, replace(one, right=0, n_test=0))
+        found[one.client] = replace(known, right=known.right + one.right, n_test=known.n_test + one.n_test)
+    return list(found.values())
+
+
+def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
+    """Every client of every seed, which its name says where there are several."""
+    several = len(seeds) > 1
+    return [
+        replace(one, client=f"{one.client} of seed {seed}") if several else one
+        for seed, constants in seeds.items()
+        for one in constants
+    ]

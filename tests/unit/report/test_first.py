@@ -1,0 +1,223 @@
+"""Which figure comes first in tables and on pages, and what a constant answer gets."""
+
+import html
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fedkin.evaluate import Constant
+from fedkin.report import accuracy, page, tables
+from fedkin.report.first import constants_of, first_of
+from fedkin.report.folder import Run, by_title, read_run
+from fedkin.report.headline import headline
+from fedkin.report.papers import paper_table
+from fedkin.report.people import people_of, table
+
+ONE_SIDED = [9, 6, 6, 7]  # of 10, 11, 12 and 13 test samples: client 0 is one of four
+FAIR = [7, 6, 6, 7]
+
+
+def named(run: Run, *names: str, classes: tuple[str, ...] = ()) -> Run:
+    """The same run; its clients and classes have names, and the first line of client 0 has its samples by class."""
+    run.clients[0]["labels"] = [1, 8]  # type: ignore[index]
+    return replace(run, summary={**run.summary, "clients": {"names": list(names), "classes": list(classes)}})
+
+
+def test_what_a_run_wrote_of_constant_answers(made):
+    """Right and tested samples of each client, with names where there are any; older runs wrote nothing."""
+    assert constants_of(made()) == []
+    first, second, *_ = constants_of(made(right=ONE_SIDED))
+    assert (first, second) == (Constant("client 0", None, 9, 10), Constant("client 1", None, 6, 11))
+    first, second, *_ = constants_of(named(made(right=ONE_SIDED), "zurich", "ohio", classes=("no", "yes")))
+    assert (first, second) == (Constant("zurich", "yes", 9, 10), Constant("ohio", None, 6, 11))
+    assert constants_of(named(made(right=ONE_SIDED)))[0].answer == "class 1"
+
+
+def test_clients_without_a_figure_are_left_out(made):
+    """A client that was not tested, or keeps its counts to itself, has no constant answer."""
+    run = made(right=ONE_SIDED)
+    for line in run.clients:
+        line.update({0: {"n_test": 0}, 1: {"majority": None}}.get(line["client"], {}))
+    assert [c.client for c in constants_of(run)] == ["client 2", "client 3"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "balanced", "metric"),
+    [
+        ([ONE_SIDED], 0.5, "balanced"),
+        ([FAIR], 0.5, "accuracy"),
+        ([ONE_SIDED], None, "accuracy"),  # a run of an older version has no balanced accuracy
+        ([ONE_SIDED, FAIR], 0.5, "accuracy"),  # one of eight
+        ([ONE_SIDED, ONE_SIDED], 0.5, "balanced"),
+    ],
+)
+def test_the_clients_of_all_seeds_decide_together(made, seeds, balanced, metric):
+    """Each seed's clients count once, however many methods there are."""
+    runs = [made(t, s, right=r, balanced=balanced) for t in ("Local", "A", "B") for s, r in enumerate(seeds)]
+    found = first_of(by_title(runs))
+    assert (found.metric, found.tested) == (metric, 4 * len(seeds))
+
+
+def test_named_clients_of_several_seeds_are_counted_once(made):
+    """Client 0 is right in 9 and 8 of 10 test samples: one client of four with 85 %. Without names it is two of eight,
+    and the sentence says of which seed."""
+    seeds = [ONE_SIDED, [8, *ONE_SIDED[1:]]]
+    runs = [made("A", s, right=r, balanced=0.5) for s, r in enumerate(seeds)]
+    found = first_of({"A": [named(run, "zurich", "ohio", "bonn", "rome") for run in runs]})
+    assert (found.one_sided, found.tested) == ((Constant("zurich", "class 1", 17, 20),), 4)
+    assert "at 2 of 8 clients" in first_of({"A": runs}).reason
+    assert "(client 0 of seed 0: always" in first_of({"A": runs}).reason
+
+
+def test_one_run_without_balanced_accuracy_is_enough_for_accuracy(made):
+    """A finished run of an older version stands in the comparison: all can be compared by accuracy alone."""
+    runs = [made("Local", right=ONE_SIDED, balanced=0.5), made("A", right=ONE_SIDED)]
+    assert first_of(by_title(runs)).fair
+
+
+@pytest.fixture
+def runs(made):
+    """Local is higher by accuracy, A by balanced accuracy; two seeds."""
+    figures = {"Local": (0.8, 0.5), "A": (0.7, 0.6)}
+    return [
+        named(made(t, s, top=a + s / 100, right=ONE_SIDED, balanced=b + s / 100), "zurich", classes=("no", "yes"))
+        for t, (a, b) in figures.items()
+        for s in (0, 1)
+    ]
+
+
+def test_balanced_accuracy_comes_first_in_tables(runs):
+    """In place of macro-F1, with the reason; bold stays with accuracy. Where accuracy is fair nothing changes but that
+    the note says what a constant answer gets: (.9 + 6/11 + .5 + 7/13) / 4."""
+    rows = tables.comparison_rows(by_title(runs))
+    rows[0] = replace(rows[0], best=True)
+    beside = headline(by_title(runs), first_of(by_title(runs)))
+    for grid in (tables.comparison_table(rows, beside=beside), paper_table(rows, beside=beside)):
+        assert grid.columns[:4] == ("method", "balanced %", "accuracy %", "last")
+        assert grid.rows[1][:3] == ("A", "60.5 ± 0.7", "70.5 ± 0.7")
+        assert grid.bold == {(0, 2)}
+        assert "(zurich: always predicting yes is right in 90 %)" in grid.note
+        assert "a client's most frequent class: 62.1)" in grid.note
+    for grid in (tables.comparison_table(rows), paper_table(rows)):
+        assert grid.columns[:5] == ("method", "accuracy %", "last", "worst 10 %", "macro-F1 %")
+        assert grid.bold == {(0, 1)}
+        assert "zurich" not in grid.note
+        assert "a client's most frequent class: 62.1)" in grid.note
+
+
+@pytest.mark.parametrize("right", [ONE_SIDED, FAIR])
+def test_a_comparison_fits_80_columns(made, right):
+    """Over several seeds that differ by more than ten points, too; no figure is broken. Where there is room, two spaces
+    part the columns."""
+    titles = ("Local", "FedAvg", "Local (full)")
+    groups = by_title([made(t, s, top=0.6 + s / 5, right=right, balanced=0.5 + s / 10) for t in titles for s in (0, 1)])
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups, first_of(groups)))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(tables.to_rich(grid, 80))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    (line,) = [one for one in lines if one.strip().startswith("Local (full)")]
+    assert all(cell in line for cell in grid.rows[2])
+    assert "± 14.1 " in line
+    wide = Console(file=io.StringIO(), width=120)
+    wide.print(tables.to_rich(grid, 120))
+    assert re.search(r"accuracy %  last +worst 10 %", wide.file.getvalue())
+
+
+def test_the_final_table_begins_with_the_figure_that_comes_first(made):
+    """Balanced accuracy with the reason, or accuracy; what a constant answer gets stands among the rows."""
+    run = named(made(right=ONE_SIDED, balanced=0.55), "zurich", classes=("no", "yes"))
+    grid = tables.final_table(run, first_of({"M": [run]}))
+    assert grid.rows[0] == ("balanced accuracy, mean over clients", "55.0 %")
+    assert grid.note.startswith("accuracy is not a fair headline (zurich")
+    assert {row[0]: row[1] for row in grid.rows}["always the client's most frequent class"] == "62.1 %"
+    assert tables.final_table(run).rows[0][0] == "accuracy, mean over clients"
+
+
+def test_clients_have_what_a_constant_answer_gets(made):
+    """On the screen and on the page, per client; older runs have no such column."""
+    run = made(right=ONE_SIDED)
+    assert tables.client_table(run).columns == ("client", "test samples", "accuracy %", "majority %")
+    assert {row[0]: row[3] for row in tables.client_table(run).rows} == {
+        "0": "90.0",
+        "1": "54.5",
+        "2": "50.0",
+        "3": "53.8",
+    }
+    assert table(run, people_of(run), {}, {})["columns"]["majority %"] == [90.0, 54.55, 50.0, 53.85]
+    assert "majority %" not in table(made(), people_of(made()), {}, {})["columns"]
+    assert "majority %" not in tables.client_table(made()).columns
+
+
+def heading(text: str) -> str:
+    found = re.search(r"<h1>(.*?)</h1>", text, re.DOTALL)
+    assert found
+    return html.unescape(found[1])
+
+
+def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
+    """The heading and the first chart are of balanced accuracy; the reason and the verdicts on accuracy follow."""
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    assert heading(text) == "A has the highest mean balanced accuracy, 60.5 %"
+    assert (
+        '<p class="note">Accuracy is not a fair headline (zurich: always predicting yes is right in 90 %).</p>' in text
+    )
+    assert "<h3>Accuracy against Local</h3>\n<ul>\n<li>A: " in text
+
+
+def test_the_page_of_a_comparison_begins_with_accuracy_where_it_is_fair(made, tmp_path):
+    """The verdict is the heading, as before, and no reason is given."""
+    runs = [made(t, 0, top=a, right=FAIR, balanced=0.5) for t, a in (("Local", 0.8), ("A", 0.85))]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    assert heading(text).startswith("A: ")
+    assert "fair headline" not in text
+
+
+def test_the_page_of_a_run_begins_with_balanced_accuracy(folder):
+    """With Local the verdict on accuracy stands below it."""
+    path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
+    local = folder("local", title="Local", top=0.7, right=ONE_SIDED, balanced=0.5)
+    text = page.write_page(path, local).read_text(encoding="utf-8")
+    assert heading(text) == "M: 55.0 % mean balanced accuracy over clients"
+    assert "<h3>By accuracy</h3>\n<ul>\n<li>M: too few figures" in text
+    assert "By accuracy" not in page.write_page(path).read_text(encoding="utf-8")
+
+
+def test_charts_begin_with_balanced_accuracy(runs, made):
+    """Final figures in its order, curves with it as the measure that is shown first; of one run a line, and what a
+    constant answer gets as another. Where accuracy is fair they are as before."""
+    groups = by_title(runs)
+    first = first_of(groups)
+    final = accuracy.final_accuracies(groups, first=first)
+    assert final.fact == "A is highest with 60.5 % balanced accuracy; 1 of 1 is above Local"
+    assert accuracy.final_accuracies(groups).fact.startswith("Local is highest with 80.5 %;")
+    curves = accuracy.over_rounds(groups, first=first)
+    shown = {p["name"]: p["value"] for p in curves.spec["params"]}["measure"]
+    assert {r["value"] for r in curves.spec["data"]["values"] if r["measure"] == shown} == {50.5, 60.5}
+    assert {r["measure"] for r in accuracy.over_rounds(groups).spec["data"]["values"]} == {
+        "mean over clients",
+        "worst 10 % of clients",
+    }
+    one = accuracy.over_rounds({"A": groups["A"][:1]}, first=first)
+    values = {(r["series"], r["value"]) for r in one.spec["data"]["values"]}
+    assert {("balanced", 60.0), ("always its most frequent class", 62.1)} <= values
+    assert list(accuracy.over_rounds({"A": groups["A"][:1]}).series) == ["mean over clients", "worst 10 %"]
+
+
+def test_a_method_below_the_constant_answer_is_named(made, tmp_path):
+    """Right in 60 % where a constant answer is right in 62.1 %."""
+    runs = [made("Local", top=0.7, right=ONE_SIDED), made("A", top=0.6, right=ONE_SIDED)]
+    report = page.several_runs(runs)
+    (found,) = [w.text for w in report.warnings if w.kind == "constant"]
+    assert found.startswith("A: Right in 60.0 % on average")
+
+
+def test_the_choice_survives_the_folder(folder):
+    """What is read from a folder gives the same choice as the run in memory."""
+    path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
+    assert json.loads((path / "clients.jsonl").read_text().splitlines()[0])["majority"] == 9
+    assert first_of({"M": [read_run(path)]}).metric == "balanced"
