@@ -257,7 +257,7 @@ def test_the_floor_is_nothing_where_nothing_differs() -> None:
 
 
 def test_the_lower_end_is_the_five_percent_quantile() -> None:
-    """Twenty clients, half of which lose up to 20 points of 50 samples: fewer than ``low`` are harmed with a probability
+    """Twenty clients, half of which lose up to 20 points of 50 samples: fewer than ``low`` are harmed with a chance
     below 5 %, and the probability of at most ``low`` is 5 % or more."""
     net = np.linspace(-10, 10, 20)
     differing, n = np.full(20, 12.0), np.full(20, 50.0)
