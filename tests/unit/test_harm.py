@@ -254,3 +254,16 @@ def test_the_floor_is_nothing_where_nothing_differs() -> None:
     """No differing samples, no harm; below six clients no range."""
     assert harmed_range(counts([{k: change(0, 0) for k in range(6)}], True)) == Harmed(0, 0, 6)
     assert harmed_range(counts([{k: change(0, 9) for k in range(5)}], True)) is None
+
+
+def test_the_lower_end_is_the_five_percent_quantile() -> None:
+    """Twenty clients, half of which lose up to 20 points of 50 samples: fewer than ``low`` are harmed with a chance
+    below 5 %, and the probability of at most ``low`` is 5 % or more."""
+    net = np.linspace(-10, 10, 20)
+    differing, n = np.full(20, 12.0), np.full(20, 50.0)
+    found = harmed(net, differing, n)
+    pi = 12 / 50
+    below = _distribution(net / n, (differing + 4 * pi) / ((n + 4) * n), _UNTOUCHED, 16, 0.01)
+    assert found is not None
+    assert found.low > 0
+    assert below[found.low - 1] < 0.05 <= below[found.low]
