@@ -98,6 +98,15 @@ def test_two_groups(grouping: str, channels: list[int]) -> None:
     close(hand.server.centres, hand.server.model.expand(2, -1), 0)
 
 
+def test_centroids_weigh_clients_the_same() -> None:
+    """Sparsities 0 and .4 of ten and thirty samples in one group: the centroid is .2; by samples it would be .3."""
+    few, many = with_sparsity([0.0, 0.0, 0.0]), with_sparsity([0.4, 0.4, 0.4])
+    many = Data(many.x.repeat(3, 1, 1, 1), many.y.repeat(3))
+    hand = ByHand(PFA(clusters=1, after=0), maps_net(), [few, many])
+    close(hand.ask().sparsity, [[0.0] * 3, [0.4] * 3])
+    close(hand.server.centroids, [[0.2] * 3])
+
+
 def test_only_drawn_channels_are_told() -> None:
     """q = 2 of three: the same two for all clients, ascending; another seed may draw others. More than there are: all
     of them."""

@@ -370,10 +370,10 @@ def test_final_averages_the_adjusted_rand_index_where_there_is_one():
     assert "ari" not in final(lines)
     lines[8]["ari"], lines[9]["ari"] = 0.5, 1.0
     assert final(lines)["ari"] == 0.75
-    lines[1]["ari_evaluated"] = 0.25
+    lines[9]["ari_evaluated"] = 0.25
     assert final(lines)["ari_evaluated"] == 0.25
     assert "accuracy_trained" not in final(lines)
-    lines[0]["accuracy_trained"], lines[1]["accuracy_trained"] = 0.5, 0.75
+    lines[8]["accuracy_trained"], lines[9]["accuracy_trained"] = 0.5, 0.75
     assert final(lines)["accuracy_trained"] == 0.625
 
 

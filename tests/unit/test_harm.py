@@ -17,6 +17,7 @@ from fedkin.evaluate import (
     client_p,
     counts,
     harmed,
+    harmed_range,
     most_differing,
 )
 from fedkin.evaluate.harm import _UNTOUCHED, _distribution, _poisson_binomial
@@ -234,3 +235,22 @@ def test_the_poisson_binomial_distribution() -> None:
     for k in (40, 300, 1001):
         found = _poisson_binomial(np.full((2, k), 0.3))
         assert found[1] == pytest.approx(binom.pmf(np.arange(k + 1), k, 0.3), abs=1e-5)
+
+
+def test_a_client_far_out_is_counted() -> None:
+    """Of 400 clients that gain 5 points of 200 samples one loses 50. A normal crowd would swallow it; its own samples
+    show the harm. A loss of at most a point is not harm, however sure it is."""
+    crowd = {k: change(25, 15, 160) for k in range(399)}
+    found = harmed_range(counts([{**crowd, 7: change(0, 100, 100)}], True))
+    assert found is not None
+    assert (found.low, found.of) == (1, 399)
+    assert found.high >= 1
+    small = harmed_range(counts([{**crowd, 7: change(0, 20, 5000)}], True))
+    assert small is not None
+    assert small.low == 0
+
+
+def test_the_floor_is_nothing_where_nothing_differs() -> None:
+    """No differing samples, no harm; below six clients no range."""
+    assert harmed_range(counts([{k: change(0, 0) for k in range(6)}], True)) == Harmed(0, 0, 6)
+    assert harmed_range(counts([{k: change(0, 9) for k in range(5)}], True)) is None

@@ -160,7 +160,7 @@ def test_one_client_per_seed_is_students_interval_over_seeds() -> None:
 
 def test_clients_that_all_gain_the_same_are_students_interval_over_seeds() -> None:
     """W = 0, B > 0: the seed means alone; the last digits of floats are no spread."""
-    rows = np.repeat([[0.1], [0.1 + 1e-3], [0.1 + 3e-3]], 4, axis=1)
+    rows = np.array([[0.1, 0.3 - 0.2, 0.1, 0.3 - 0.2]] * 3) + np.array([[0.0], [1e-3], [3e-3]])
     theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
     found = difference(gains(rows))
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))

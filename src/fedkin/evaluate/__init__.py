@@ -15,7 +15,7 @@
 from fedkin.evaluate.answers import Answers, Changed, answers_of, changed
 from fedkin.evaluate.choice import Choice, Constant, choose, majority_class
 from fedkin.evaluate.divergence import diverged
-from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, most_differing
+from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.marks import marked
 from fedkin.evaluate.paired import Difference, difference
@@ -64,6 +64,7 @@ __all__ = [
     "final",
     "final_by_client",
     "harmed",
+    "harmed_range",
     "harmed_text",
     "interval",
     "judge",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,11 @@ LEVEL = 0.9
 """Nominal probability that the range of the number of harmed clients contains the true number."""
 _UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients without any true gain, for the lower end
 _CROWD = 25  # clients beyond this make the assumed shape of a crowd no truer
+_TINY = np.float32(1e-30)  # a client too far out for its density to be a number belongs to those that differ
 _NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are left out
 _DIRECT = 256  # clients up to which the number of successes is built up client by client
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -125,11 +128,33 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
         than six differing samples can never name a client.
     """
     p = _sign_test(found.gained, found.lost, exact=True)
-    order = np.argsort(p, kind="stable")
-    passed = p[order] <= (1 - level) / np.arange(len(p), 0, -1)
-    chosen = order[: len(p) if passed.all() else int(np.argmin(passed))]
+    chosen = _holm(p, 1 - level)
     up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
     return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
+
+
+def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> Harmed | None:
+    """The range of `harmed`, with no lower end below the number of clients that each surely lose more than ``delta``.
+
+    A crowd that is taken for normal makes a single client far out look like noise. Its own samples may show that it is
+    harmed: clients whose exact one-sided p-value for a loss of at most ``delta`` passes Holm's correction.
+    """
+    crowd = harmed(found.net, found.differing, found.samples, level, delta)
+    if crowd is None:
+        return None
+    from scipy.special import bdtr  # here: a run that reports nothing need not wait for it
+
+    q = found.gained + found.lost
+    chance = np.clip((1 - delta * found.samples / np.maximum(q, 1)) / 2, 0, 0.5)  # of winning one, at a loss of delta
+    low = max(crowd.low, len(_holm(bdtr(found.gained.astype(np.float64), q, chance), (1 - level) / 2)))
+    return Harmed(low, max(low, crowd.high), crowd.of, level)
+
+
+def _holm(p: Floats, level: float) -> NDArray[np.int64]:
+    """The tests that are rejected, by Holm's step-down procedure at this level, smallest p-value first."""
+    order = np.argsort(p, kind="stable")
+    passed = p[order] <= level / np.arange(len(p), 0, -1)
+    return order[: len(p) if passed.all() else int(np.argmin(passed))]
 
 
 def _sign_test(gained: NDArray[np.int64], lost: NDArray[np.int64], exact: bool) -> Floats:
@@ -181,15 +206,16 @@ def harmed(
     return Harmed(int((low < beyond).sum()), int((high < 1 - beyond).sum()), len(net), level)
 
 
-def _distribution(gain: Floats, variance: Floats, untouched: Sequence[float], steps: int, delta: float) -> Floats:
+def _distribution(gain: Numbers, variance: Numbers, untouched: Sequence[float], steps: int, delta: float) -> Floats:
     """P(number of harmed clients <= i), ``[K + 1]``, over a grid of crowds."""
     from scipy.special import ndtr
 
-    share, mu, t = _grid(gain, untouched, steps)
+    share, mu, t = (x.astype(np.float32) for x in _grid(gain, untouched, steps))  # quantiles are read to a percent
+    gain, variance = gain.astype(np.float32), variance.astype(np.float32)
     spread = t**2 + variance
     slab = (1 - share) * _normal(gain - mu, spread)
     both = slab + share * _normal(gain, variance)
-    log = min(1.0, _CROWD / len(gain)) * np.log(np.maximum(both, 1e-300)).sum(1) - 1.5 * np.log(1 - share[:, 0])
+    log = min(1.0, _CROWD / len(gain)) * np.log(both + _TINY).sum(1, dtype=np.float64) - 1.5 * np.log(1 - share[:, 0])
     weights = np.exp(log - log.max())
     weights /= weights.sum()
     order = np.argsort(weights)
@@ -197,11 +223,11 @@ def _distribution(gain: Floats, variance: Floats, untouched: Sequence[float], st
     slab, both, mu, t, spread = slab[kept], both[kept], mu[kept], t[kept], spread[kept]
     shrunk = mu + t**2 / spread * (gain - mu)
     sd = t * np.sqrt(variance / spread)
-    q = slab / np.maximum(both, 1e-300) * ndtr((-delta - shrunk) / sd)
+    q = (slab + _TINY) / (both + _TINY) * ndtr((-delta - shrunk) / sd)
     return np.asarray(np.cumsum(weights[kept] / weights[kept].sum() @ _poisson_binomial(q)))
 
 
-def _grid(gain: Floats, untouched: Sequence[float], steps: int) -> tuple[Floats, Floats, Floats]:
+def _grid(gain: Numbers, untouched: Sequence[float], steps: int) -> tuple[Floats, Floats, Floats]:
     """Nodes ``[G, 1]``: the fraction of untouched clients, and mean and spread of the true gains of the others."""
     sd = max(float(gain.std(ddof=1)), 0.001)
     share, x, t = np.meshgrid(
@@ -211,21 +237,21 @@ def _grid(gain: Floats, untouched: Sequence[float], steps: int) -> tuple[Floats,
     return share.reshape(-1, 1), mu.reshape(-1, 1), (t / np.sqrt(1 - share)).reshape(-1, 1)
 
 
-def _normal(x: Floats, variance: Floats) -> Floats:
+def _normal(x: Numbers, variance: Numbers) -> Numbers:
     return np.asarray(np.exp(-(x**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance))
 
 
-def _poisson_binomial(q: Floats) -> Floats:
+def _poisson_binomial(q: Numbers) -> Numbers:
     """Probabilities of 0..K successes of K independent trials ``[G, K + 1]``, from their chances ``[G, K]``."""
     nodes, trials = q.shape
     if trials > _DIRECT:  # a product of polynomials
         length, half = trials + 1, trials // 2
         parts = [np.fft.rfft(_poisson_binomial(part), length, axis=1) for part in (q[:, :half], q[:, half:])]
         return np.fft.irfft(parts[0] * parts[1], length, axis=1)
-    found = np.zeros((trials + 1, nodes), dtype=np.float32)  # quantiles are read to a percent
+    found = np.zeros((trials + 1, nodes), dtype=np.float32)
     found[0] = 1
     for k, chance in enumerate(np.ascontiguousarray(q.T, dtype=np.float32)):
         one = found[: k + 1] * chance
         found[: k + 1] -= one
         found[1 : k + 2] += one
-    return found.T.astype(np.float64)
+    return found.T

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.answers import Answers, Changed, changed
-from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed
+from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range
 from fedkin.evaluate.paired import Difference, difference
 
 
@@ -131,8 +131,7 @@ def judge(comparison: Against | Sequence[Against], same_clients: bool | None = N
     one = bool(same_clients) or len(seeds) == 1
     counted = counts([a.changed for a in seeds], one)
     up, down = clear_clients(counted) if one else ((), ())
-    count = harmed(counted.net, counted.differing, counted.samples)
-    return Finding(found, count, "clients" if one else "client results", up, down)
+    return Finding(found, harmed_range(counted), "clients" if one else "client results", up, down)
 
 
 def verdict(

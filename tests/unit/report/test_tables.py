@@ -67,8 +67,8 @@ def test_the_other_moment_has_a_column_where_it_exists(made):
     for line in run.rounds:
         line["accuracy_trained"] = 0.6
     grid = tables.comparison_table(tables.comparison_rows(by_title([local, run])))
-    assert grid.columns[:3] == ("method", "accuracy %", "trained %")
-    assert [row[2] for row in grid.rows] == ["–", "60.0"]
+    assert grid.columns[:4] == ("method", "accuracy %", "last", "trained %")
+    assert [row[3] for row in grid.rows] == ["–", "60.0"]
     assert "trained %: the same, right after the last local training" in grid.note
     assert "trained %" not in tables.comparison_table(tables.comparison_rows(by_title([local]))).columns
     assert ("the same, right after the last local training", "60.0 %") in [
