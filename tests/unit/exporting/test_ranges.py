@@ -125,6 +125,13 @@ def test_pixels_of_0_to_1_given_to_a_model_of_bytes() -> None:
     assert unusual_inputs(np.linspace(0, 200, 64).reshape(1, 1, 8, 8), seen) is None
 
 
+def test_training_pixels_that_use_a_part_of_their_scale() -> None:
+    """Of 0.5..0.6, which come from 0..1: black and white pixels are on the same scale, bytes are not."""
+    seen = of_client(shard_of(torch.linspace(0.5, 0.6, 128).view(2, 1, 8, 8)), None)["inputs"]
+    assert unusual_inputs(np.linspace(0, 1, 64).reshape(1, 1, 8, 8), seen) is None
+    assert unusual_inputs(np.linspace(0, 255, 64).reshape(1, 1, 8, 8), seen) is not None
+
+
 def shard_of(x: torch.Tensor) -> fedkin.data.Shard:
     y = torch.zeros(len(x), dtype=torch.int64)
     part = fedkin.core.Data(x, y)
