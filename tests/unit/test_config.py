@@ -11,6 +11,7 @@ import pytest
 
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
 from fedkin.methods import METHODS, get_method
 from fedkin.toml import fill, read_toml
@@ -47,7 +48,7 @@ CHANGED = {  # every field at a value that is not its default
     "model": ModelSettings("package.module:factory", "head.1", "/a/start.safetensors"),
     "recipe": Recipe(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
     "run": RunSettings(
-        *(9, 0.5, 7, 2, "uniform", 0.25, "2@4,1@5", 2, 1.5),
+        *(9, 0.5, 7, 2, "trained", "uniform", 0.25, "2@4,1@5", 2, 1.5),
         aggregation="trimmed",
         assumed_bad=0.3,
         norm_factor=2.0,
@@ -95,12 +96,12 @@ def test_every_method_survives_its_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_presets_survive_their_file(name: str) -> None:
-    """The fields and the recipe of every preset can be written and read."""
+    """The fields, the recipe and the run of every preset can be written and read."""
     base = get_method(name)
     for preset, table in base.presets_for(vars(base)).items():
-        method = fill(base, {k: v for k, v in table.items() if k != "recipe"}, preset)
-        recipe = fill(Recipe(), table.get("recipe", {}), preset)
-        settings = Settings(name, method, recipe=recipe)
+        method = fill(base, {k: v for k, v in table.items() if k not in PRESET_TABLES}, preset)
+        recipe, run = fill(Recipe(), table.get("recipe", {}), preset), fill(RunSettings(), table.get("run", {}), preset)
+        settings = Settings(name, method, recipe=recipe, run=run)
 
         written = dataclasses.replace(settings, data=settings.data.resolved())
         assert settings_from(tomllib.loads(settings.toml())) == written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -118,11 +117,6 @@ class Roster:
 
     def __len__(self) -> int:
         return int(self.size.shape[0])
-
-
-def cohort_size(participation: float, clients: int) -> int:
-    """Return the number of clients that a round is meant to have: ``participation``, in (0, 1], of all, at least 1."""
-    return max(1, math.floor(participation * clients + 1e-9))
 
 
 @dataclass(frozen=True)

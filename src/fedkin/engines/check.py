@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
 from fedkin.core.method import Moment, at_moment
+from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def _false_outcomes(answer: Bundle) -> str | None:
         t = answer[name]
         if t.dtype != torch.uint8 or list(t.shape) != [size]:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"
-    bits = np.unpackbits(answer.right.numpy())
+    bits = unpacked(answer.right)
     if bits[n:].any() or int(bits.sum()) != correct:
         return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the confusion matrix"
     return None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from fedkin.core import ConfigError, Method, Rule
+from fedkin.core.cohort import cohort_size
 from fedkin.core.method import Moment
-from fedkin.core.sides import cohort_size
 from fedkin.engines.secure import LEAST
 
 

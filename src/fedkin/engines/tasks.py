@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
 from fedkin.core.method import Moment, at_moment
-from fedkin.core.samples import Shard
+from fedkin.core.samples import Shard, packed
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
@@ -334,10 +333,8 @@ def _outcomes(guessed: Tensor, data: Data) -> Bundle:
         ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
         byte first, 1 for right; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
     """
-    bits = np.packbits((guessed == data.y).numpy())
-    return Bundle(
-        right=torch.from_numpy(bits), test_digest=torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
-    )
+    digest = torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
+    return Bundle(right=packed(guessed == data.y), test_digest=digest)
 
 
 _STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedkin.core.sides import cohort_size
+from fedkin.core.cohort import cohort_size
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
