@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
 from fedkin.core.method import Moment, at_moment
 from fedkin.engines.drive import drive, named
+from fedkin.engines.scoring import unpacked
 
 T = TypeVar("T")
-_COUNTS, _CLUSTERS = 10**12, 10**6  # nobody has more
+_COUNTS, _CLUSTERS = 10**12, 10**6  # no client has more
 OUTCOMES = ("right", "test_digest")
-"""What an evaluation tells of single test samples, in a run's last round."""
+"""Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
 
 
 def bundled(method: Method, step: str, value: Bundle) -> Bundle:
@@ -125,7 +125,7 @@ def _false_outcomes(answer: Bundle) -> str | None:
         t = answer[name]
         if t.dtype != torch.uint8 or list(t.shape) != [size]:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"
-    bits = np.unpackbits(answer.right.numpy())
+    bits = unpacked(answer.right)
     if bits[n:].any() or int(bits.sum()) != correct:
         return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the confusion matrix"
     return None

@@ -15,6 +15,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
+from fedkin.engines.scoring import predicted
 from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
 from toys import method
@@ -238,6 +239,19 @@ def test_confusions_count_true_classes_by_predicted_ones() -> None:
     assert {t.dtype for t in found.values()} == {torch.int64}
 
 
+def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
+    """The largest logit's class, infinite ones included; -1 for a row with a NaN, wherever it is. Of the evaluation's
+    samples all are counted as unpredicted and stand in column 0."""
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, nan, 2.0], [nan, 1.0, 2.0], [0.0, 1.0, inf], [nan, nan, nan]])
+    assert predicted(logits).tolist() == [1, -1, -1, 2, -1]
+    j = job(method(personalize=lambda self, c: Bundle(model=torch.full_like(c.w0, nan))))
+    out = step(j, "evaluate").reply
+    assert int(out.unpredicted) == sum(len(getattr(j.shards[0], part)) for part in PARTS)
+    assert int(out.test[:, 1:].sum()) == 0
+    assert int(out.test[:, 0].sum()) == len(j.shards[0].test)
+
+
 def test_no_samples_give_a_confusion_of_zeros() -> None:
     """A client without validation samples is evaluated on the rest."""
     found = step(job(method()), "evaluate", client=5).reply
@@ -294,7 +308,8 @@ def test_further_views_are_evaluated_under_their_names() -> None:
         views=lambda self, c: {"zero": Bundle(model=torch.zeros_like(c.w0))},
     )
     found = step(job(m), "evaluate").reply
-    assert set(found) == {"counts", "cluster", "test", "validation", "zero.test", "zero.validation"}
+    names = {"test", "validation", "zero.test", "zero.validation"}
+    assert set(found) == {"counts", "unpredicted", "cluster", *names}
     assert found.cluster == 2
     assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
 
@@ -308,8 +323,9 @@ def test_the_moment_that_is_scored() -> None:
         views=lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)},
     )
     now, then = (step(job(m, evaluate=moment), "evaluate").reply for moment in ("delivered", "trained"))
-    assert set(now) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "trained.", "more.") for p in PARTS)}
-    assert set(then) == {"counts", "cluster", *(f"{v}{p}" for v in ("", "delivered.", "more.") for p in PARTS)}
+    matrices = {f"{view}{part}" for view in ("", "trained.", "more.") for part in PARTS}
+    assert set(now) == {"counts", "unpredicted", "cluster", *matrices}
+    assert set(then) == {name.replace("trained", "delivered") for name in now}
     assert now.cluster == then.cluster == 2
     for part in PARTS:
         assert torch.equal(now[part], then[f"delivered.{part}"])
