@@ -1,4 +1,4 @@
-"""Evaluation of one client: its models, what they predict on its test and validation samples, and which it keeps."""
+"""Evaluation of one client: its models, their predictions on its test and validation samples, the one it keeps."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
 
 
 def _outcomes(guessed: Tensor, data: Data) -> Bundle:
-    """Which test samples were classified rightly, so that two runs can be compared sample by sample.
+    """Return which test samples were classified correctly, so that two runs can be compared sample by sample.
 
     Returns:
         ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
-        byte first, 1 for right; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
+        byte first, 1 for correct; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
     """
     return Bundle(
         right=packed(guessed == data.y),

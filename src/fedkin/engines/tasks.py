@@ -51,7 +51,7 @@ class Job:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
-        outcomes: the round whose evaluation tells of every test sample whether it was classified rightly; None: none.
+        outcomes: the round whose evaluation sends whether each test sample was classified correctly; None: no round.
         evaluate: which of a client's models is scored and kept.
     """
 
