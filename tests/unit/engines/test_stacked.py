@@ -182,7 +182,7 @@ def test_a_chosen_cluster_is_passed_on() -> None:
     j = job(get_method("ifca"))
     got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
     for i, answer in got.items():
-        assert set(answer.reply) == {"counts", "cluster", "test", "validation"}
+        assert set(answer.reply) == {"counts", "unpredicted", "cluster", "test", "validation"}
         assert int(answer.reply.test.sum()) == len(j.shards[i].test)
 
 
