@@ -88,8 +88,8 @@ def test_methods_start_from_the_same_model() -> None:
     runs = compare(plan("da-pfl", "fedper", run=how))
 
     assert all(run.rounds[0]["answered"] == [] for run in runs)
-    plain = [[{n: v for n, v in c.items() if n != "accuracy_trained"} for c in run.clients] for run in runs]
-    assert all(clients == plain[0] for clients in plain)
+    shared = [[{k: v for k, v in line.items() if k != "accuracy_trained"} for line in run.clients] for run in runs]
+    assert all(lines == shared[0] for lines in shared)
 
 
 def test_a_run_of_a_comparison_is_the_run_alone() -> None:

@@ -46,6 +46,21 @@ class Batch:
     y: Tensor
 
 
+_BITS = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1])  # of a byte, the highest first
+
+
+def packed(bits: Tensor) -> Tensor:
+    """Pack ``bits [n]`` by eight, the first in the highest bit of a byte, zeros at the end: uint8 ``[ceil(n / 8)]``."""
+    whole = torch.zeros(-(-len(bits) // 8) * 8, dtype=torch.int64)
+    whole[: len(bits)] = bits
+    return (whole.view(-1, 8) * _BITS).sum(1).to(torch.uint8)
+
+
+def unpacked(raw: Tensor) -> Tensor:
+    """Unpack bytes ``raw [b]`` that `packed` gave: bool ``[8 b]``."""
+    return ((raw.to(torch.int64)[:, None] & _BITS) > 0).flatten()
+
+
 class Shard(Protocol):
     """One client's data in three parts."""
 

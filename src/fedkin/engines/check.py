@@ -8,8 +8,8 @@ import torch
 
 from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
 from fedkin.core.method import Moment, at_moment
+from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
-from fedkin.engines.scoring import unpacked
 
 T = TypeVar("T")
 _COUNTS, _CLUSTERS = 10**12, 10**6  # no client has more

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Data, Work
 from fedkin.core.method import at_moment
+from fedkin.core.samples import packed
 from fedkin.engines.drive import check_tensors
 
 if TYPE_CHECKING:
     from fedkin.engines.tasks import Turn
-
-_SHIFTS = torch.arange(7, -1, -1, dtype=torch.uint8)
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -73,18 +72,5 @@ def _outcomes(guessed: Tensor, data: Data) -> Bundle:
         ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
         byte first, 1 for correct; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
     """
-    return Bundle(
-        right=packed(guessed == data.y),
-        test_digest=torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8),
-    )
-
-
-def packed(bits: Tensor) -> Tensor:
-    """Pack bits ``[n]`` into uint8 ``[ceil(n / 8)]``, the highest bit of a byte first, zeros in the places left."""
-    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
-    return (padded << _SHIFTS).sum(1, dtype=torch.uint8)
-
-
-def unpacked(packed: Tensor) -> Tensor:
-    """Return the bits ``[8 n]``, 0 or 1, of uint8 ``[n]``: the inverse of `packed`, with the zeros it added."""
-    return (packed[:, None] >> _SHIFTS & 1).flatten()
+    digest = torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
+    return Bundle(right=packed(guessed == data.y), test_digest=digest)

@@ -308,8 +308,7 @@ def test_further_views_are_evaluated_under_their_names() -> None:
         views=lambda self, c: {"zero": Bundle(model=torch.zeros_like(c.w0))},
     )
     found = step(job(m), "evaluate").reply
-    names = {"test", "validation", "zero.test", "zero.validation"}
-    assert set(found) == {"counts", "unpredicted", "cluster", *names}
+    assert set(found) == {"counts", "unpredicted", "cluster", "test", "validation", "zero.test", "zero.validation"}
     assert found.cluster == 2
     assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
 
@@ -323,9 +322,18 @@ def test_the_moment_that_is_scored() -> None:
         views=lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)},
     )
     now, then = (step(job(m, evaluate=moment), "evaluate").reply for moment in ("delivered", "trained"))
-    matrices = {f"{view}{part}" for view in ("", "trained.", "more.") for part in PARTS}
-    assert set(now) == {"counts", "unpredicted", "cluster", *matrices}
-    assert set(then) == {name.replace("trained", "delivered") for name in now}
+    assert set(now) == {
+        "counts",
+        "unpredicted",
+        "cluster",
+        *(f"{v}{p}" for v in ("", "trained.", "more.") for p in PARTS),
+    }
+    assert set(then) == {
+        "counts",
+        "unpredicted",
+        "cluster",
+        *(f"{v}{p}" for v in ("", "delivered.", "more.") for p in PARTS),
+    }
     assert now.cluster == then.cluster == 2
     for part in PARTS:
         assert torch.equal(now[part], then[f"delivered.{part}"])
