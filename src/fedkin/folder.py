@@ -4,9 +4,9 @@ config.toml            the complete config; ``fedkin run config.toml`` makes the
 preparation.json       how clients' inputs were made of raw data, where that is known (`fedkin.data.Preparation`)
 *.py                   copies of the files with one's own method or network that the config names
 rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
-clients.jsonl          a line per evaluated round and client; those of the last round say of every test sample
-                       whether it was classified rightly (`right`, hexadecimal bits in test order) and which
-                       samples these are (`test_digest`, the same for two runs on the same split)
+clients.jsonl          a line per evaluated round and client; those of the last round also have a bit for
+                       each test sample (`right`: 1 for correct, in test order, hexadecimal) and a digest of the
+                       test part (`test_digest`, the same for two runs on the same split)
 relations.jsonl        a line per round: who learned from whom
 timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
 checkpoint.safetensors the last whole round: server state and every client's private state
@@ -201,10 +201,10 @@ class RunFolder:
                 shutil.rmtree(place, ignore_errors=True)
 
     def keep_best(self, round: int | None) -> None:
-        """Sees to it that `best` is the checkpoint of this round or is not there; None: there is no best round.
+        """Keep the checkpoint as `best` if it is that of this round, else remove a `best` of another round.
 
-        It can be kept while the checkpoint is that of the round and holds everything: what is in files is overwritten
-        in later rounds. To be called after `save` in a round that is better than all before, and with the best round so
+        Without a best round (None), and where states or banks are in files, which later rounds overwrite, there is no
+        `best`. To be called after `save` in a round that is better than all before, and with the best round so
         far when a run is resumed, for a kill may have come in between.
         """
         if not self.keeps_best or (round is not None and _round_and_whole(self.best)[0] == round):
@@ -223,7 +223,7 @@ class RunFolder:
             new.unlink(missing_ok=True)
 
     def best_round(self) -> int | None:
-        """The round that `best` is of; None: there is none."""
+        """The round of `best`; None if there is no such file."""
         return _round_and_whole(self.best)[0]
 
     def load(self, marks: Mapping[str, str], *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:

@@ -111,7 +111,7 @@ def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
 
 def _grouping(report: Report, people: People) -> dict[str, Any]:
     """Sizes of the clusters that the server used, and in evaluated rounds their agreement with the true groups; that of
-    the clusters which clients chose at the evaluation stands beside it."""
+    the clusters that clients chose at the evaluation stands next to it."""
     if report.clusters is None:
         return {}
     known = report.clusters[report.clusters >= 0]

@@ -117,7 +117,7 @@ class Sweep:
 class Trial:
     """One setting: its validation accuracy over seeds (the headline: mean over clients and the rounds of
     `fedkin.evaluate.rounds.window`), a fraction, or why it failed; over which rounds, and what it is in the last one;
-    and its test accuracy, which has no say in the choice."""
+    and its test accuracy, which is not used for the choice."""
 
     number: int
     values: Values

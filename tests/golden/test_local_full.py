@@ -83,7 +83,7 @@ def test_every_client_trains_in_every_round() -> None:
 
 
 def test_without_validation_data_it_is_local_at_full_participation() -> None:
-    """What is predicted with, too."""
+    """The models that clients predict with are equal as well."""
     shards = [replace(s, validation=Data(s.train.x[:0], s.train.y[:0])) for s in federation()]
     full, local = (run(m, mlp(), shards, participation=1.0) for m in (LocalFull(), Local()))
     assert all(torch.equal(full.clients[i].chosen, local.clients[i].model) for i in range(5))

@@ -131,7 +131,7 @@ def test_client_programs_are_run_in_one_place() -> None:
     """Every engine goes through `Turn.program`; beside it only the probe of an upload's form runs a client program."""
     assert files_that_call(".client_update", "engines/") == ["engines/check.py", "engines/tasks.py"]
     assert files_that_call("method.answer", "engines/") == ["engines/check.py", "engines/tasks.py"]
-    assert files_that_call(".personalize", "engines/") == ["engines/check.py", "engines/tasks.py"]
+    assert files_that_call(".personalize", "engines/") == ["engines/check.py", "engines/scoring.py"]
 
 
 def test_global_generators_are_not_used() -> None:

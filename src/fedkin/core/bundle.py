@@ -49,11 +49,11 @@ class Bundle(dict[str, Tensor]):
         return sum(t.numel() * t.element_size() for t in self.values())
 
     def travelling(self, there: Mapping[str, Tensor] | None = None, counted: dict[int, int] | None = None) -> int:
-        """Bytes that must travel: those of the numbers, but for rows of zeros, which fill places that nothing is in,
-        and for tensors that the receiver has. Letters between hosts hold both all the same.
+        """Bytes that must travel: those of the numbers, but for rows of zeros, which
+        fill empty places, and for tensors that the receiver has. Letters between hosts hold both all the same.
 
         Args:
-            there: what the receiver has been sent in this round already.
+            there: tensors that the receiver has been sent in this round already.
             counted: by ``id``, bytes of tensors that several bundles share, so that each is looked through once; it is
                 added to, and holds while the tensors live.
         """

@@ -25,7 +25,7 @@ Moment: TypeAlias = Literal["delivered", "trained"]
 """When a client's model is scored: as it would predict now, with what the server would deliver and what the client
 keeps; or right after its last local training."""
 PRESET_TABLES = ("recipe", "run")
-"""What a preset may hold beside fields of its method: settings of these tables."""
+"""Tables of settings that a preset may hold next to fields of its method."""
 
 FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
 """What clients get out of a method: nothing; the same model for all; a part of their own on a common model; a model of
@@ -164,7 +164,7 @@ class Method(ABC):
         return None
 
     def cluster_count(self, s: Bundle, r: Round) -> int | None:
-        """How many clusters there are, empty ones included; None: one more than the highest of `relations`."""
+        """The number of clusters, empty ones included; None: one more than the highest of `relations`."""
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:
@@ -185,7 +185,7 @@ class Method(ABC):
         """One round of a client: yields `Train` requests and returns what leaves the client."""
 
     def personalize(self, c: Client) -> Work | Bundle:
-        """What this client predicts with now, of what it is sent and what it keeps: by default the model it is sent.
+        """The model that this client predicts with now, from what it is sent and keeps: by default the one it is sent.
 
         It trains first only where the paper defines its prediction as an adaptation of what is sent. The model right
         after the last local training, where that is another one, is the view "trained".
@@ -193,8 +193,10 @@ class Method(ABC):
         return Bundle(model=c.received.model)
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        """Further models to evaluate beside `personalize`, by name; "trained" is the one after the last local training,
-        which is scored in place of the other in runs with ``evaluate = "trained"``."""
+        """Further models to evaluate next to `personalize`, by name.
+
+        "trained" is the one after the last local training, scored in its place in runs with ``evaluate = "trained"``.
+        """
         return {}
 
     # ---- anywhere ---------------------------------------------------------------------------------------------
@@ -278,8 +280,8 @@ def at_moment(own: Bundle, views: Mapping[str, Bundle], moment: Moment) -> dict[
     """The model that counts, under "", and the others by name.
 
     Args:
-        own: what `personalize` gave.
-        views: what `views` gave.
+        own: the result of `personalize`.
+        views: the result of `views`.
         moment: at "trained" the view of this name counts, if there is one, and ``own`` is called "delivered".
     """
     if moment == "delivered" or "trained" not in views:

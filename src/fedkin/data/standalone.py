@@ -22,8 +22,8 @@ MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 FAR = 3.0  # widths of the training range beyond its ends; values further out are probably on another scale
 FAR_PIXELS = 0.25  # the same for images, whose range is bounded
 TINY = 1 / 50  # inputs all below this fraction of the training's magnitude are probably on another scale
-SOME = 16  # values from which that is told
-ALL_OUTSIDE = 5  # rows from which it is told that every one of them lies outside the training range
+SOME = 16  # number of values from which TINY is applied
+ALL_OUTSIDE = 5  # number of rows from which a warning says that all lie outside the training range
 _TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
 _DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
 _SHOWN = 5
@@ -34,7 +34,7 @@ for one that is not among them."""
 Row = Mapping[str, object]
 """The fields of a row by column, as texts or numbers."""
 Seen = Mapping[str, Any]
-"""What training had in one column, or in all inputs: see ``ranges.json``."""
+"""Ranges and texts of the training data in one column, or in all inputs: see ``ranges.json``."""
 
 
 class RawError(ValueError):
@@ -51,7 +51,7 @@ class Input:
 
     Attributes:
         name: as in the header.
-        kind: what the column holds.
+        kind: the kind of its values.
         gaps: numbers: whether training rows had empty fields; texts: whether the empty text is a category.
         categories: texts that training rows had, sorted; an empty field is the text ``""``.
         mean, std: of the training rows: one value for all clients, or one per client; none for texts.
@@ -66,7 +66,7 @@ class Input:
 
     @property
     def width(self) -> int:
-        """How many inputs of a network it becomes."""
+        """Number of inputs of a network that it becomes."""
         return len(self.categories) if self.kind == "text" else 1 + self.gaps
 
 
@@ -116,7 +116,7 @@ def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str
         places: where each row is from, for messages; None: its number, from 1.
 
     Raises:
-        RawError: a column is not there, or a field of a column of numbers is none; the message names the row.
+        RawError: a column is not there, or a field of a column of numbers is not a number; the message names the row.
     """
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
@@ -179,7 +179,7 @@ def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
 
 
 def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
-    """The columns that ``preparation.json`` tells of."""
+    """Return the columns of a ``preparation.json``."""
     lists = ("categories", "mean", "std")
     return tuple(Input(**{**told, **{n: tuple(told[n]) for n in lists}}) for told in preparation["columns"])
 
@@ -188,13 +188,13 @@ def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
 def unusual_rows(
     rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], beside: Collection[str | None]
 ) -> list[str]:
-    """What in these rows is unlike the training rows: a sentence per column, with counts.
+    """Compare these rows with the training rows: a sentence per column with other values, with counts.
 
     Args:
         rows: the fields by column.
-        raw: what `raw_rows` made of them.
+        raw: the same rows from `raw_rows`.
         columns: the inputs.
-        seen: what training had, by column; columns that are not in it are not compared.
+        seen: the training data's ranges and texts, by column; columns that are not in it are not compared.
         beside: columns that training data may have and the network does not look at: the class, the client.
     """
     found = []
@@ -213,7 +213,7 @@ def unusual_rows(
 
 
 def unusual_inputs(x: npt.NDArray[Any], seen: Seen) -> str | None:
-    """Whether inputs ``[n, ...]`` are on another scale than those of training, in a sentence; None: they are not."""
+    """Return a sentence if inputs ``[n, ...]`` seem to be on another scale than those of training, else None."""
     if not x.size or "low" not in seen:
         return None
     least, most = float(x.min()), float(x.max())
@@ -278,7 +278,7 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
 
 
 def _limits(of: Seen, far: float, std: float = 0.0) -> tuple[float, float]:
-    """Values beyond these are far from all that training had; infinite where its range says nothing."""
+    """Bounds beyond which values are far from all training values; infinite where their range is not informative."""
     start, end = _ends(of)
     width = max(of["high"] - of["low"] or end - start, std)
     if not width and "min" not in of:

@@ -12,9 +12,9 @@ from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
-_COUNTS, _CLUSTERS = 10**12, 10**6  # nobody has more
+_COUNTS, _CLUSTERS = 10**12, 10**6  # no client has more
 OUTCOMES = ("right", "test_digest")
-"""What an evaluation tells of single test samples, in a run's last round."""
+"""Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
 
 
 def bundled(method: Method, step: str, value: Bundle) -> Bundle:

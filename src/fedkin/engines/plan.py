@@ -27,7 +27,7 @@ class Plan:
         seed: of all random draws.
         rule: how means and mixtures of uploads are made.
         secure: secure aggregation: the server is to learn sums of uploads and no single one.
-        outcomes: in the last round clients tell of every test sample whether it was classified rightly.
+        outcomes: in the last round clients send whether each test sample was classified correctly.
         evaluate: which of a client's models is scored: see `fedkin.core.method.Moment`.
     """
 
@@ -87,12 +87,12 @@ class Plan:
             )
 
     def cohort(self, clients: int) -> int:
-        """How many answers a round is meant to have, with so many clients joined."""
+        """Number of answers that a round is meant to have when ``clients`` have joined."""
         return cohort_size(self.participation, clients)
 
     @property
     def outcomes_in(self) -> int | None:
-        """The round whose evaluation tells the outcome of every test sample; None: no round's does."""
+        """The round whose evaluation sends the outcome of every test sample; None: no round does."""
         return self.rounds if self.outcomes else None
 
     def evaluates(self, round: int) -> bool:

@@ -156,7 +156,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
-    # a method that asks more clients than were meant waits for all of them
+    # over-selection does not apply to a method that asks more clients than the plan means: it waits for all of them
     meant = plan.over_selection > 1 and len(cohort) <= r.cohort
     enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
@@ -250,7 +250,7 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
 
 @dataclass(frozen=True)
 class _Heard:
-    """What a survey cost, who did not answer it, and what those who did have been sent by it."""
+    """Cost of a survey, clients that did not answer it, and what was sent to those that did."""
 
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
@@ -312,14 +312,14 @@ def _messages(
 
 
 def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | None = None) -> int:
-    """Bytes of messages that must travel; ``sent``: what some clients have had in this round already."""
+    """Bytes of messages that must travel; ``sent``: tensors that clients have been sent in this round already."""
     counted: dict[int, int] = {}
     return sum(m.body.travelling((sent or {}).get(i), counted) for i, m in messages.items())
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What an evaluation found by client, whose answers are not used and why, and what had to travel to clients."""
+    """Results of an evaluation by client, why other answers are not used, and bytes that had to travel to clients."""
 
     found: dict[int, Bundle] = field(default_factory=dict)
     false: dict[int, str] = field(default_factory=dict)

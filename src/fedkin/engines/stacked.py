@@ -24,10 +24,11 @@ from fedkin.core import Bundle, Client, ConfigError, Data, EngineError, Train, W
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import lockstep, requests_of
 from fedkin.engines.loop import trainer
+from fedkin.engines.scoring import predicted
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
-from fedkin.engines.tasks import Answer, Job, Task, Turn, named, predicted
+from fedkin.engines.tasks import Answer, Job, Task, Turn, named
 
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit

@@ -111,7 +111,7 @@ class Steps:
     """One step of all rows at once, for requests of one kind.
 
     Attributes:
-        key: equal for steps that compute the same, whatever the step size (but that of a proximal step of its own).
+        key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
         part: the part of a vector that moves.
     """
 

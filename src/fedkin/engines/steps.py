@@ -122,7 +122,7 @@ class _Explicit:
         factors.rate = -lr / index.shape[0]
         if lr != self._lr:  # what of a direct step does not depend on the batch: a pull on all of w, and a shift
             self._lr = lr
-            after = self._terms.after  # without momentum a proximal step of its own is one in the gradient
+            after = self._terms.after  # without momentum a separate proximal step is a term of the gradient
             mu = self._mu if after is None else self._mu * (after / lr)
             factors.keep, factors.keep_bias = (1 - lr * (mu + decay) for decay in self._decay)
             force = self._terms.force(mu)

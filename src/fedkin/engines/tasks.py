@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
-from fedkin.core.method import Moment, at_moment
-from fedkin.core.samples import Shard, packed
+from fedkin.core.method import Moment
+from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
 from fedkin.engines.noise import Hidden
 from fedkin.engines.private import Private, PrivateSteps
+from fedkin.engines.scoring import evaluate, keep, predicted
 from fedkin.engines.steps import Gradient
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
@@ -50,7 +51,7 @@ class Job:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
-        outcomes: the round whose evaluation tells of every test sample whether it was classified rightly; None: none.
+        outcomes: the round whose evaluation sends whether each test sample was classified correctly; None: no round.
         evaluate: which of a client's models is scored and kept.
     """
 
@@ -246,11 +247,6 @@ class Turn:
         return Answer(self.task.client, reply, self.client.state, self.seconds, self.spent)
 
 
-def predicted(logits: Tensor) -> Tensor:
-    """The class of the largest of each row of ``logits [n, C]``; -1 where one is NaN: the model has diverged."""
-    return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
-
-
 def _aligned(bundle: Bundle) -> Bundle:
     """The tensors, copied where their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
 
@@ -283,64 +279,10 @@ def _update(turn: Turn) -> Work:
     return turn.job.method.client_update(turn.client)
 
 
-def _evaluate(turn: Turn) -> Work:
-    """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
-    ``unpredicted []``, for how many test and validation samples the model's logits hold NaN, which stand in column 0.
-
-    A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
-    `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
-    """
-    models = yield from _models(turn)
-    out, lost = Bundle(counts=turn.client.counts()), 0
-    own = models.get("delivered", models[""])
-    if "cluster" in own:
-        out["cluster"] = own.cluster
-    for name, b in models.items():
-        for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
-            guessed = turn.guesses(b, data) if len(data) else data.y
-            lost += int((guessed < 0).sum()) if not name else 0
-            guessed = guessed.clamp(min=0)
-            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
-            if not name and part == "test" and turn.task.round == turn.job.outcomes:
-                out |= _outcomes(guessed, data)
-    return out.but(unpredicted=torch.tensor(lost))
-
-
-def _keep(turn: Turn) -> Work:
-    """The model that counts, for the client itself to keep."""
-    models = yield from _models(turn)
-    return models[""]
-
-
-def _models(turn: Turn) -> Generator[Any, Any, dict[str, Bundle]]:
-    """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
-    method, client = turn.job.method, turn.client
-    found = method.personalize(client)
-    own = (yield from found) if isinstance(found, Generator) else found
-    own = check_tensors(own, "client code must return")
-    return at_moment(own, method.views(client), turn.job.evaluate)
-
-
-def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
-    """Confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
-    return torch.bincount(true * classes + guessed, minlength=classes * classes).view(classes, classes)
-
-
-def _outcomes(guessed: Tensor, data: Data) -> Bundle:
-    """Which test samples were classified rightly, so that two runs can be compared sample by sample.
-
-    Returns:
-        ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
-        byte first, 1 for right; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
-    """
-    digest = torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
-    return Bundle(right=packed(guessed == data.y), test_digest=digest)
-
-
 _STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {
     "describe": _describe,
     "survey": _survey,
     "update": _update,
-    "evaluate": _evaluate,
-    "keep": _keep,
+    "evaluate": evaluate,
+    "keep": keep,
 }

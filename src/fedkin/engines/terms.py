@@ -18,7 +18,7 @@ class Terms:
     Attributes:
         linear, center: ``[..., p]`` or None.
         mu: weight of the proximal term, for a stack also one per row ``[S, 1]``.
-        after: step size of a proximal step of its own after that of SGD; None: the term is part of the gradient.
+        after: step size of a separate proximal step after that of SGD; None: the term is part of the gradient.
         decay: weight decay, or one per parameter ``[p]``.
         tail: running statistics, which no term may move.
     """

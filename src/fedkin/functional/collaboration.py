@@ -1,4 +1,4 @@
-"""Who collaborates, and with what weight, from distances of classifiers (PFedCS).
+"""Collaborators of a client and their weights, from distances of classifiers (PFedCS).
 
 The paper numbers the threshold (Eq. 4), the collaborators (Eq. 5: candidates within it), the customised classifier
 (Eq. 6) and its weights (Eqs. 7-8); distances and the mixture of two normals have no number.
@@ -46,7 +46,7 @@ def threshold(d: Tensor, t: int, beta: int) -> Tensor:
     """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the least in round beta.
 
     A convex sum, one step from the mean in round 1. The printed form avg + (t/beta)(min - avg) is one rounding step
-    below the minimum in every second case, and nobody would pass it. 0 without others.
+    below the minimum in every second case, and no client would pass it. 0 without others.
     """
     if d.shape[-1] == 0:
         return d.new_zeros(d.shape[:-1])

@@ -60,7 +60,7 @@ class DAPFL(Method):
     counts: Literal["raw", "proportions"] = "raw"
     """Affinity from class counts (the paper; confounded by data size) or from class proportions."""
     prox: Literal["loss", "after"] = "loss"
-    """The pull as a term of the loss, or as a step of its own after each SGD step, with the step size of the round
+    """The pull as a term of the loss, or as a separate step after each SGD step, with the step size of the round
     (the authors' program)."""
 
     def __post_init__(self) -> None:

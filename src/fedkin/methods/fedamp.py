@@ -73,7 +73,7 @@ class FedAMP(Method):
 
     def init(self, r: Round) -> Bundle:
         # sigma 0 stands for "not known yet": it is a median of distances between trained models, and none has been
-        # sent. Until then nobody's model enters another's mixture, so the first participants train alone.
+        # sent. Until then no model enters another client's mixture, so the first participants train alone.
         sigma = 0.0 if isinstance(self.sigma, str) else self.sigma
         numbers = {"sigma": sigma, "step": 0.0, "guarded": 0.0, "pull": 0.0, "clamped": 0.0}
         s = Bundle(bank=torch.empty(0, r.net.size), seen=torch.empty(0, dtype=torch.bool))

@@ -207,11 +207,11 @@ more than one weighted mean of the uploads, or one for each of fixed groups, so 
 uploads from it (robust-and-private.md). Where the answer is no, the server must see each client's upload by itself, or
 means that are often of one client or two.
 
-In evaluated rounds a client also tells the confusion matrices [C, C] of its validation and test parts and its class
-counts [C]; methods whose clients choose a cluster tell that choice. In the last round it tells one bit for each test
+In evaluated rounds a client also sends the confusion matrices [C, C] of its validation and test parts and its class
+counts [C] and, where clients choose a cluster, that choice. In the last round it sends one bit for each test
 sample, right or wrong in the order of the test part, and a digest of 16 bytes of that part, so that two runs can be
 compared sample by sample. In runs with privacy options (`describe_epsilon`, `dp_noise`), and where the owner of a host
-limits what is told of counts, neither these bits nor exact class counts are told (robust-and-private.md).
+limits what is sent of counts, neither these bits nor exact class counts are sent (robust-and-private.md).
 
 """
 _BETWEEN = """

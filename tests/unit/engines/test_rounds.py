@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Recipe, Round, to_all, to_each
 from fedkin.engines import Message, Plan, Report, begin, join_rounds, rounds
 from fedkin.engines.rounds import chosen
-from fedkin.methods import DAPFL, IFCA, METHODS, FedAvg, FedPer, PFedCS
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 from toys import method
@@ -339,10 +339,22 @@ def test_clusters_are_those_that_the_server_used() -> None:
     assert chosen(reports(FedAvg())[0].evaluation, 6) is None
 
 
-def test_empty_clusters_are_counted() -> None:
-    """Eight clusters for six clients: eight, whoever is in which; methods without clusters have none."""
-    assert {r.cluster_count for r in reports(IFCA(clusters=8))} == {8}
-    assert {r.cluster_count for r in reports(FedAvg())} == {0}
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        (IFCA(clusters=8), 8),
+        (FeSEM(clusters=8), 8),
+        (PFA(clusters=8), 8),
+        (FedSoft(clusters=8), 8),
+        (CAM(IFCA(clusters=8), warmup=1), 8),
+        (CFIC(), 4),  # three labels, and clients whose labels are all alike
+        (FedAvg(), 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Method) else str(value),
+)
+def test_empty_clusters_are_counted(method: Method, count: int) -> None:
+    """Eight clusters for six clients: eight in every round, whoever is in which; methods without clusters have none."""
+    assert {r.cluster_count for r in reports(method)} == {count}
 
 
 def test_a_cluster_beyond_the_last_is_the_methods_fault() -> None:

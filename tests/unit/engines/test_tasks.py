@@ -15,6 +15,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
+from fedkin.engines.scoring import predicted
 from fedkin.engines.tasks import perform
 from fedkin.testing.toys import ToyShard, federation, network
 from toys import method
@@ -236,6 +237,19 @@ def test_confusions_count_true_classes_by_predicted_ones() -> None:
     assert found.validation.sum() == 3
     assert torch.equal(found.counts, torch.bincount(federation()[0].train.y, minlength=3))
     assert {t.dtype for t in found.values()} == {torch.int64}
+
+
+def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
+    """The largest logit's class, infinite ones included; -1 for a row with a NaN, wherever it is. Of the evaluation's
+    samples all are counted as unpredicted and stand in column 0."""
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, nan, 2.0], [nan, 1.0, 2.0], [0.0, 1.0, inf], [nan, nan, nan]])
+    assert predicted(logits).tolist() == [1, -1, -1, 2, -1]
+    j = job(method(personalize=lambda self, c: Bundle(model=torch.full_like(c.w0, nan))))
+    out = step(j, "evaluate").reply
+    assert int(out.unpredicted) == sum(len(getattr(j.shards[0], part)) for part in PARTS)
+    assert int(out.test[:, 1:].sum()) == 0
+    assert int(out.test[:, 0].sum()) == len(j.shards[0].test)
 
 
 def test_no_samples_give_a_confusion_of_zeros() -> None:

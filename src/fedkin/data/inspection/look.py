@@ -185,13 +185,13 @@ def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSumm
 
 
 def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
-    """What an inspection finds in data that a run has read anyway, errors first: no file is read for it.
+    """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
-    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. What only the files can tell (texts
+    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. Findings that need the files (texts
     in columns of numbers, images of several sizes) is left out. A federation on disk is not looked at.
 
     Args:
-        found: what was read; a federation that was shared out already.
+        found: the data as they were read; a federation if they were shared out already.
         federation: the same, shared out.
     """
     if isinstance(federation.clients, Shelf):

@@ -1,4 +1,4 @@
-"""The most frequent class of each client, what always predicting it gets right, and which figure is to come first."""
+"""The most frequent class of each client, the accuracy of always predicting it, and the figure that comes first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> C
     """One client in numbers.
 
     Args:
-        name: what it is called.
+        name: the client's name.
         parts: samples by class ``[C]`` of its training, validation and test part.
         classes: names of the classes.
     """
@@ -29,7 +29,7 @@ def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> C
 
 
 def choice_of(clients: Sequence[ClientSummary]) -> Choice:
-    """Which figure a report on these clients shows first, and because of which clients."""
+    """Return which figure a report on these clients shows first, and the clients that decide it."""
     return choose(
         Constant(c.name, c.majority, round(c.majority_test * c.test), c.test)
         for c in clients
@@ -59,7 +59,7 @@ def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
 
 
 def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples: Sequence[int]) -> str:
-    """Which figure to read, and why, in a sentence.
+    """Return a sentence that names the figure to read, and why.
 
     Args:
         clients: the clients.
