@@ -112,7 +112,8 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
-    assert "Before you believe it:\n- One seed only" in done.out
+    assert "\nBefore you believe it:\n- " in done.out
+    assert "\n- One seed only: " in done.out
     assert "Did it pay? fedkin compare" in done.out
 
 
