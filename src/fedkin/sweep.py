@@ -23,7 +23,7 @@ from fedkin.core.errors import nearest
 from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
-from fedkin.evaluate.rounds import RULE, spans
+from fedkin.evaluate.rounds import RULE, over, spans
 from fedkin.folder import taken
 from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
@@ -241,7 +241,7 @@ def sweep_table(trials: list[Trial]) -> Grid:
         )
         for t in order
     )
-    note = f"validation: accuracy, mean over clients and {spans(t.rounds for t in trials if t.validation)}"
+    note = f"validation: accuracy, mean over clients {over(spans(t.rounds for t in trials if t.validation))}"
     note += "; last: accuracy in the last round alone"
     note += "; ± is the standard deviation over seeds" if any(t.validation and t.validation.std for t in trials) else ""
     if best is not None:

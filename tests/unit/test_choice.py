@@ -31,7 +31,7 @@ def test_a_client_is_one_sided_from_four_fifths_on(right: int, n_test: int, said
 
 
 def test_a_test_part_of_one_class_is_not_one_sided() -> None:
-    """Balanced accuracy is accuracy there, so that it is no reason to prefer it."""
+    """Balanced accuracy equals accuracy there: such clients do not count."""
     assert not Constant("a", "ill", 20, 20).one_sided
     assert Constant("a", "ill", 19, 20).one_sided
 

@@ -59,7 +59,7 @@ def test_uploads_that_secure_aggregation_kept_back() -> None:
 
 
 def test_models_that_predict_nothing() -> None:
-    """Clients that upload nothing (Local) diverge, too: more than half of those evaluated, rounds 4 and 6; training
+    """A run without uploads (Local) can diverge: more than half of those evaluated, rounds 4 and 6; training
     rounds between evaluations do not break the stretch."""
     rounds = [evaluated(2, 2, 4), uploads(3, 4, 0), evaluated(4, 3, 4), uploads(5, 4, 0), evaluated(6, 4, 4)]
     assert diverged(rounds) == 4

@@ -273,9 +273,8 @@ def test_better_for_half_and_worse_for_the_rest(count: int) -> None:
     rows = np.stack([np.repeat([0.2, -0.2], 10)] * count)
     rows[:, 0] += 0.02 * np.arange(count)
     text = verdict("M", answered(rows), same_clients=True)
-    assert text.startswith(
-        "M: no clear difference from Local on average, but clearly better for 10 clients and worse for 10 clients ("
-    )
+    assert text.startswith("M: no clear difference from Local on average (")
+    assert text.endswith("), but clearly better for 10 clients and worse for 10 clients")
     assert judge(answered(rows), True).gaining == tuple(range(10))
     assert "but clearly" not in verdict("M", answered(rows), same_clients=False)
     assert "but clearly" not in verdict("M", seeds(rows), same_clients=True)
@@ -287,17 +286,21 @@ def test_better_for_half_and_worse_for_the_rest_in_one_seed() -> None:
     rows = np.repeat([[0.2, -0.2]], 10, axis=1)
     text = verdict("M", answered(rows))
     found = judge(answered(rows)).harmed
-    assert text.startswith("M: level with Local in this one run, but clearly better for 10 clients and worse for 10 c")
+    assert text.startswith("M: level with Local in this one run (")
+    assert text.endswith("), but clearly better for 10 clients and worse for 10 clients")
     assert found is not None
     assert 6 <= found.low <= 10 <= found.high <= 14
 
 
 def test_a_few_clients_that_lose_are_named() -> None:
-    """18 clients gain 10 points, two lose 20, in each of five seeds."""
+    """18 clients gain 10 points, two lose 20, in each of five seeds; by name where they have names."""
     rows = np.stack([np.array([-0.2, *[0.1] * 10, -0.2, *[0.1] * 8])] * 5)
     rows += np.linspace(-0.01, 0.01, 5)[:, None]
     text = verdict("M", answered(rows), "FedAvg", same_clients=True)
-    assert text.startswith("M: better than FedAvg, by 7.0 points on average, but clearly worse for clients 0 and 11 (")
+    assert text.startswith("M: better than FedAvg, by 7.0 points on average (95 % interval ")
+    assert text.endswith("), but clearly worse for clients 0 and 11")
+    named = verdict("M", answered(rows), "FedAvg", same_clients=True, names=[f"ward {i}" for i in range(20)])
+    assert named.endswith("), but clearly worse for ward 0 and ward 11")
 
 
 def test_the_real_case() -> None:
@@ -309,5 +312,7 @@ def test_the_real_case() -> None:
 def test_identical_to_the_reference() -> None:
     """Every client equal to the last digit in every seed."""
     assert verdict("M", seeds(np.zeros((3, 20)))) == "M: identical to Local: it has collapsed to local training"
+    alone = ("Local (full)", "Local")
+    assert verdict(alone[0], seeds(np.zeros((3, 20))), alone[1]) == "Local (full): identical to Local"
     found = difference(gains(np.zeros((3, 20))))
     assert (found.word, found.low, found.high, found.tail) == ("identical", 0.0, 0.0, 0.5)

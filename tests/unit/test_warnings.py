@@ -21,7 +21,7 @@ def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
 def test_a_method_that_equals_its_reference() -> None:
     same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")
-    assert found.text.startswith("M equals Local for every client: nobody learns")
+    assert found.text.startswith("M equals Local for every client: no client learns")
     assert "one model" in careful.collapsed("M", same, "FedAvg")[0].text
     assert careful.collapsed("M", other, "Local") == []
 

@@ -110,10 +110,12 @@ def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) 
 
 
 def _verdicts(title: str, report: Report, reference: str) -> list[str]:
-    """A method against the reference and, where that is Local, against Local (full)."""
+    """A method against the reference and, where that is Local, against Local (full); nothing of the reference."""
+    if title == reference:
+        return []
     against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
     found = {name: report.findings.get(name, {}).get(title) for name in against}
-    return [verdict(title, one, name) for name, one in found.items() if one is not None]
+    return [verdict(title, one, name, names=report.names) for name, one in found.items() if one is not None]
 
 
 def tell_warnings(report: Report) -> None:

@@ -89,7 +89,7 @@ class Choice:
 
     @property
     def sentence(self) -> str:
-        """`reason` as a sentence of its own; "" where accuracy comes first."""
+        """`reason` as a whole sentence; "" where accuracy comes first."""
         return f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
 
 

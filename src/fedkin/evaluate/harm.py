@@ -60,7 +60,7 @@ class Counts:
 def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts:
     """Count differing predictions: one row per client where seeds have the same clients, else per client and seed.
 
-    Samples that several seeds predict (equal digests) are no new samples: their differences are averaged over these
+    Samples that several seeds predict (equal digests) are not new samples: their differences are averaged over these
     seeds first. Otherwise, three seeds on one test part would count as three times the samples.
     """
     rows: dict[tuple[int, int], list[Changed]] = {}

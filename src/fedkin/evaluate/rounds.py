@@ -83,6 +83,11 @@ def spans(texts: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else RULE
 
 
+def over(rounds: str) -> str:
+    """What `span` or `spans` says, to go after "mean over clients": "and rounds 81 to 100", but "in round 1"."""
+    return f"in {rounds}" if rounds.startswith("round ") else f"and {rounds}"
+
+
 def final(rounds: Iterable[Line]) -> dict[str, Any]:
     """Compute the final figures of a run: the mean of each metric over the rounds of `window`.
 

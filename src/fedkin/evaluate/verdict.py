@@ -103,7 +103,7 @@ class Finding:
             not known, or clients are too few.
         of: what it counts: "clients", or "client results" where each seed has other clients.
         gaining, losing: clients that are clearly better, or worse, off in these runs (see
-            :func:`fedkin.evaluate.clear_clients`); nobody where seeds have different clients.
+            :func:`fedkin.evaluate.clear_clients`); none where seeds have different clients.
     """
 
     difference: Difference
@@ -139,6 +139,7 @@ def verdict(
     comparison: Against | Sequence[Against] | Finding,
     reference: str = "Local",
     same_clients: bool | None = None,
+    names: Sequence[str] = (),
 ) -> str:
     """Say in one sentence: better, worse or no clear difference, by how much, how sure, how many are harmed.
 
@@ -146,13 +147,14 @@ def verdict(
     side of zero, and for two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
     samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
     the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
-    is said to have collapsed to it.
+    is said to have collapsed to it, unless the two are Local and Local (full).
 
     Args:
         method: its display name.
         comparison: one per seed, or what `judge` found.
         reference: the display name of what it was compared with.
         same_clients: as for `judge`.
+        names: what the clients are called, by number.
 
     Raises:
         ConfigError: no comparison was given.
@@ -162,6 +164,8 @@ def verdict(
     finding = comparison if isinstance(comparison, Finding) else judge(comparison, same_clients)
     found = finding.difference
     if found.identical:
+        if {method, reference} == {"Local", "Local (full)"}:  # as without validation data: neither has collapsed
+            return f"{method}: identical to {reference}"
         collapsed = "local training" if reference == "Local" else reference
         return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
     by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)
@@ -175,7 +179,7 @@ def verdict(
         "too few": (f"too few figures to tell it from {reference}", f"{mean} on average"),
     }[found.word]
     facts = "; ".join(filter(None, (lead + _interval(found), harmed_text(finding))))
-    return f"{method}: {head}{_for_whom(finding)} ({facts})"
+    return f"{method}: {head} ({facts}){_for_whom(finding, names)}"
 
 
 def harmed_text(finding: Finding) -> str:
@@ -203,18 +207,22 @@ def _interval(found: Difference) -> str:
     return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f} over {over}"
 
 
-def _for_whom(finding: Finding) -> str:
+def _for_whom(finding: Finding, names: Sequence[str]) -> str:
     """For which clients it is clearly otherwise than on average."""
     word = finding.difference.word
-    gain = f"better for {_clients(finding.gaining)}" if finding.gaining and word not in ("better", "ahead") else ""
-    lose = f"worse for {_clients(finding.losing)}" if finding.losing and word not in ("worse", "behind") else ""
+    gain = (
+        f"better for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
+    )
+    lose = f"worse for {_clients(finding.losing, names)}" if finding.losing and word not in ("worse", "behind") else ""
     parts = " and ".join(filter(None, (gain, lose)))
     return f", but clearly {parts}" if parts else ""
 
 
-def _clients(ids: Sequence[int]) -> str:
-    """ "client 3", "clients 3 and 7", or how many where that would be a long list."""
+def _clients(ids: Sequence[int], names: Sequence[str]) -> str:
+    """Their names, "client 3", "clients 3 and 7", or how many where that would be a long list."""
     if len(ids) > 5:
         return f"{len(ids)} clients"
-    names = " and ".join(filter(None, (", ".join(map(str, ids[:-1])), str(ids[-1]))))
-    return f"client{'s' if len(ids) > 1 else ''} {names}"
+    named = all(i < len(names) for i in ids)
+    called = [names[i] if named else str(i) for i in ids]
+    listed = " and ".join(filter(None, (", ".join(called[:-1]), called[-1])))
+    return listed if named else f"client{'s' if len(ids) > 1 else ''} {listed}"

@@ -43,7 +43,7 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     """Every client's accuracy is the reference's to the last digit."""
     if not against.identical:
         return []
-    what = "nobody learns from anybody" if reference.startswith("Local") else "everybody gets one model"
+    what = "no client learns from another" if reference.startswith("Local") else "all clients get one model"
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}. Check its settings.")]
 
 
@@ -57,7 +57,7 @@ def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains:
     return [Warning(
         "small tests",
         "Most clients' gains are smaller than what chance alone explains on their own test parts "
-        f"(in the middle {middle} samples; 95 %): do not read single clients.",
+        f"(median: {middle} samples; 95 %): do not read single clients.",
     )]  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
         return []
     return [Warning(
         "constant",
-        f"Right in {100 * accuracy:.1f} % on average, while always predicting each client's most frequent class is "
-        f"right in {100 * majority:.1f} %.",
+        f"Accuracy is {100 * accuracy:.1f} % on average, not above the {100 * majority:.1f} % of always predicting "
+        "each client's most frequent class.",
     )]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def _copies(p: Played, shard: Shard) -> list[str]:
     found = []
     inside = sum(h in own for h in test.tolist())
     if inside:
-        found.append(f"{inside} of {len(test)} test samples equal training samples of its own")
+        found.append(f"{inside} of {len(test)} test samples equal training samples of the newcomer")
     of, hit, skipped = _owners(p, everything.tolist())
     total = sum(h in hit for h in everything.tolist())
     if total:

@@ -75,7 +75,7 @@ def _column(values: Raw, column: Input) -> dict[str, Any]:
         return {"texts": [column.categories[int(i)] for i in np.unique(values) if i >= 0]}
     there = values[~np.isnan(values)]
     if not len(there):
-        return {}
+        return {"values": []}
     places = digits(max(column.std)) if max(column.std) > 0 else 15
     low, high = np.quantile(there, (_QUANTILE, 1 - _QUANTILE))
     told = {"min": there.min(), "max": there.max(), "low": low, "high": high}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkin.evaluate import Choice, spread
-from fedkin.evaluate.rounds import evaluated
+from fedkin.evaluate.rounds import evaluated, over
 from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import (
     REFERENCE,
@@ -191,7 +191,7 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
         "width": WIDTH, "height": {"step": 30}, "params": params, "data": {"values": means}, "transform": keep,
         "encoding": {"y": y_methods(order)}, "layer": layer,
     }  # fmt: skip
-    caption = f"{NAMED[metric].capitalize()}: mean over clients and {beside.rounds}"
+    caption = f"{NAMED[metric].capitalize()}: mean over clients {over(beside.rounds)}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}" if reference in known else ""
     caption = "; ".join([caption, *beside.notes]) + "."

@@ -38,7 +38,7 @@ class Clusters:
 
     @property
     def names(self) -> list[int]:
-        """All clusters there ever are, those that nobody is in included."""
+        """All clusters there ever are, empty ones included."""
         return sorted({*range(self.count), *np.unique(self.labels[self.labels >= 0]).tolist()})
 
     @property

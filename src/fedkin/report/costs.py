@@ -92,7 +92,9 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
     busiest = max(total, key=lambda t: total[t])
     fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{total[busiest] / 1e6:,.0f} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
-    caption += f" {', '.join(silent)} sends next to nothing: level, at its final accuracy." if silent else ""
+    if silent:
+        verb, whose = ("sends", "its") if len(silent) == 1 else ("send", "their")
+        caption += f" {' and '.join(silent)} {verb} next to nothing: level, at {whose} final accuracy."
     shown = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
     if any(shown.values()):
         most_shown = max(shown, key=lambda t: shown[t])

@@ -37,7 +37,7 @@ def constants_of(run: Run) -> list[Constant]:
 def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
     """The choice for all runs together: the clients of one run of each seed count, since all methods have the same.
 
-    Clients with names are the same in all seeds: their test samples are added up. Others are clients of their own in
+    Clients with names are the same in all seeds: their test samples are added up. Others are different clients in
     each seed.
 
     Accuracy comes first where a run lacks balanced accuracy, as those of older versions do.

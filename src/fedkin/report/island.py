@@ -40,6 +40,11 @@ class Report:
     warnings: list[careful.Warning] = field(default_factory=list)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called, by number, where they are the same in all seeds; else nothing."""
+        return _names(self.runs, self.same)
+
+    @property
     def several(self) -> bool:
         """Are there several seeds of a method?"""
         return max(len(runs) for runs in self.runs.values()) > 1
@@ -71,7 +76,7 @@ def made(
     parts = parts_of(groups, by_seed, bool(same))
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
-    names = next(iter(groups.values()))[0].names if same else ()
+    names = _names(groups, same)
     shades = colours(list(groups), reference) if len(groups) > 1 else None
     first = compared.get(reference)
     found: dict[str, list[Figure | None]] = {
@@ -85,6 +90,10 @@ def made(
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
     warnings = _warnings(groups, parts, compared)
     return Report(groups, figures, parts, compared, findings, first_figure, same, warnings)
+
+
+def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str, ...]:
+    return next(iter(groups.values()))[0].names if same else ()
 
 
 def _warnings(

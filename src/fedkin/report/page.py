@@ -42,7 +42,7 @@ def write_page(
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
     """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
-    said = [] if found is None else [verdict(run.title, found, reference)]
+    said = [] if found is None else [verdict(run.title, found, reference, names=report.names)]
     sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
     body = markup.note(report.first.sentence)
     body += "" if report.first.fair else markup.verdicts({"By accuracy": said})
@@ -91,7 +91,7 @@ def comparison_page(
     """`write_comparison`, where the report is known already, from `several_runs`."""
     findings = report.findings.get(reference, {})
     rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
-    verdicts = {title: verdict(title, found, reference) for title, found in findings.items()}
+    verdicts = {title: verdict(title, found, reference, names=report.names) for title, found in findings.items()}
     sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
     best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
     head = "Against" if report.first.fair else "Accuracy against"
@@ -99,7 +99,7 @@ def comparison_page(
     for other in references.others(reference):
         second = report.findings.get(other, {})
         titles = [t for t in best_first if t in second and t != reference]
-        lists[f"{head} {other}"] = [verdict(t, second[t], other) for t in titles]
+        lists[f"{head} {other}"] = [verdict(t, second[t], other, names=report.names) for t in titles]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first))
     body = markup.note(report.first.sentence) + markup.verdicts(lists)
     body += markup.note(references.which_is_which(report.runs))
@@ -162,8 +162,8 @@ def _comparison_headline(
         )
         first = f"{known[0].title} has the highest mean accuracy, {100 * _mean(known[0]):.1f} %"
         return f"{first} ({why} to compare with)", []
-    if known[0].title == reference:
-        return f"No method is above {reference} on average", [verdicts[title] for title in order]
+    if known[0].title in (reference, references.LOCAL, references.FULL):  # training alone: no federation is better
+        return f"No method is above {known[0].title} on average", [verdicts[title] for title in order]
     if known[0].title not in verdicts:
         return f"{known[0].title} has the highest mean accuracy, but no seed in common with {reference}", [
             verdicts[title] for title in order

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate.paired import SEED_EFFECT
+from fedkin.evaluate.rounds import over
 from fedkin.report.folder import write_atomic
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
@@ -136,7 +137,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline
         luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"accuracy: mean over clients and {beside.rounds}, {runs}{spread}{majority_note(rows)}",
+        f"accuracy: mean over clients {over(beside.rounds)}, {runs}{spread}{majority_note(rows)}",
         "last: accuracy in the last round alone",
         "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "

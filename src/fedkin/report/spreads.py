@@ -27,6 +27,7 @@ from fedkin.report.figures import (
     y_methods,
 )
 from fedkin.report.headline import headline
+from fedkin.report.references import FULL, LOCAL
 
 ABOVE, BELOW, EQUAL = PALETTE[0], PALETTE[1], REFERENCE
 MOST_DOTS = 4000
@@ -110,14 +111,15 @@ def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Fin
     """The range for harmed clients of the method with the lowest upper end, if known; else the highest gain."""
     if not rows:
         return f"No method was compared with {reference}"
-    upper = {t: h.high / h.of for t in rows if t in findings and (h := findings[t].harmed) is not None}
+    methods = [t for t in rows if t not in (LOCAL, FULL)] or list(rows)  # training alone harms few: no news
+    upper = {t: h.high / h.of for t in methods if t in findings and (h := findings[t].harmed) is not None}
     if upper:
         least = min(upper, key=lambda title: upper[title])
         found = findings[least]
         level = 0.0 if found.harmed is None else found.harmed.level
         rank = ", the lowest upper end of all methods" if len(upper) > 1 else ""
         return f"{least}: {harmed_text(found)} compared with {reference} ({100 * level:g} %){rank}"
-    means = {title: statistics.fmean(a.mean for a in seeds) for title, seeds in rows.items()}
+    means = {title: statistics.fmean(a.mean for a in rows[title]) for title in methods}
     most = max(means, key=lambda title: means[title])
     rank = ", the most of all methods" if len(means) > 1 else ""
     return f"{most}: {100 * means[most]:+.1f} points over {reference} on average{rank}"
@@ -147,7 +149,7 @@ def distribution(groups: Groups, reference: str = "Local") -> Figure:
     best = max(known, key=lambda t: known[t]) if known else None
     fact = "No client was tested" if best is None else f"With {best} the worst client has {100 * known[best]:.1f} %"
     fact += ", the most of all methods" if len(known) > 1 else ""
-    caption = f"Clients in order of their accuracy, the mean over {headline(groups).rounds}"
+    caption = f"Clients in order of their accuracy ({headline(groups).rounds})"
     caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
     caption += ". A line that lies higher on the left serves its worst clients better."
     return Figure("distribution", fact, caption, spec, shades if len(groups) > 1 else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import GROUPED, Choice, Finding, Spread, best, spread
+from fedkin.evaluate.rounds import over
 from fedkin.report.first import majority
 from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
@@ -46,7 +47,10 @@ BOLD = (
 )
 """What the emphasis says."""
 
-_MOMENTS = {"accuracy_trained": "trained %", "accuracy_delivered": "delivered %"}
+_MOMENTS = {
+    "accuracy_trained": ("trained", "accuracy right after the last local training"),
+    "accuracy_delivered": ("delivered", "accuracy as clients would predict now"),
+}
 _NEVER_BROKEN = 14  # characters
 
 
@@ -83,8 +87,9 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
-    moments = {m: name for m, name in _MOMENTS.items() if any(m in row.metrics for row in rows)}
-    columns = ("method", *figure_columns(beside.first, tuple(moments.values())), "gain", "harmed", "MB")
+    moments = {m: said for m, said in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    heads = tuple(f"{name} %" for name, _ in moments.values())
+    columns = ("method", *figure_columns(beside.first, heads), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
@@ -97,11 +102,11 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     )
     seeds = {row.seeds for row in rows}
     note = (
-        f"{balanced_note(beside.first)}accuracy: mean over clients and {beside.rounds}{majority_note(rows)}; "
+        f"{balanced_note(beside.first)}accuracy: mean over clients {over(beside.rounds)}{majority_note(rows)}; "
         "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; MB: sent up and down in training"
     )
-    note += "".join(f"; {name}: {NAMES[m]}" for m, name in moments.items())
+    note += "".join(f"; {name}: {what}" for name, what in moments.values())
     ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
     if ranges and (first := ranges[0].harmed) is not None:
         note += (
@@ -231,7 +236,8 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
             gain = gains.get(client)
             row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
         cells.append(tuple(row))
-    note = f"accuracy: mean over {rounds_of([run])}"
+    rounds = rounds_of([run])
+    note = f"accuracy: {'in' if rounds.startswith('round ') else 'mean over'} {rounds}"
     note += "; majority: accuracy of always predicting the client's most frequent training class" if shares else ""
     if len(cells) > most:
         note += f"; the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
@@ -268,17 +274,12 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     Args:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space parts them instead
-            of two.
+            of two, then ± has no spaces, then headings take two lines.
     """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
-    texts = [(name, *(row[number] for row in grid.rows)) for number, name in enumerate(grid.columns)]
-    # names and figures stay in one piece on a narrow screen
-    whole = [max(map(len, each)) <= _NEVER_BROKEN or not any(" " in t for t in each[1:]) for each in texts]
-    least = sum(
-        max(len(t) if one else max(map(len, t.split()), default=0) for t in each)
-        for one, each in zip(whole, texts, strict=True)
-    )
+    grid = grid if width is None else _narrowed(grid, width)
+    whole, least = _widths(grid)
     # without vertical lines a comparison over several seeds fits into 80 columns
     table = Table(
         title=title,
@@ -286,7 +287,7 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 0 if width is not None and least + 2 * len(texts) > width else 1, 0, 0),
+        padding=(0, 0 if width is not None and least + 2 * len(whole) > width else 1, 0, 0),
         pad_edge=False,
     )
     for number, name in enumerate(grid.columns):
@@ -295,6 +296,28 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     for i, row in enumerate(grid.rows):
         table.add_row(*(Text(cell, style="bold" if (i, j) in grid.bold else "") for j, cell in enumerate(row)))
     return table
+
+
+def _narrowed(grid: Grid, width: int) -> Grid:
+    """The same for a narrow console, changed only as far as needed, so that no figure is cut."""
+    columns = len(grid.columns)
+    if _widths(grid)[1] + columns < width:
+        return grid
+    close = replace(grid, rows=tuple(tuple(cell.replace(" ± ", "±") for cell in row) for row in grid.rows))
+    if _widths(close)[1] + columns < width:
+        return close
+    return replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns))
+
+
+def _widths(grid: Grid) -> tuple[list[bool], int]:
+    """Which columns stay in one piece on a narrow screen (names and figures), and how wide all are at least."""
+    texts = [(name, *(row[number] for row in grid.rows)) for number, name in enumerate(grid.columns)]
+    whole = [max(map(len, each)) <= _NEVER_BROKEN or not any(" " in t for t in each[1:]) for each in texts]
+    least = sum(
+        max(max(map(len, t.split("\n") if one else t.split()), default=0) for t in each)
+        for one, each in zip(whole, texts, strict=True)
+    )
+    return whole, least
 
 
 def to_markdown(grid: Grid) -> str:

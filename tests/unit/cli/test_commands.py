@@ -379,6 +379,7 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
         assert f"- {title}: {against}\n- {title}: {second}" in written
         assert "Local (full)" in second
         assert "Local (full)" not in against
+    assert not re.search(r"^(- )?Local: ", done.out + written, re.MULTILINE)  # that of Local (full) says the same
     assert "Local and Local (full): under both every client trains alone in all 2 rounds" in done.out
     assert "Local and Local (full): under both every client trains alone in all 2 rounds" in written
     assert "pictures and tables: a/" in done.out.lower()

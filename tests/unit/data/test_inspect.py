@@ -449,7 +449,7 @@ def test_clients_of_the_data_are_kept_unless_a_partition_is_named(make_dataset: 
 
 
 def hospitals(ill: Sequence[tuple[int, int]], test: Sequence[tuple[int, int]] = ()) -> Federation:
-    """Hospitals with so many healthy and ill training samples and, if nothing else is said, as many for testing."""
+    """Hospitals with given numbers of healthy and ill samples for training, and by default as many for testing."""
     rng = np.random.default_rng(0)
 
     def data(counts: tuple[int, int]) -> Data:
@@ -500,7 +500,7 @@ def test_where_a_constant_answer_is_nearly_always_right(sizes: list[tuple[int, i
 
 
 def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:
-    """All samples together are even, every client is one-sided: accuracy is no fair headline."""
+    """All samples together are even, every client is one-sided: accuracy is not a fair headline."""
     found = inspect(hospitals([(2, 23), (23, 2), (2, 23), (23, 2)]))
     assert found.class_samples == (100, 100)
     assert found.advice[-1] == (

@@ -18,6 +18,7 @@ from fedkin.config import settings_from
 from fedkin.core import DataError
 from fedkin.data import Federation
 from fedkin.data.columns import unscaled
+from fedkin.data.preparation import Preparation
 from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusual_inputs, unusual_rows
 from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.drill import join
@@ -61,7 +62,7 @@ def test_values_on_another_scale() -> None:
 
 
 def test_all_rows_outside() -> None:
-    """Nobody is far away, but five of five are outside on one side: the unit may be another."""
+    """No row is far away, but five of five are outside on one side: the unit may be another."""
     rows = [{"age": 5 + i} for i in range(5)]
     assert told(*rows) == ["age: all 5 rows outside 29..77 (5 to 9): another scale?"]
     assert told(*rows[:4]) == []
@@ -69,7 +70,7 @@ def test_all_rows_outside() -> None:
 
 
 def test_codes_and_texts_and_gaps_that_training_did_not_have() -> None:
-    """A code of few values with another, a text of other clients, a text of nobody, fields that are empty or filled."""
+    """A code of few values with another, a text of other clients, a new text, fields that are empty or filled."""
     sex = {"age": {"min": 0.0, "max": 1.0, "low": 0.0, "high": 1.0, "values": [0.0, 1.0]}}
     assert told({"age": 2}, {"age": 1}, seen=sex) == ["age: 2 in 1 of 2 rows; training had 0, 1"]
     assert told({"age": 1}, {"age": 0}, seen=sex) == []
@@ -82,7 +83,11 @@ def test_codes_and_texts_and_gaps_that_training_did_not_have() -> None:
         "age: empty in 1 of 2 rows, and in no training row; the training mean is taken"
     ]
     assert told({"lab": ""}, {"lab": 1e9}, columns=COLUMNS[1:2], seen={"lab": {}}) == []
-    assert told({"age": 40}, seen={"age": {"missing": 3}}) == ["age: filled in 1 of 1 rows, and in no training row"]
+    x = scaled(np.array([[50.0, np.nan, 1, 7]] * 30), COLUMNS)
+    empty = Preparation("table", (7,), columns=COLUMNS)
+    seen = of_client(shard_of(torch.from_numpy(x)), empty)["columns"]
+    rows = ["lab: filled in 1 of 2 rows, and in no training row"]
+    assert told({"lab": ""}, {"lab": 1e9}, columns=COLUMNS[1:2], seen=seen) == rows
 
 
 def test_new_columns() -> None:
@@ -166,7 +171,7 @@ def training_rows(client: int) -> list[dict[str, str]]:
 
 
 def test_an_export_keeps_its_clients_ranges(hospitals: Done, fedkin: Command) -> None:
-    """Those of the rows that the client trains on, and of nobody else's."""
+    """Those of the rows that the client trains on, and of no others."""
     assert fedkin("export run --client south --out home").code == 0
     kept, rows = json.loads(Path("home/ranges.json").read_text()), training_rows(1)
     ages = [float(r["age"]) for r in rows]
@@ -241,7 +246,7 @@ def test_predict_warns_and_predicts(hospitals: Done, fedkin: Command) -> None:
 
 def test_tables_without_fedkin(hospitals: Done, fedkin: Command) -> None:
     """In a Python where importing fedkin fails, the folder gives the inputs and predictions that fedkin gives: empty
-    fields, texts that nobody knows, true and false, semicolons with decimal commas; it warns as fedkin does."""
+    fields, new texts, true and false, semicolons with decimal commas; it warns as fedkin does."""
     assert fedkin("export run --client south --out home").code == 0
     files = {
         "a.csv": "ward,age,sex,dose,weight\nb,55,true,1.5,3\nz,,0,?,4\n,71.5,FALSE,NA,5\n",
@@ -341,7 +346,7 @@ def test_join_says_what_to_know() -> None:
     x[100:140] = x[140:180]
     notes = join(result, (x, y), after=(0,)).notes
     assert len(notes) == 2
-    assert notes[0].endswith("of 40 test samples equal training samples of its own")
+    assert notes[0].endswith("of 40 test samples equal training samples of the newcomer")
     assert notes[1].startswith("10 of 200 samples, ")
     assert "(bob: 7, cid: 3)" in notes[1]
     assert "another scale?" in join(result, (100 * blobs(9, 200)[0], blobs(9, 200)[1]), after=(0,)).notes[0]

@@ -124,6 +124,8 @@ def test_the_fact_of_gains_is_the_range_of_harmed_clients():
     assert spreads.gains({"B": one["B"]}, found).fact == (
         "B: between 2 and 4 of 10 clients are harmed compared with Local (90 %)"
     )
+    alone = {"Local (full)": found["A"], "B": found["B"]}  # a reference row is not the fact where there are methods
+    assert spreads.gains({"Local (full)": one["A"], "B": one["B"]}, alone).fact.startswith("B: between 2 and 4 of 10")
 
 
 def test_gains_of_thousands_of_clients_are_counted():
@@ -138,6 +140,17 @@ def test_the_distribution_is_the_clients_in_order(made):
     """Worst first, at the middle of each client's share."""
     rows = values(spreads.distribution(by_title([made(gains={2: -0.2})])))
     assert [(row["share"], row["value"]) for row in rows] == [(12.5, 60.0), (37.5, 80.0), (62.5, 80.0), (87.5, 80.0)]
+
+
+def test_methods_that_send_nothing_are_named_together(made):
+    """One method sends next to nothing, or two."""
+    runs = [made(title) for title in ("Local", "Local (full)", "M")]
+    for run in runs[:2]:
+        for line in run.rounds:
+            line["bytes_up"], line["bytes_down"] = 10, 10
+    assert " Local sends next to nothing: level, at its final" in costs.over_bytes(by_title(runs[::2])).caption
+    both = costs.over_bytes(by_title(runs)).caption
+    assert " Local and Local (full) send next to nothing: level, at their final accuracy." in both
 
 
 def test_kinds_of_classes_bytes_and_seconds(made, folder):
@@ -275,7 +288,7 @@ def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():
 
 
 def test_an_empty_cluster_has_a_line_of_its_own():
-    """Three clusters of which nobody is in the last: the chart of sizes shows 0 for it."""
+    """Three clusters, the last of them empty: the chart of sizes shows 0 for it."""
     lines = [{"round": r, "kind": "clusters", "labels": [0, 1, 1]} for r in (1, 2)]
     found = clusters.cluster_table(lines, [{"round": 1, "cluster_sizes": [1, 2, 0]}, {"round": 2}])
     assert found.names == [0, 1, 2]

@@ -111,7 +111,7 @@ def test_balanced_accuracy_comes_first_in_tables(runs):
 
 @pytest.mark.parametrize("right", [ONE_SIDED, FAIR])
 def test_a_comparison_fits_80_columns(made, right):
-    """Over several seeds that differ by more than ten points, too; no figure is broken. Where there is room, two spaces
+    """Of several seeds that differ by more than ten points no figure is broken. Where there is room, two spaces
     part the columns."""
     titles = ("Local", "FedAvg", "Local (full)")
     groups = by_title([made(t, s, top=0.6 + s / 5, right=right, balanced=0.5 + s / 10) for t in titles for s in (0, 1)])
@@ -209,11 +209,13 @@ def test_charts_begin_with_balanced_accuracy(runs, made):
 
 
 def test_a_method_below_the_constant_answer_is_named(made, tmp_path):
-    """Right in 60 % where a constant answer is right in 62.1 %."""
+    """60 % where a constant answer has 62.1 %."""
     runs = [made("Local", top=0.7, right=ONE_SIDED), made("A", top=0.6, right=ONE_SIDED)]
     report = page.several_runs(runs)
     (found,) = [w.text for w in report.warnings if w.kind == "constant"]
-    assert found.startswith("A: Right in 60.0 % on average")
+    assert found == (
+        "A: Accuracy is 60.0 % on average, not above the 62.1 % of always predicting each client's most frequent class."
+    )
 
 
 def test_the_choice_survives_the_folder(folder):

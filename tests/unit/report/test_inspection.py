@@ -67,7 +67,7 @@ def test_every_client_has_a_row_of_bars() -> None:
 
 @pytest.mark.parametrize("clients", [3, 60])
 def test_many_classes_fit_80_columns(clients: int) -> None:
-    """Bars and figures are whole, those of groups of clients, too."""
+    """Bars and figures are whole, and those of groups of clients."""
     console = Console(file=io.StringIO(), width=80)
     grid = inspection.clients_grid(found(clients, 1000))
     console.print(to_rich(grid))

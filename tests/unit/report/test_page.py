@@ -251,7 +251,7 @@ def test_seeds_of_clients_without_names_have_none(made, tmp_path):
 
 def test_who_clearly_loses_is_named(made, tmp_path):
     """Client a loses in one seed and gains more in the other: it is not named; b loses 10 points of 200 samples in both
-    seeds. The same without single test samples names nobody."""
+    seeds. The same without single test samples names no client."""
     for answers in ("x", None):
         more = {"clients": 8, "samples": 200}
         each = [answers and f"{answers}{s}" for s in (0, 1)]

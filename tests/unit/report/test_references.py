@@ -96,9 +96,18 @@ def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
     ]
 
 
+def test_training_alone_is_not_the_best_method(made, tmp_path):
+    """Where Local (full) is highest, the heading says that no method is above it, whatever Local has."""
+    runs = [made(t, clients=8, top=top) for t, top in (("Local", 0.5), ("Local (full)", 0.8), ("M", 0.7))]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    assert "<h1>No method is above Local (full) on average</h1>" in text
+    assert "<li>Local (full): ahead of Local" in text
+    assert "<li>M: ahead of Local" in text
+
+
 def test_equal_reference_rows_are_no_collapse(made):
     """At full participation without validation data Local (full) is Local: no method is at fault. One that equals
-    Local (full) learns from nobody."""
+    Local (full) does not learn from others."""
     runs = [made(title, clients=8, **config(participation=1.0)) for title in ("Local", "Local (full)", "M")]
     (text,) = [w.text for w in page.several_runs(runs).warnings if w.kind == "collapse"]
-    assert text.startswith("M equals Local for every client, M equals Local (full) for every client: nobody learns")
+    assert text.startswith("M equals Local for every client, M equals Local (full) for every client: no client learns")

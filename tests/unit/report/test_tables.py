@@ -51,11 +51,11 @@ def test_only_runs_of_the_same_seed_are_compared(groups):
 
 def test_comparison_table_cells(groups):
     """Mean ± std in per cent, gain with sign, no count of harmed clients without single test samples, megabytes; two
-    such seeds set nobody apart."""
+    such seeds set no method apart."""
     grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
     assert grid.rows[1] == ("M", "77.5 ± 3.5", "77.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "–", "9")
     assert grid.rows[2] == ("O|dd", "50.0", "50.0", "50.0", "40.0", "–", "–", "9")
-    assert grid.note.startswith("accuracy: mean over clients and round 3; last: accuracy in the last round alone; ")
+    assert grid.note.startswith("accuracy: mean over clients in round 3; last: accuracy in the last round alone; ")
     assert not grid.bold
     assert "each method's own seeds" in grid.note
 
@@ -69,11 +69,36 @@ def test_the_other_moment_has_a_column_where_it_exists(made):
     grid = tables.comparison_table(tables.comparison_rows(by_title([local, run])))
     assert grid.columns[:4] == ("method", "accuracy %", "last", "trained %")
     assert [row[3] for row in grid.rows] == ["–", "60.0"]
-    assert "trained %: the same, right after the last local training" in grid.note
+    assert "; trained: accuracy right after the last local training" in grid.note
     assert "trained %" not in tables.comparison_table(tables.comparison_rows(by_title([local]))).columns
     assert ("the same, right after the last local training", "60.0 %") in [
         row[:2] for row in tables.final_table(run).rows
     ]
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
+    """80 columns with every column that there may be, long names and spreads over ten points."""
+    clients = dict.fromkeys(range(8), 0.1)
+    runs = [
+        made(title, s, clients=8, top=0.4 + s / 5 + a, gains=clients if s else None, answers="t", samples=20)
+        for title, a in (("Local", 0.2), ("Local (full)", 0.1), ("IFCA-CAM (Eq. 6)", 0.0))
+        for s in seeds
+    ]
+    for run in runs:
+        for line in run.rounds:
+            line["accuracy_trained"] = 0.4 + run.seed / 5
+    groups = by_title(runs)
+    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(tables.to_rich(grid, 80))
+    lines = console.file.getvalue().splitlines()
+    text = "\n".join(lines[: lines.index(next(one for one in lines if one.startswith("accuracy: ")))])
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text
+    found = text.replace("±", " ± ").split()
+    assert all(set(cell.split()) <= set(found) for row in grid.rows for cell in row)
+    assert set(" ".join(grid.columns).split()) <= set(found)
 
 
 def test_bold_is_what_an_interval_sets_apart(made):
@@ -262,7 +287,7 @@ def climbing(made, rounds=10):
 
 
 def test_final_table_shows_the_mean_the_last_round_and_the_round_chosen_by_validation(made):
-    """Rounds 9 and 10 average to 9.5 %; metrics nobody has are left out."""
+    """Rounds 9 and 10 average to 9.5 %; metrics that no round has are left out."""
     grid = tables.final_table(climbing(made))
     assert grid.columns == ("", "rounds 9 to 10", "round 10", "round 4")
     rows = {row[0]: row[1:] for row in grid.rows}
