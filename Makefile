@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## eight methods on real data, under a minute
+demo: $(STAMP)  ## nine methods on real data, about a minute
 	$(BIN)/fedkin demo
 
 test: $(STAMP)  ## the tests

@@ -16,7 +16,7 @@ _NO_HELP = ("check", "demo", "list", "run", "sweep")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
-  fedkin demo                    nine methods on real data in under a minute
+  fedkin demo                    nine methods on real data in about a minute
   fedkin inspect PATH [flags]    what was understood of data, and what looks wrong, before anything is trained
   fedkin run METHOD [flags]      train a federation by one method
   fedkin run FILE.toml [flags]   the same from a config file; flags win

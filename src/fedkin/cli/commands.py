@@ -92,7 +92,7 @@ def compare_command(args: list[str]) -> int:
 
 
 def demo_command(args: list[str]) -> int:
-    """``fedkin demo``: the four systems and their references on handwritten digits, in under a minute."""
+    """``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
     methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Plan(
         methods,
