@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-hosts test-hosts-short lint types layers docs check clean
+.PHONY: help demo test test-all test-hosts test-hosts-short lint types layers docs check clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -21,6 +21,9 @@ demo: $(STAMP)  ## nine methods on real data, about a minute
 
 test: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-all: $(STAMP)  ## the tests, and every rule of the contract at every setting of every method: before a release
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not hosts"
 
 test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes
 	$(BIN)/python -m pytest -m hosts

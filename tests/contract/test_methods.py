@@ -43,6 +43,7 @@ from fedkin.methods import (
 from fedkin.testing import RULES, check_method
 
 ON_ENGINES = ("same result", "resume", "odd federations")
+AT_OTHER_SETTINGS = ("declared", "runs", "resume", "own memory", "pure steps", "distribution")
 
 VARIANTS: dict[str, Method] = {
     "fedavg after training": FedAvg(after_training=True),
@@ -210,9 +211,16 @@ def test_a_method_gives_the_same_on_processes(name: str, engine: Engine) -> None
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+def test_a_method_keeps_the_rules_at_other_settings(name: str) -> None:
+    """Settings that change what is sent, kept or computed keep the rules that they can break by themselves."""
+    check_method(VARIANTS[name], engines=[], rules=AT_OTHER_SETTINGS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
-    """Settings that change what is sent, kept or computed keep all rules, too, with two worker processes compared."""
-    check_method(VARIANTS[name], engines=[Workers(2)])
+    """The other rules, with two worker processes compared: `make test-all`."""
+    check_method(VARIANTS[name], engines=[Workers(2)], rules=[r for r in RULES if r not in AT_OTHER_SETTINGS])
 
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
