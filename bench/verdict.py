@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from fedkin.evaluate import difference, harmed, marked
+from fedkin.evaluate import Counts, difference, harmed, harmed_range, marked
 
 Floats = NDArray[np.float64]
 LINES = Path(__file__).parent / "results" / "verdict.jsonl"
@@ -235,16 +235,22 @@ TRUTHS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "one fifth loses 10": lambda rng, k: np.where(rng.random(k) < 0.2, -0.1, 0.05),
     "70 % untouched": lambda rng, k: np.where(rng.random(k) < 0.7, 0.0, rng.normal(0, 0.1, k)),
     "90 % untouched, 10 % lose 15": lambda rng, k: np.where(rng.random(k) < 0.9, 0.0, -0.15),
+    "80 % predict the same, others lose 10": lambda rng, k: np.where(rng.random(k) < 0.8, 0.0, -0.1),
+    "all lose 2, 3 % predicted differently": lambda rng, k: np.full(k, -0.02),
 }
+RATES = {"80 % predict the same, others lose 10": (0.0, 0.05), "all lose 2, 3 % predicted differently": (0.03, 0.0)}
+"""Fraction of samples predicted differently, and what is added to a true gain's; otherwise `DIFFERENT` and 0.05."""
 CROWDS = ((10, 24, 24), (20, 200, 200), (50, 24, 24), (50, 5, 200), (100, 5, 200), (150, 5, 200))
 
 
-def counted(rng: np.random.Generator, truth: Floats, n: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Differing samples of clients with these true gains: their net number and their number."""
-    differing = np.maximum(DIFFERENT, np.abs(truth) + 0.05)
+def counted(rng: np.random.Generator, truth: Floats, n: NDArray[np.int64], name: str = "") -> Counts:
+    """Differing samples of clients with these true gains."""
+    rate, more = RATES.get(name, (DIFFERENT, 0.05))
+    differing = np.maximum(rate, np.abs(truth) + more * (truth != 0))
     q = rng.binomial(n, differing)
-    gained = rng.binomial(q, (1 + truth / differing) / 2)
-    return (2.0 * gained - q), q.astype(float)
+    gained = rng.binomial(q, (1 + truth / np.maximum(differing, 1e-9)) / 2)
+    net = (2 * gained - q).astype(float)
+    return Counts(tuple(range(len(n))), gained, q - gained, net, q.astype(float), n.astype(float))
 
 
 def harm(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
@@ -255,10 +261,10 @@ def harm(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
             rows = []
             for _ in range(times):
                 gain, n = np.clip(truth(rng, k), -0.6, 0.6), rng.integers(least, most + 1, k)
-                net, differing = counted(rng, gain, n)
-                found = harmed(net, differing, n.astype(float))
+                seen = counted(rng, gain, n, name)
+                found = harmed_range(seen)
                 assert found is not None
-                rows.append((int((gain < -0.01).sum()), int((net < 0).sum()), found.low, found.high))
+                rows.append((int((gain < -0.01).sum()), int((seen.net < 0).sum()), found.low, found.high))
             yield {**summary(np.array(rows)), "part": "harmed", "clients": k, "samples": [least, most],
                    "truth": name, "repeats": times}  # fmt: skip
 

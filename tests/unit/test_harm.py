@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, norm
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import (
@@ -20,7 +20,7 @@ from fedkin.evaluate import (
     harmed_range,
     most_differing,
 )
-from fedkin.evaluate.harm import _UNTOUCHED, _distribution, _poisson_binomial
+from fedkin.evaluate.harm import _UNTOUCHED, _alone, _distribution, _poisson_binomial
 
 GAINED = np.array([4.0, 3, 5, 1, 2, 0, 3, 2, 4, 1])
 LOST = np.array([1.0, 0, 1, 3, 2, 1, 0, 2, 0, 5])
@@ -193,6 +193,31 @@ def test_below_six_clients_there_is_no_range(clients: int, given: bool) -> None:
     """Five clients do not tell what a crowd is like."""
     found = harmed(GAINED[:clients], GAINED[:clients], np.full(clients, 24.0))
     assert (found is not None) == given
+
+
+def test_unchanged_predictions_do_not_hide_a_loss() -> None:
+    """Of 20 clients with 40 samples 17 keep every prediction, three lose net 2, 4 and 13: up to all three are harmed.
+    Counted by hand: chances that each alone loses more than 1 point, from its own variance with pi = 31/120."""
+    gained, lost = np.array([0, 3, 3]), np.array([2, 7, 16])
+    clients = {k: change(gained[k], lost[k], 40 - gained[k] - lost[k]) for k in range(3)}
+    clients |= {k: change(0, 0, 40) for k in range(3, 20)}
+    assert harmed_range(counts([clients], True)) == Harmed(0, 3, 20)
+    gain, variance = (gained - lost) / 40, (gained + lost + 4 * 31 / 120) / (44 * 40)
+    a, b, c = norm.cdf((-0.01 - gain) / np.sqrt(variance))
+    none, one = (1 - a) * (1 - b) * (1 - c), a * (1 - b) * (1 - c) + b * (1 - a) * (1 - c) + c * (1 - a) * (1 - b)
+    assert _alone(gain, variance, 0.01) == pytest.approx([none, none + one, 1 - a * b * c, 1], rel=1e-4)
+
+
+def test_a_crowd_that_loses_is_counted_among_unchanged_clients() -> None:
+    """Eight clients that each lose net 6 of 40 samples are harmed, all of them. Twelve more without a changed
+    prediction do not lower the upper end, nor do 99 beside a single one that loses."""
+    net, differing = np.repeat([-6.0, 0.0], [8, 12]), np.repeat([8.0, 0.0], [8, 12])
+    assert harmed(net[:8], differing[:8], np.full(8, 40.0)) == Harmed(8, 8, 8)
+    found = harmed(net, differing, np.full(20, 40.0))
+    assert found is not None
+    assert found.low <= 8 <= found.high
+    one = harmed(np.repeat([-13.0, 0.0], [1, 99]), np.repeat([19.0, 0.0], [1, 99]), np.full(100, 40.0))
+    assert one == Harmed(0, 1, 100)
 
 
 @pytest.mark.parametrize(("lose", "low", "high"), [(0, 0, 0), (20, 20, 20)])

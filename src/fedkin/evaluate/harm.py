@@ -183,6 +183,9 @@ def harmed(
     clients is therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it
     mostly misses the truth where the crowd has two parts. docs/compare.md has the coverage.
 
+    Clients whose every prediction stays as it was are measured so exactly that next to them a crowd that loses looks
+    like noise. The upper end is therefore no lower than that of a crowd of the other clients alone.
+
     Args:
         net: samples gained minus samples lost, by client ``[K]``.
         differing: samples gained plus samples lost ``[K]``; both may be means over seeds, see `Counts`.
@@ -200,10 +203,24 @@ def harmed(
     pi = float(differing.sum() / samples.sum())
     variance = (differing + 4 * pi) / ((samples + 4) * samples)
     gain = net / samples
-    low = _distribution(gain, variance, _UNTOUCHED, 16, delta)
-    high = _distribution(gain, variance, (0.0,), 40, delta)
     beyond = (1 - level) / 2
-    return Harmed(int((low < beyond).sum()), int((high < 1 - beyond).sum()), len(net), level)
+    low = int((_distribution(gain, variance, _UNTOUCHED, 16, delta) < beyond).sum())
+    high = int((_distribution(gain, variance, (0.0,), 40, delta) < 1 - beyond).sum())
+    moved = differing > 0
+    if not moved.all():
+        pi = float(differing[moved].sum() / samples[moved].sum())
+        variance = (differing + 4 * pi) / ((samples + 4) * samples)
+        high = max(high, int((_alone(gain[moved], variance[moved], delta) < 1 - beyond).sum()))
+    return Harmed(low, high, len(net), level)
+
+
+def _alone(gain: Floats, variance: Floats, delta: float) -> Floats:
+    """P(number of harmed clients <= i) of these clients; without a crowd, each by its own samples, where too few."""
+    from scipy.special import ndtr
+
+    if len(gain) >= FEWEST:
+        return _distribution(gain, variance, (0.0,), 40, delta)
+    return np.cumsum(_poisson_binomial(ndtr((-delta - gain) / np.sqrt(variance))[None]))
 
 
 def _distribution(gain: Numbers, variance: Numbers, untouched: Sequence[float], steps: int, delta: float) -> Floats:
