@@ -182,6 +182,30 @@ def test_the_worked_example() -> None:
     assert (low[:10] > high[:10]).all()  # untouched clients only ever take away
 
 
+@pytest.mark.parametrize("untouched", [(0.0,), (0.0, 0.5, 0.9), _UNTOUCHED])
+def test_the_distribution_written_out(untouched: tuple[float, ...]) -> None:
+    """The worked example's ten clients, node by node and client by client in plain loops: the weight of a node is
+    (1 - p0)^-1.5 times the product of (1 - p0) N(d; mu, t^2 + s^2) + p0 N(d; 0, s^2)."""
+    d, pi = (GAINED - LOST) / 24, (GAINED + LOST).sum() / 240
+    s2 = (GAINED + LOST + 4 * pi) / (28 * 24)
+    mean, sd, steps = d.mean(), d.std(ddof=1), 8
+    total, expected = 0.0, np.zeros(11)
+    for p0 in untouched:
+        for i in range(1, steps + 1):
+            for x in np.arange(-3, 3.1, 0.75):
+                t = 2 * sd * (i - 0.5) / steps / np.sqrt(1 - p0)
+                mu = mean / (1 - p0) + x * sd / (np.sqrt(10) * (1 - p0))
+                weight, count = (1 - p0) ** -1.5, np.ones(1)
+                for dk, sk2 in zip(d, s2, strict=True):
+                    slab = (1 - p0) * norm.pdf(dk, mu, np.sqrt(t**2 + sk2))
+                    both = slab + p0 * norm.pdf(dk, 0, np.sqrt(sk2))
+                    shrink = t**2 / (t**2 + sk2)
+                    q = slab / both * norm.cdf((-0.01 - mu - shrink * (dk - mu)) / (t * np.sqrt(1 - shrink)))
+                    weight, count = weight * both, np.convolve(count, [1 - q, q])
+                total, expected = total + weight, expected + weight * count
+    assert _distribution(d, s2, untouched, steps, 0.01) == pytest.approx(np.cumsum(expected / total), abs=1.5e-3)
+
+
 def test_nothing_differs() -> None:
     """pi = 0: nobody is harmed, and that is certain."""
     zero = np.zeros(8)
