@@ -32,17 +32,17 @@ def change(gained: int, lost: int, same: int = 10, digest: str = "x") -> Changed
 
 # ---- single samples -------------------------------------------------------------------------------------------------
 def test_bits_are_read_in_test_order_the_most_significant_first() -> None:
-    """Ten samples: a5 c0 is 1010 0101 11; what is behind the tenth does not count."""
+    """Ten samples: b4 c0 is 1011 0100 11; what is behind the tenth does not count."""
     reference = answers_of({"right": "0000", "test_digest": "d", "n_test": 10})
-    method = answers_of({"right": "a5ff", "test_digest": "d", "n_test": 10})
+    method = answers_of({"right": "b4ff", "test_digest": "d", "n_test": 10})
     assert reference is not None
     assert method is not None
     found = changed(reference, method)
     assert found is not None
-    assert found.net.tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 1, 1]
+    assert found.net.tolist() == [1, 0, 1, 1, 0, 1, 0, 0, 1, 1]
     turned = changed(method, reference)
     assert turned is not None
-    assert turned.net.tolist() == [-1, 0, -1, 0, 0, -1, 0, -1, -1, -1]
+    assert turned.net.tolist() == [-1, 0, -1, -1, 0, -1, 0, 0, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -221,15 +221,28 @@ def test_below_six_clients_there_is_no_range(clients: int, given: bool) -> None:
 
 def test_unchanged_predictions_do_not_hide_a_loss() -> None:
     """Of 20 clients with 40 samples 17 keep every prediction, three lose net 2, 4 and 13: up to all three are harmed.
-    Counted by hand: chances that each alone loses more than 1 point, from its own variance with pi = 31/120."""
+    Counted by hand: chances that each alone loses more than 1 point, from its own variance with pi = 31/800."""
     gained, lost = np.array([0, 3, 3]), np.array([2, 7, 16])
     clients = {k: change(gained[k], lost[k], 40 - gained[k] - lost[k]) for k in range(3)}
     clients |= {k: change(0, 0, 40) for k in range(3, 20)}
     assert harmed_range(counts([clients], True)) == Harmed(0, 3, 20)
-    gain, variance = (gained - lost) / 40, (gained + lost + 4 * 31 / 120) / (44 * 40)
+    gain, variance = (gained - lost) / 40, (gained + lost + 4 * 31 / 800) / (44 * 40)
     a, b, c = norm.cdf((-0.01 - gain) / np.sqrt(variance))
     none, one = (1 - a) * (1 - b) * (1 - c), a * (1 - b) * (1 - c) + b * (1 - a) * (1 - c) + c * (1 - a) * (1 - b)
     assert _alone(gain, variance, 0.01) == pytest.approx([none, none + one, 1 - a * b * c, 1], rel=1e-4)
+
+
+def test_few_samples_make_a_wide_range() -> None:
+    """Twelve clients with 10 samples, of which one gains one and three lose 1, 1 and 2: any number may be harmed, since
+    a sample that stays as it was says little (variance (b + c + 4 pi) / ((n + 4) n), not (b + c) / n^2)."""
+    net, differing = np.array([1.0, -1, -1, -2, *[0] * 8]), np.array([1.0, 1, 1, 2, *[0] * 8])
+    assert harmed(net, differing, np.full(12, 10.0)) == Harmed(0, 12, 12)
+
+
+def test_the_crowd_gives_the_lower_end_where_no_single_client_is_sure() -> None:
+    """Twenty clients that each win 1 and lose 6 of 40 samples: for none alone is it sure, together it is for all."""
+    found = harmed_range(counts([{k: change(1, 6, 33) for k in range(20)}], True))
+    assert found == Harmed(20, 20, 20)
 
 
 def test_a_crowd_that_loses_is_counted_among_unchanged_clients() -> None:

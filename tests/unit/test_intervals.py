@@ -86,6 +86,21 @@ def test_worked_examples(
     assert found.word == word
 
 
+def test_clients_that_repeat_nothing() -> None:
+    """Two seeds in which four clients change sides: sums over seeds are all zero, so the variance of a client's mean is
+    bounded by that of figures that are drawn anew (a_M = max(1/n, 0)), and what changes from seed to seed by all there
+    is (a_B = min(1, 2)/n). Written out: nu 6, W .002, B .0002, K' - 1 = 3 degrees of freedom for the clients."""
+    rows = np.array([[5, 1, 4, 2], [3, 7, 4, 6]]) / 100
+    within, between, nu, a = 0.002, 0.0002, 6, 1 / 4
+    assert rows - rows.mean(1, keepdims=True) == pytest.approx(np.array([[2, -2, 1, -1], [-2, 2, -1, 1]]) / 100)
+    r2 = (0.2 * np.tan(np.pi / 2 * (np.arange(1, 201) - 0.5) / 200)) ** 2
+    v = r2 + a
+    weights = np.exp(-0.5 * np.log(v) - (nu + 1) / 2 * np.log(within + between / v))
+    free = v**2 / (a**2 / 3 + (v**2 - a**2) / nu)
+    tail = (weights / weights.sum()) @ t.cdf(-0.04 / np.sqrt(within / nu * v / 2), free)
+    assert difference(gains(rows), same_clients=True).tail == pytest.approx(tail, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("rows", "same", "node", "weight", "scale", "free"),
     [
@@ -278,6 +293,7 @@ def test_better_for_half_and_worse_for_the_rest(count: int) -> None:
     assert judge(answered(rows), True).gaining == tuple(range(10))
     assert "but clearly" not in verdict("M", answered(rows), same_clients=False)
     assert "but clearly" not in verdict("M", seeds(rows), same_clients=True)
+    assert judge([*answered(rows)[:-1], seeds(rows)[-1]], True).harmed is None  # a seed without single samples
     assert f"{10 * count} of {20 * count} client results are harmed" in verdict("M", answered(rows))
 
 

@@ -38,6 +38,11 @@ def test_nothing_is_marked_where_that_would_be_everybody() -> None:
     assert marked({}, {}) == set()
 
 
+def test_without_an_interval_a_method_is_kept() -> None:
+    """c has no interval with a: it is marked, and b, which is clearly below but stands above it, with it; d is not."""
+    assert marked(MEANS, {"b": 0.001, "c": None, "d": 0.001}) == {"a", "b", "c"}
+
+
 def test_equals_at_the_top_are_both_marked() -> None:
     """Whichever of the two the others are compared with."""
     assert marked({"a": 0.9, "b": 0.9, "c": 0.1}, {"b": 0.5, "c": 0.0}) == {"a", "b"}

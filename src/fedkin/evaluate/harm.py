@@ -208,8 +208,6 @@ def harmed(
     high = int((_distribution(gain, variance, (0.0,), 40, delta) < 1 - beyond).sum())
     moved = differing > 0
     if not moved.all():
-        pi = float(differing[moved].sum() / samples[moved].sum())
-        variance = (differing + 4 * pi) / ((samples + 4) * samples)
         high = max(high, int((_alone(gain[moved], variance[moved], delta) < 1 - beyond).sum()))
     return Harmed(low, high, len(net), level)
 
