@@ -562,6 +562,12 @@ def test_verdict_against_another_reference_names_it():
     assert verdict("M", shifted(0.0), reference="FedAvg") == "M: identical to FedAvg: it has collapsed to FedAvg"
 
 
+def test_the_two_references_do_not_collapse_to_each_other():
+    """Where no round is better than the last, the two local models are the same."""
+    assert verdict("Local (full)", shifted(0.0)) == "Local (full): identical to Local"
+    assert verdict("Local", shifted(0.0), reference="Local (full)") == "Local: identical to Local (full)"
+
+
 def test_verdict_without_a_comparison_is_refused():
     """There is nothing to say without Local."""
     with pytest.raises(ConfigError, match="at least one comparison"):
