@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedkin.core import Data, Method, Recipe, Train
+from fedkin.core.cohort import cohort_size
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
 from fedkin.methods import (
@@ -122,7 +123,8 @@ def test_all_methods_see_the_same_participants() -> None:
 
 
 def test_cohort_size_is_not_cut_by_rounding() -> None:
-    """29 % of 100 clients are 29, not 28 (int(.29 * 100)); never fewer than one."""
+    """29 % of 100 clients are 29, not 28 (int(.29 * 100)); a part of a client is none; never fewer than one."""
+    assert (cohort_size(0.29, 100), cohort_size(0.35, 10), cohort_size(0.01, 5)) == (29, 3, 1)
     shards = federation()[:1] * 100
     quick = Recipe(steps=1, batch=5)
     assert len(run(FedAvg(), mlp(), shards, rounds_=1, participation=0.29, recipe=quick).reports[0].cohort) == 29
