@@ -23,7 +23,8 @@ def merge(cards: Cards) -> Card:
         cards: by the sites' names, in the order of the clients' numbers.
 
     Raises:
-        DataError: cards that do not fit each other; the message names sites and columns.
+        DataError: cards that do not fit each other, or one class at all sites together; the message names sites and
+            columns.
     """
     if not cards:
         raise DataError("no site has said what its data are; at least one card is needed")
@@ -36,7 +37,14 @@ def merge(cards: Cards) -> Card:
                     f"the data of {site} differ in {what} from those of {first}: {mine!r} and {theirs!r}; "
                     "all sites need the same"
                 )
-    return _tables(cards) if one.kind == "table" else _arrays(cards)
+    card = _tables(cards) if one.kind == "table" else _arrays(cards)
+    if card.classes < 2:
+        name = card.labels[0] if card.labels else "0"
+        raise DataError(
+            f"all sites have one class only, {name}: there is nothing to tell apart; look whether the right column or "
+            "folder was named"
+        )
+    return card
 
 
 def _tables(cards: Cards) -> Card:

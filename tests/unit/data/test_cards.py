@@ -263,6 +263,15 @@ def test_cards_that_do_not_fit(one: Card, two: Card, message: str) -> None:
         merge({"north": one, "south": two})
 
 
+@pytest.mark.parametrize(
+    ("one", "name"), [(table(AGE, labels=("yes",), numeric=False), "yes"), (array(labels=("a",)), "a"), (array(1), "0")]
+)
+def test_one_class_at_all_sites_is_refused(one: Card, name: str) -> None:
+    """As the simulator refuses it; one site alone may have one class."""
+    with pytest.raises(DataError, match=f"all sites have one class only, {name}: there is nothing to tell apart"):
+        merge({"north": one, "south": one})
+
+
 def test_nothing_to_merge() -> None:
     """No card is an error, not an empty federation."""
     with pytest.raises(DataError, match="no site has said what its data are"):
