@@ -9,7 +9,7 @@ from fedkin.report.folder import Run
 
 LOCAL, FULL, FEDAVG = "Local", "Local (full)", "FedAvg"
 """Titles of the catalogue: training alone as often as under any method, training alone in every round, one model."""
-OTHERS = (FULL, FEDAVG)
+OTHERS = (LOCAL, FULL, FEDAVG)
 """Methods that all are compared with besides the reference of the comparison."""
 
 

@@ -65,7 +65,7 @@ def test_the_page_of_a_run_says_what_its_local_is(folder):
 
 def test_others_leave_out_the_reference():
     assert references.others("Local") == ("Local (full)", "FedAvg")
-    assert references.others("FedAvg") == ("Local (full)",)
+    assert references.others("FedAvg") == ("Local", "Local (full)")
 
 
 def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
