@@ -1,0 +1,156 @@
+"""Measured cells: one line of JSON per cell and seed, appended whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from fedkin.evaluate import final_by_client, to_target
+from fedkin.report.folder import Run, read_run
+from fedkin.version import __version__
+from reproduce.cells import Cell
+from reproduce.tables import HERE, Table
+
+RESULTS = HERE / "results"
+Line = dict[str, Any]
+MOST_BITS = 4096
+"""Hexadecimal digits: the single test samples of a run are kept where all clients' take no more."""
+BY_CLIENT = ("accuracy", "accuracy_trained", "accuracy_delivered", "macro_f1", "few", "medium", "many")
+"""Figures that are kept of every client where a table of the paper shows them; accuracies always."""
+_DIGITS = 5
+
+
+def file_of(table: Table, folder: Path = RESULTS) -> Path:
+    """Where the lines of a table are."""
+    return folder / f"{table.paper}-{table.name}.jsonl"
+
+
+def load(folder: Path = RESULTS) -> dict[str, Line]:
+    """All lines by digest; of two with the same digest the later one counts."""
+    found: dict[str, Line] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for text in path.read_bytes().split(b"\n")[:-1]:  # what has no line break at its end was cut short by a kill
+            try:
+                line = json.loads(text)
+            except ValueError as e:
+                raise ValueError(f"{path}: a line is no JSON ({e}); restore the file or remove the line") from e
+            found[line["digest"]] = line
+    return found
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line; half of one that a kill left at the end is removed first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given up with the file, also by a process that is killed
+        file.seek(0)
+        there = file.read()
+        if not there.endswith(b"\n") and there:
+            file.truncate(there.rfind(b"\n") + 1)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
+    """What is kept of a finished run.
+
+    Args:
+        wanted: figures that tables of the paper show.
+    """
+    run = read_run(folder)
+    line: Line = {
+        "cell": cell.place,
+        "scale": cell.scale.name,
+        "seed": cell.seed,
+        "digest": cell.digest,
+        "fedkin": __version__,
+        "computed": run.summary["computed"],
+        "data": _data_mark(folder),
+        "seconds": round(sum(one["round_s"] + one["evaluation_s"] for one in run.timing), 1),
+        "final": _rounded(run.final),
+        "last": _rounded(run.last),
+        "best": _rounded(run.summary["best"] or {}),
+        "megabytes": round((run.bytes or 0) / 1e6, 3),
+    }
+    if run.diverged is not None:
+        line["diverged"] = run.diverged
+    if sizes := [one["cluster_sizes"] for one in run.rounds if "cluster_sizes" in one]:
+        line["cluster_sizes"] = sizes[-1]
+    line["curve"] = _curve(run)
+    line["clients"] = _clients(run, {"accuracy", "accuracy_trained", "accuracy_delivered", *wanted})
+    return line
+
+
+def _data_mark(folder: Path) -> str:
+    """The fingerprint of the federation that the run was made on."""
+    with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+        return str(file.metadata()["data"])
+
+
+def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what does not exist."""
+    whole = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items() if v is not None}
+    return {k: v for k, v in whole.items() if not isinstance(v, float) or math.isfinite(v)}
+
+
+def _curve(run: Run) -> dict[str, list[Any]]:
+    """Accuracy in every evaluated round."""
+    lines = [one for one in run.rounds if one["evaluated"]]
+    return {
+        "rounds": [one["round"] for one in lines],
+        "accuracy": [None if one["accuracy"] is None else round(one["accuracy"], _DIGITS) for one in lines],
+    }
+
+
+def _clients(run: Run, wanted: set[str]) -> Line:
+    """Every client's final figures, and its single test samples in the last evaluated round if they are few."""
+    lines = [_scalar(one) for one in run.clients]
+    found: Line = {}
+    for metric in BY_CLIENT:
+        if metric in wanted and (values := final_by_client(lines, run.total, metric)):
+            found.setdefault("ids", sorted({int(one["client"]) for one in lines}))
+            found[metric] = [round(values[i], _DIGITS) if i in values else None for i in found["ids"]]
+    answers = run.answers
+    if answers and sum(len(a.right) for a in answers.values()) * 2 <= MOST_BITS:
+        found["answers"] = {str(i): [a.n, a.digest, a.right.hex()] for i, a in answers.items()}
+    return found
+
+
+def _scalar(line: Mapping[str, Any]) -> Line:
+    """A client's line with shares in place of counts (correct, of so many)."""
+    shares = {name: line[name] for name in ("few", "medium", "many")}
+    return {**line, **{name: right / n if n else None for name, (right, n) in shares.items()}}
+
+
+def figure(line: Line, metric: str) -> float | None:
+    """One figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
+
+    Beside the metrics of the library: ``best-on-test``, the highest accuracy of any round, which the test part chooses;
+    ``rounds-to-40``, the first round with an accuracy of 40 % or more; ``clusters-used``, those that have a member.
+    """
+    curve = line["curve"]
+    if metric == "best-on-test":
+        return max((a for a in curve["accuracy"] if a is not None), default=None)
+    if metric.startswith("rounds-to-"):
+        rounds = [{"round": t, "accuracy": a} for t, a in zip(curve["rounds"], curve["accuracy"], strict=True)]
+        reached = to_target(rounds, float(metric.removeprefix("rounds-to-")) / 100)
+        return None if reached is None else float(reached.round)
+    if metric == "clusters-used":
+        sizes = line.get("cluster_sizes")
+        return None if sizes is None else float(sum(size > 0 for size in sizes))
+    value = line["final"].get(metric)
+    return None if value is None else float(value)
+
+
+def counts(metric: str) -> bool:
+    """Whether a metric is a number of something, which is not shown in per cent."""
+    return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
