@@ -72,11 +72,15 @@ def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outc
     A cell that another process is at is left to it. One that fails is reported and left out until the next call.
     """
     outcome, store = Outcome(), _Federations()
+    lacking: set[str] = set()
     for cell in in_order(cells):
         if plan.clock() >= plan.until:
             outcome.stopped = True
             break
         if cell.digest in load(plan.results):
+            continue
+        if cell.settings.data.data in lacking:
+            outcome.without_data += 1
             continue
         with held(plan.runs / "locks" / cell.digest) as got:
             if not got or cell.digest in load(plan.results):  # made by another process since
@@ -91,6 +95,7 @@ def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outc
                 missing = isinstance(e, DataError) and not isinstance(e, PartitionError)
                 outcome.without_data += missing
                 outcome.failed += not missing
+                lacking |= {cell.settings.data.data} if missing else set()
                 plan.say(f"{cell.path}: {e}")
     return outcome
 
