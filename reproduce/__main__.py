@@ -10,7 +10,9 @@ from pathlib import Path
 
 from fedkin.core import ConfigError
 from reproduce.cells import Cell, cells_of, chosen, in_order
+from reproduce.claims import write_claims
 from reproduce.listing import listing
+from reproduce.pages import DOCS, write
 from reproduce.reading import papers
 from reproduce.results import RESULTS, load
 from reproduce.running import RUNS, Plan, make, wanted_of
@@ -42,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
     config.add_argument("names", nargs="+", metavar="CELL")
     config.add_argument("--scale", choices=("paper", "small"))
     config.add_argument("--data-root", type=Path)
+    table = commands.add_parser("table", help="write docs/results/PAPER.md and papers.md from what is measured")
+    table.add_argument("names", nargs="*", metavar="PAPER", help="all without any")
+    table.add_argument("--docs", type=Path, default=DOCS, help=argparse.SUPPRESS)
     return made
 
 
@@ -56,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if args.command is None:
             print(listing(papers(), load(args.results)))
             return 0
-        return {"run": _run, "config": _config}[args.command](args)
+        return {"run": _run, "config": _config, "table": _table}[args.command](args)
     except ConfigError as e:
         print(e, file=sys.stderr)
         return 2
@@ -93,6 +98,16 @@ def _config(args: argparse.Namespace) -> int:
     if len(cells) != 1:
         raise ConfigError(f"{' '.join(args.names)} are {len(cells)} cells; name one: PAPER/TABLE/ROW/COLUMN/SEED")
     print(cells[0].toml(args.data_root), end="")
+    return 0
+
+
+def _table(args: argparse.Namespace) -> int:
+    done, there = load(args.results), papers()
+    if unknown := set(args.names) - {paper.name for paper in there}:
+        raise ConfigError(f"unknown papers {', '.join(unknown)}; there are {', '.join(paper.name for paper in there)}")
+    written = write([paper for paper in there if not args.names or paper.name in args.names], done, args.docs)
+    written.append(write_claims(there, done, args.docs))
+    print("\n".join(str(path) for path in written))
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from fedkin.evaluate import final_by_client, to_target
+from fedkin.evaluate import final_by_client
 from fedkin.report.folder import Run, read_run
 from fedkin.version import __version__
 from reproduce.cells import Cell
@@ -129,28 +129,3 @@ def _scalar(line: Mapping[str, Any]) -> Line:
     """A client's line with shares in place of counts (correct, of so many)."""
     shares = {name: line[name] for name in ("few", "medium", "many")}
     return {**line, **{name: right / n if n else None for name, (right, n) in shares.items()}}
-
-
-def figure(line: Line, metric: str) -> float | None:
-    """One figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
-
-    Beside the metrics of the library: ``best-on-test``, the highest accuracy of any round, which the test part chooses;
-    ``rounds-to-40``, the first round with an accuracy of 40 % or more; ``clusters-used``, those that have a member.
-    """
-    curve = line["curve"]
-    if metric == "best-on-test":
-        return max((a for a in curve["accuracy"] if a is not None), default=None)
-    if metric.startswith("rounds-to-"):
-        rounds = [{"round": t, "accuracy": a} for t, a in zip(curve["rounds"], curve["accuracy"], strict=True)]
-        reached = to_target(rounds, float(metric.removeprefix("rounds-to-")) / 100)
-        return None if reached is None else float(reached.round)
-    if metric == "clusters-used":
-        sizes = line.get("cluster_sizes")
-        return None if sizes is None else float(sum(size > 0 for size in sizes))
-    value = line["final"].get(metric)
-    return None if value is None else float(value)
-
-
-def counts(metric: str) -> bool:
-    """Whether a metric is a number of something, which is not shown in per cent."""
-    return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
