@@ -16,7 +16,7 @@ from fedkin.core import ConfigError
 from fedkin.methods import get_title
 from reproduce.tables import HERE, SECTIONS, Claim, Column, Number, Paper, Row, Scale, Sections, Table
 
-PAPERS = tuple(n for n in ("dapfl", "cfic", "cam", "pfedcs", "pflib") if (HERE / n / "paper.toml").is_file())
+PAPERS = ("dapfl", "cfic", "cam", "pfedcs", "pflib")
 
 
 def papers(names: Sequence[str] = PAPERS) -> list[Paper]:
@@ -144,9 +144,10 @@ def _numbers(
 ) -> dict[str, dict[str, dict[str, Number]]]:
     """Under ``[numbers]`` a row has a list with one entry per column: a number, ``[mean, std]``, or "-" for none.
 
-    Tables with several metrics have ``[numbers.METRIC]``; in one whose columns are metrics each column has its own.
+    Where several figures are shown of each cell, the numbers are those of all of them, unless each has its own under
+    ``[numbers.METRIC]``; in a table whose columns are figures each column has its own.
     """
-    nested = raw if any(isinstance(v, Mapping) for v in raw.values()) else {metrics[0]: raw}
+    nested = raw if any(isinstance(v, Mapping) for v in raw.values()) else dict.fromkeys(metrics, raw)
     found: dict[str, dict[str, dict[str, Number]]] = {}
     for metric, lines in nested.items():
         for key, values in lines.items():
