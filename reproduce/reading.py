@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError
+from fedkin.core.sources import placed
 from fedkin.methods import get_title
 from reproduce.tables import HERE, SECTIONS, Claim, Column, Number, Paper, Row, Scale, Sections, Table
 
@@ -50,7 +51,7 @@ def read_table(path: Path) -> Table:
     known = {"title", "text", "priority", "metrics", "shown", "seeds", "rows", "columns", "scales", "numbers"}
     _known(raw, known | {"claims", "left_out", "decimals", "baselines", *SECTIONS}, str(path))
     seeds = tuple(raw.get("seeds", (0, 1, 2)))
-    rows = {key: _row(key, value, f"{path}: row {key}") for key, value in raw.get("rows", {}).items()}
+    rows = {key: _row(key, value, path) for key, value in raw.get("rows", {}).items()}
     columns = {key: _column(key, value, f"{path}: column {key}") for key, value in raw.get("columns", {}).items()}
     scales = {key: _scale(key, value, seeds, f"{path}: scale {key}") for key, value in raw.get("scales", {}).items()}
     metrics = tuple(raw.get("metrics", ("accuracy",)))
@@ -108,10 +109,11 @@ def _sections(raw: Mapping[str, Any]) -> Sections:
     return {name: raw[name] for name in SECTIONS if name in raw}
 
 
-def _row(key: str, raw: Mapping[str, Any], where: str) -> Row:
-    _known(raw, {"title", "preset", "later", *SECTIONS}, where)
+def _row(key: str, raw: Mapping[str, Any], path: Path) -> Row:
+    """A method of one's own, ``file.py:Class``, lies beside the table's file."""
+    _known(raw, {"title", "preset", "later", *SECTIONS}, f"{path}: row {key}")
     fields = dict(raw.get("method", {}))
-    method = str(fields.pop("name", key))
+    method = placed(str(fields.pop("name", key)), path.parent)
     sections = {**_sections(raw), "method": {method: fields}}
     return Row(key, raw.get("title", get_title(method)), method, raw.get("preset"), sections, raw.get("later", 0))
 

@@ -6,12 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from reproduce.cells import Cell, cells_of, chosen, in_order, located
 from reproduce.reading import PAPERS, papers
-from reproduce.tables import Table
+from reproduce.tables import HERE, Table
 
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
+from fedkin.runner import run_settings
 from papers import ONE, TWO, paper
 
 
@@ -58,6 +60,24 @@ def test_dapfl_s_tables_4_and_6_rest_on_the_runs_of_1_and_2() -> None:
     main = {c.digest for c in cells_of(tables["table5"], "paper") if c.row.key in ("da-pfl", "ditto")}
     assert len(main) == 6  # two rows, three seeds
     assert main <= base
+
+
+def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
+    """In round 1 the momentum is one step of length beta along that of FedAvg; with beta 0 it is FedAvg."""
+    table = {
+        "data": {"data": "digits", "partition": "dirichlet", "clients": 4, "samples_per_client": 20},
+        "model": {"model": "linear"},
+        "recipe": {"steps": 2, "batch": 5, "lr": 0.1},
+        "run": {"rounds": 1, "engine": "loop"},
+    }
+    name = f"{HERE / 'cfic' / 'momentum.py'}:ServerMomentum"
+    methods = [{"name": "fedavg"}, {"name": name, "beta": 0.25}, {"name": name, "beta": 0.0}]
+    mean, moved, same = (run_settings(settings_from({**table, "method": m})).server.state.model for m in methods)
+    start = run_settings(settings_from({**table, "method": {"name": "local"}})).played
+    assert start is not None
+    step = mean - start.job.net.w0
+    assert torch.allclose(moved, mean + 0.25 * step / step.norm(), atol=1e-6)
+    assert torch.equal(same, mean)
 
 
 # ---- layers -------------------------------------------------------------------------------------------------------
