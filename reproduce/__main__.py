@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     until = time.monotonic() + 60 * args.minutes
     how = Plan(until, args.data_root, args.engine, args.workers, args.keep, args.runs, args.results)
     outcome = make(cells, how, wanted_of(there))
-    end = "the time is up; the same command goes on" if outcome.stopped else "nothing more can be made here"
+    end = "the time is up; the same command goes on" if outcome.stopped else "no other cell is missing"
     print(f"{outcome.made} cells made, {outcome.failed} failed, {outcome.without_data} without data; {end}")
     return 1 if outcome.failed else 0
 

@@ -20,7 +20,7 @@ from reproduce.tables import HERE, Table
 
 RESULTS = HERE / "results"
 Line = dict[str, Any]
-MOST_BITS = 4096
+MOST_BITS = 2048
 """Hexadecimal digits: the single test samples of a run are kept where all clients' take no more."""
 BY_CLIENT = ("accuracy", "accuracy_trained", "accuracy_delivered", "macro_f1", "few", "medium", "many")
 """Figures that are kept of every client where a table of the paper shows them; accuracies always."""
@@ -121,7 +121,7 @@ def _clients(run: Run, wanted: set[str]) -> Line:
             found[metric] = [round(values[i], _DIGITS) if i in values else None for i in found["ids"]]
     answers = run.answers
     if answers and sum(len(a.right) for a in answers.values()) * 2 <= MOST_BITS:
-        found["answers"] = {str(i): [a.n, a.digest, a.right.hex()] for i, a in answers.items()}
+        found["answers"] = {str(i): [a.n, a.digest[:8], a.right.hex()] for i, a in answers.items()}
     return found
 
 
