@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.report.folder import write_atomic
@@ -34,27 +34,40 @@ def write_claims(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path) 
 
 
 def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
-    """All claims with verdicts, then our own questions with answers."""
-    parts = [INTRO]
-    answers = []
+    """How many claims hold, all of them with verdicts, then our own questions with answers."""
+    found = {paper.name: list(_found(paper, done)) for paper in papers}
+    parts = [INTRO, to_markdown(_counts(papers, found)).strip()]
     for paper in papers:
-        rows = []
-        for table in paper.tables:
-            for claim in table.claims:
-                found = _best(table, [verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
-                if found is not None and not claim.question:
-                    rows.append((claim.text, _word(found), sentence(table, found) or "–"))
-                elif found is not None:
-                    answers.append(f"- {paper.title}: {claim.text} {sentence(table, found) or 'Not measured yet'}.")
+        rows = [(v.claim.text, _word(v), sentence(t, v) or "–") for t, v in found[paper.name] if not v.claim.question]
         if rows:
             head = f"## {paper.title}\n\n[Tables, settings and figures]({paper.name}.md). {paper.cite}."
             parts += [head, to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
+    asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
+    answers = [f"- {p.title}: {v.claim.text} {sentence(t, v) or 'Not measured yet'}." for p, t, v in asked]
     parts += ["## Questions of our own", "\n".join(answers)] if answers else []
-    parts.append(CLOSING)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, CLOSING]) + "\n"
 
 
-def _best(table: Table, found: Sequence[Verdict]) -> Verdict | None:
+def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verdict]]:
+    """Each claim and question of a paper with what is found of it."""
+    for table in paper.tables:
+        for claim in table.claims:
+            best = _best([verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
+            if best is not None:
+                yield table, best
+
+
+def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:
+    """How many claims of each paper have which verdict."""
+    words = ("holds", "does not hold", "cannot be told", "not measured yet")
+    rows = []
+    for paper in papers:
+        own = [v.word for _, v in found[paper.name] if not v.claim.question]
+        rows.append((f"[{paper.title}]({paper.name}.md)", *(str(own.count(word)) for word in words)))
+    return Grid("claims", ("", *words), tuple(rows))
+
+
+def _best(found: Sequence[Verdict]) -> Verdict | None:
     """The verdict at the paper's own scale where there is one, else that of the scale that is measured."""
     told = [one for one in found if one.word != "not measured yet"]
     full = [one for one in told if one.scale == "paper"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from fedkin.core.sources import told
 from fedkin.evaluate import final_by_client
 from fedkin.report.folder import Run, read_run
 from fedkin.version import __version__
@@ -72,6 +73,7 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
         "scale": cell.scale.name,
         "seed": cell.seed,
         "digest": cell.digest,
+        "config": {**cell.config, "method": {**cell.config["method"], "name": told(cell.row.method)}},
         "fedkin": __version__,
         "computed": run.summary["computed"],
         "data": _data_mark(folder),

@@ -73,17 +73,19 @@ def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outc
     """
     outcome, store = Outcome(), _Federations()
     lacking: set[str] = set()
+    done = load(plan.results)
     for cell in in_order(cells):
+        if cell.digest in done:
+            continue
         if plan.clock() >= plan.until:
             outcome.stopped = True
             break
-        if cell.digest in load(plan.results):
-            continue
         if cell.settings.data.data in lacking:
             outcome.without_data += 1
             continue
         with held(plan.runs / "locks" / cell.digest) as got:
-            if not got or cell.digest in load(plan.results):  # made by another process since
+            done = load(plan.results) if got else done
+            if not got or cell.digest in done:  # another process is at it, or has made it since
                 continue
             try:
                 _one(cell, plan, store, wanted[cell.table.paper])

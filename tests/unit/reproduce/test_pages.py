@@ -246,6 +246,8 @@ def test_claims_have_one_page(toy: Paper) -> None:
     least = "least against FedAvg (8 clients): +10.0 points, 95 % interval +10.0 to +10.0 over 3 seeds"
     assert f"| DA-PFL is above FedAvg. | **holds** | holds in 2 of 2 comparisons; {least} |" in text
     assert "[Tables, settings and figures](toy.md)" in text
+    assert "| [Toy](toy.md) | 1 | 0 | 0 | 0 |" in text
+    assert "| [Toy](toy.md) | 0 | 0 | 0 | 1 |" in claims_page([toy], {})
 
 
 def test_what_is_left(toy: Paper) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from reproduce.cells import Cell, cells_of, chosen, in_order
 from reproduce.locks import held, owner, take
+from reproduce.reading import read_paper
 from reproduce.results import append, file_of, load
 from reproduce.running import Outcome, Plan, folder_of, make, wanted_of
-from reproduce.tables import Paper
+from reproduce.tables import HERE, Paper
 
 from papers import line, paper
 
@@ -73,6 +74,7 @@ def test_a_line_says_what_tables_and_verdicts_need(toy: Paper, tmp_path: Path) -
     summary = json.loads((folder_of(cell, tmp_path / "runs") / "summary.json").read_text())
     assert (made["cell"], made["seed"], made["scale"]) == ("toy/one/da-pfl/few", 1, "paper")
     assert made["fedkin"] == summary["fedkin"]
+    assert made["config"]["run"] == {"rounds": 5, "eval_every": 1, "seed": 1}, "what is set, without defaults"
     assert made["final"]["accuracy"] == pytest.approx(summary["final"]["accuracy"], abs=1e-6)
     assert made["final"]["rounds"] == "round 5"
     assert made["curve"]["rounds"] == [1, 2, 3, 4, 5]
@@ -86,6 +88,21 @@ def test_a_line_says_what_tables_and_verdicts_need(toy: Paper, tmp_path: Path) -
     assert sum(right.values()) / sum(n for n, _, _ in clients["answers"].values()) == pytest.approx(
         summary["last"]["pooled"]
     )
+
+
+def test_a_line_has_no_path_of_this_machine(toy: Paper, tmp_path: Path) -> None:
+    """The method is one of our own, in a file beside the table."""
+    (tmp_path / "toy/own.py").write_text((HERE / "cfic" / "momentum.py").read_text())
+    text = (tmp_path / "toy/one.toml").read_text()
+    own = paper(tmp_path, one=text.replace("fedavg = {}", 'fedavg = { method = { name = "own.py:ServerMomentum" } }'))
+    assert run(own, plan(tmp_path), "toy/one/fedavg/few/0") == Outcome(made=1)
+    (made,) = load(tmp_path / "results").values()
+    assert made["config"]["method"]["name"] == "own.py:ServerMomentum"
+    assert str(tmp_path) not in json.dumps(made)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "toy").rename(elsewhere / "toy")
+    assert run(read_paper(elsewhere / "toy"), plan(tmp_path), "toy/one/fedavg/few/0") == Outcome(), "the same cell"
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(toy: Paper, tmp_path: Path) -> None:
