@@ -97,7 +97,7 @@ def test_a_line_has_no_path_of_this_machine(toy: Paper, tmp_path: Path) -> None:
     own = paper(tmp_path, one=text.replace("fedavg = {}", 'fedavg = { method = { name = "own.py:ServerMomentum" } }'))
     assert run(own, plan(tmp_path), "toy/one/fedavg/few/0") == Outcome(made=1)
     (made,) = load(tmp_path / "results").values()
-    assert made["config"]["method"]["name"] == "own.py:ServerMomentum"
+    assert made["config"]["method"]["name"] == "./own.py:ServerMomentum"
     assert str(tmp_path) not in json.dumps(made)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

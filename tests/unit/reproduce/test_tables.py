@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
     step = mean - start.job.net.w0
     assert torch.allclose(moved, mean + 0.25 * step / step.norm(), atol=1e-6)
     assert torch.equal(same, mean)
+
+
+def test_the_library_does_not_know_of_it() -> None:
+    sources = list((HERE.parent / "src").rglob("*.py"))
+    assert len(sources) > 100
+    imports = re.compile(r"^\s*(from|import) reproduce\b", re.MULTILINE)
+    assert not [path for path in sources if imports.search(path.read_text(encoding="utf-8"))]
 
 
 # ---- layers -------------------------------------------------------------------------------------------------------
