@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from fedkin.report.folder import write_atomic
 from fedkin.report.tables import Grid, to_markdown
 from reproduce.pages import scales_shown
 from reproduce.results import Line
 from reproduce.tables import Paper, Table
-from reproduce.verdicts import Verdict, verdict
+from reproduce.verdicts import Verdict, Word, verdict
 from reproduce.words import sentence
 
 INTRO = """# Four papers, measured
@@ -59,7 +60,7 @@ def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verd
 
 def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:
     """How many claims of each paper have which verdict."""
-    words = ("holds", "does not hold", "cannot be told", "not measured yet")
+    words: tuple[Word, ...] = get_args(Word)
     rows = []
     for paper in papers:
         own = [v.word for _, v in found[paper.name] if not v.claim.question]

@@ -30,7 +30,7 @@ class Compared:
         where: the column's key; several with commas between them where the mean over columns is compared.
         found: the difference, positive where the first row is better; None: not measured, or not both with one seed.
         ahead: seeds in which the first row is better.
-        unit: 100 for points, 1 for rounds and other counts.
+        of: what the difference is counted in: points, rounds, or nothing that has a name.
     """
 
     row: str
@@ -39,7 +39,12 @@ class Compared:
     word: Word
     found: Difference | None = None
     ahead: int = 0
-    unit: float = 100.0
+    of: str = "points"
+
+    @property
+    def unit(self) -> float:
+        """What a difference is multiplied by to be shown."""
+        return 100.0 if self.of == "points" else 1.0
 
 
 @dataclass(frozen=True)
@@ -100,12 +105,13 @@ def _part(
     ]
     if not all(gains):
         return Compared(*pair, where, "not measured yet")
-    unit = 1.0 if is_count(metrics[0]) else 100.0
+    of = "points" if not is_count(metrics[0]) else "rounds" if metrics[0].startswith("rounds-to-") else ""
     same = is_count(metrics[0]) or _same(both[0][0][seeds[0]][0])  # columns are the same in every seed
     found = difference(gains, LEVEL, same)
     wide = difference(gains, 1 - (1 - LEVEL) / count, same)
     ahead = sum(sum(one.values()) > 0 for one in gains)
-    return Compared(*pair, where, judged(claim, found, wide, unit), found, ahead, unit)
+    word = judged(claim, found, wide, 100.0 if of == "points" else 1.0)
+    return Compared(*pair, where, word, found, ahead, of)
 
 
 def gains_of(line: Line, other: Line, metric: str) -> dict[int, float]:

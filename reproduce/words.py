@@ -46,7 +46,8 @@ def difference_text(part: Compared) -> str:
     found, unit = part.found, part.unit
     if found is None:
         return "not measured yet"
-    mean = f"{unit * found.mean:+.1f}{' points' if unit == 100 else ''}"
+    of = "rounds fewer" if part.of == "rounds" else part.of
+    mean = f"{unit * found.mean:+.1f} {of}".rstrip()
     if found.identical:
         return "equal to the last digit"
     if found.low is None or found.high is None:

@@ -186,7 +186,9 @@ def test_fewer_rounds_are_better_and_few_figures_have_no_interval(toy: Paper) ->
     own = {"fedavg/forty": [0.5, 0.3], "da-pfl/forty": [0.9, 0.9]}
     found = verdict(table, faster, "paper", lines(table, own))
     assert found.word == "cannot be told"
-    assert sentence(table, found) == "+3.5, better in 2 of 2 seeds, too few for an interval"  # 5 - 2 and 6 - 2
+    assert (
+        sentence(table, found) == "+3.5 rounds fewer, better in 2 of 2 seeds, too few for an interval"
+    )  # 5 - 2 and 6 - 2
 
 
 # ---- pages --------------------------------------------------------------------------------------------------------
