@@ -68,13 +68,25 @@ def read_table(path: Path) -> Table:
         columns=columns,
         scales=scales,
         numbers=_numbers(raw.get("numbers", {}), metrics, columns, rows, str(path)),
-        claims=tuple(_claim(one, rows, raw, str(path)) for one in raw.get("claims", ())),
+        claims=tuple(_claim(one, raw, str(path)) for one in raw.get("claims", ())),
         left_out=raw.get("left_out"),
         decimals=raw.get("decimals", 2),
     )
-    if not scales and found.left_out is None:
-        raise ConfigError(f"{path}: a table without scales needs left_out, the reason")
+    _check(found, str(path))
     return found
+
+
+def _check(table: Table, where: str) -> None:
+    """Names of rows and columns in scales and claims are those of the table."""
+    if not table.scales and table.left_out is None:
+        raise ConfigError(f"{where}: a table without scales needs left_out, the reason")
+    named = [(claim.columns or (), claim.rows, f"the claim {claim.text!r}") for claim in table.claims]
+    for scale in table.scales.values():
+        named.append(((*(scale.columns or ()), *scale.by_column), scale.rows or (), f"scale {scale.name}"))
+    for columns, rows, what in named:
+        for name, there in [(c, table.columns) for c in columns] + [(r, table.rows) for r in rows]:
+            if name not in there:
+                raise ConfigError(f"{where}: {what} names {name}; there are {', '.join(there)}")
 
 
 def _whole(path: Path) -> dict[str, Any]:
@@ -84,10 +96,16 @@ def _whole(path: Path) -> dict[str, Any]:
         return raw
     base = _whole(path.parent / f"{raw.pop('like')}.toml")
     only = raw.pop("only", None)
+    if "columns" in raw:  # what the other table's scales say of its columns does not concern these
+        base["scales"] = {name: _without_columns(scale) for name, scale in base.get("scales", {}).items()}
     rows = {**base.get("rows", {}), **raw.get("rows", {})}
     sections = {name: merged(base.get(name, {}), raw.get(name, {})) for name in SECTIONS if name in base or name in raw}
     whole = {name: value for name, value in base.items() if name not in ("numbers", "claims", "text", "left_out")}
     return {**whole, **raw, **sections, "rows": rows if only is None else {key: rows[key] for key in only}}
+
+
+def _without_columns(scale: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in scale.items() if name not in ("columns", "only_columns")}
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +182,7 @@ def _numbers(
     return found
 
 
-def _claim(raw: Mapping[str, Any], rows: Mapping[str, Row], table: Mapping[str, Any], where: str) -> Claim:
+def _claim(raw: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Claim:
     """``row`` and ``than`` (rows, or "baselines": the table's list), or ``order``: each above the one before."""
     _known(raw, {"text", "row", "than", "order", "columns", "by", "within", "pooled", "metric", "question"}, where)
     if "order" in raw:
@@ -172,9 +190,6 @@ def _claim(raw: Mapping[str, Any], rows: Mapping[str, Row], table: Mapping[str, 
     else:
         than = table["baselines"] if raw["than"] == "baselines" else raw["than"]
         pairs = tuple((raw["row"], other) for other in than)
-    for key in {key for pair in pairs for key in pair}:
-        if key not in rows:
-            raise ConfigError(f"{where}: a claim about {key}, which is no row")
     columns = raw.get("columns")
     return Claim(
         raw["text"],

@@ -94,6 +94,11 @@ class Claim:
     metric: str | None = None
     question: bool = False
 
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """All rows that it is about."""
+        return tuple(dict.fromkeys(key for pair in self.pairs for key in pair))
+
 
 @dataclass(frozen=True)
 class Table:

@@ -153,7 +153,9 @@ def test_names_choose_cells(tmp_path: Path) -> None:
         ("guess = 10", "guess = 10\nround = 3", "unknown entry 'round'"),
         ("da-pfl = [70.0", "da-pfll = [70.0", "da-pfll, which is no row"),
         ('da-pfl = [70.0, "-"]', "da-pfl = [70.0]", "1 numbers, there are 2 columns"),
-        ('row = "da-pfl"', 'row = "dapfl"', "a claim about dapfl"),
+        ('row = "da-pfl"', 'row = "dapfl"', "'DA-PFL is above FedAvg.' names dapfl; there are fedavg, da-pfl"),
+        ('than = "baselines"', 'than = "baselines"\ncolumns = ["fewer"]', "names fewer; there are few, many"),
+        ("columns.many = {", "columns.most = {", "scale small names most"),
         ('preset = "code"', 'preset = "coda"', "no preset 'coda'"),
     ],
 )
