@@ -31,6 +31,7 @@ NAMES = {
     "macro_f1_weighted": "macro-F1, weighted by test samples",
     "ari": "adjusted Rand index of the clusters",
     "clusters-used": "clusters with a member",
+    "cluster-sizes": "sizes of the clusters in the last round, of the first seed",
     "best-on-test": "accuracy in the best round, chosen on test samples",
 }
 """Metric -> how a page calls it."""
@@ -112,6 +113,9 @@ def shown(lines: Mapping[int, Line], metric: str, seeds: int, decimals: int) -> 
     """The mean over seeds."""
     if not lines:
         return Shown(None, "–")
+    if metric == "cluster-sizes":
+        sizes = lines[min(lines)].get("cluster_sizes", ())
+        return Shown(None, " ".join(map(str, sorted(sizes, reverse=True))) or "·")
     values = [figure(line, metric) for line in lines.values()]
     if metric.startswith("rounds-to-") and None in values:
         last = max(line["final"]["last_round"] for line in lines.values())

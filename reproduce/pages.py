@@ -21,10 +21,10 @@ PICTURES = "papers"
 """Folder of the figures, below that of the pages."""
 
 LEGEND = (
-    "In each cell the paper's figure stands before the bar and ours behind it: mean ± standard deviation over seeds, "
-    "with the number of seeds in brackets where not all are there. – is a cell that is not measured yet, or a figure "
-    "that the paper does not print; · a figure that the method does not have; † a method whose training diverged. "
-    "[All claims](papers.md) have a page of their own."
+    "In each cell the paper's figure stands before the bar and ours behind it (a cell without a bar is ours): "
+    "mean ± standard deviation over seeds, with the number of seeds in brackets where not all are there. "
+    "– is a cell that is not measured yet, or a figure that the paper does not print; · a figure that the method does "
+    "not have; † a method whose training diverged. [All claims](papers.md) have a page of their own."
 )
 COMMANDS = """```sh
 python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command goes on after an interruption
@@ -116,7 +116,8 @@ def _grids(table: Table, scale: Scale, lines: Measured) -> Iterator[str]:
     metrics: Sequence[str | None] = [None] if of_columns else table.metrics
     for metric in metrics:
         if len(metrics) > 1 and metric is not None:
-            yield f"*{name_of(metric).capitalize()}*"
+            name = name_of(metric)
+            yield f"*{name[0].upper()}{name[1:]}*"
         yield to_markdown(_grid(table, scale, lines, metric)).strip()
 
 
@@ -129,9 +130,11 @@ def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Gr
         cells = [row.title]
         for key in keys:
             which = table.metrics_of(key)[0] if metric is None else metric
-            printed = table.numbers.get(which, {}).get(row.key, {}).get(key)
             ours = shown(lines.get((row.key, key), {}), which, len(scale.seeds), table.decimals).text
-            cells.append(f"{_printed(printed, digits_of(which, table.decimals))} / {ours}")
+            if which in table.numbers:
+                printed = table.numbers[which].get(row.key, {}).get(key)
+                ours = f"{_printed(printed, digits_of(which, table.decimals))} / {ours}"
+            cells.append(ours)
         rows.append(tuple(cells))
     rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
     note = f"Ours: mean over {spans(rounds)}." if rounds else "Not measured yet."

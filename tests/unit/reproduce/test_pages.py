@@ -66,6 +66,7 @@ def test_ours_is_the_mean_over_seeds_with_its_deviation() -> None:
     assert shown({}, "accuracy", 3, 2).text == "–"
     assert shown({0: line("a", [0.5], diverged=3)}, "accuracy", 1, 2).text == "50.00 †"
     assert shown({0: both[0]}, "few", 1, 2).text == "·"
+    assert shown({1: line("a", [0.5], cluster_sizes=[3, 0, 10])}, "cluster-sizes", 2, 2).text == "10 3 0"
     assert shown(both, "rounds-to-15", 2, 0).text == "2 ± 1"  # rounds 2 and 1: 1.5 and 0.71
     assert shown(both, "rounds-to-55", 2, 0).text == "> 5 in 1 of 2"
     assert shown({0: both[0]}, "rounds-to-55", 1, 0).text == "> 5"
@@ -209,6 +210,15 @@ def test_the_paper_s_number_stands_before_ours(toy: Paper) -> None:
     assert "Scale `small`" not in text, "it has no cells"
     second = rows[rows.index(["", "forty", "few"]) :]
     assert second[2] == ["FedAvg", "9 / 5 ± 0", "30.00 / ·"], "the same runs: 40 % in round 5"
+
+
+def test_figures_that_the_paper_does_not_print_stand_alone(tmp_path: Path) -> None:
+    two = ONE.replace("[data]", 'metrics = ["accuracy", "macro_f1"]\n\n[data]', 1).replace(
+        "[numbers]", "[numbers.accuracy]"
+    )
+    toy = paper(tmp_path, one=two)
+    rows = rows_of(page(toy, lines(toy.tables[0], {"fedavg/few": [0.5, 0.5]}, final={"macro_f1": 0.25})))
+    assert [row[1] for row in rows if row[0] == "FedAvg"][:2] == ["50.00 / 50.00 ± 0.00", "25.00 ± 0.00"]
 
 
 def test_a_page_without_cells(toy: Paper) -> None:
