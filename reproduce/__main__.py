@@ -14,7 +14,7 @@ from reproduce.claims import write_claims
 from reproduce.listing import listing
 from reproduce.pages import DOCS, write
 from reproduce.reading import papers
-from reproduce.results import RESULTS, load
+from reproduce.results import RESULTS, adoptable, append, file_of, load
 from reproduce.running import RUNS, Plan, make, wanted_of
 from reproduce.tables import Paper
 
@@ -22,6 +22,12 @@ ABOUT = """Makes the tables of the papers again, cell by cell.
 
 Without a command: all tables, how many of their cells are measured and how long the rest takes.
 A cell has the name PAPER/TABLE/ROW/COLUMN/SEED; the beginning of a name stands for all cells below it."""
+
+
+ADOPT = """Takes over cells that are missing only because a version of fedkin has new settings or other defaults.
+
+Their written settings are the same and only the digest is another one. Whether their figures are the same is for you to
+know: a run of one of them tells. Lines keep the version that measured them."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,6 +46,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--runs", type=Path, default=RUNS, help="folder of runs in progress (default: runs/reproduce)")
     run.add_argument("--keep", action="store_true", help="keep a run's folder when its line is written")
     run.add_argument("--dry", action="store_true", help="only list the cells that would be made, in their order")
+    adopt = commands.add_parser("adopt", formatter_class=_AsWritten, help="take over cells of an earlier version",
+                                description=ADOPT)  # fmt: skip
+    adopt.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
+    adopt.add_argument("--scale", choices=("paper", "small"))
+    adopt.add_argument("--yes", action="store_true", help="do it; else they are only listed")
     config = commands.add_parser("config", help="print a cell's settings, a file that fedkin run takes")
     config.add_argument("names", nargs="+", metavar="CELL")
     config.add_argument("--scale", choices=("paper", "small"))
@@ -61,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if args.command is None:
             print(listing(papers(), load(args.results)))
             return 0
-        return {"run": _run, "config": _config, "table": _table}[args.command](args)
+        return {"run": _run, "config": _config, "table": _table, "adopt": _adopt}[args.command](args)
     except ConfigError as e:
         print(e, file=sys.stderr)
         return 2
@@ -91,6 +102,16 @@ def _run(args: argparse.Namespace) -> int:
     end = "the time is up; the same command goes on" if outcome.stopped else "no other cell is missing"
     print(f"{outcome.made} cells made, {outcome.failed} failed, {outcome.without_data} without data; {end}")
     return 1 if outcome.failed else 0
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    found = adoptable(_asked(args, papers()), load(args.results))
+    for cell, line in found:
+        if args.yes:
+            append(file_of(cell.table, args.results), {**line, "digest": cell.digest, "adopted": line["digest"]})
+        print(f"{cell.path}, measured by fedkin {line['fedkin']}")
+    print(f"{len(found)} cells{' taken over' if args.yes else '; --yes takes them over'}")
+    return 0
 
 
 def _config(args: argparse.Namespace) -> int:

@@ -73,7 +73,7 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
         "scale": cell.scale.name,
         "seed": cell.seed,
         "digest": cell.digest,
-        "config": {**cell.config, "method": {**cell.config["method"], "name": told(cell.row.method)}},
+        "config": told_config(cell),
         "fedkin": __version__,
         "computed": run.summary["computed"],
         "data": _data_mark(folder),
@@ -90,6 +90,23 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
     line["curve"] = _curve(run)
     line["clients"] = _clients(run, {"accuracy", "accuracy_trained", "accuracy_delivered", *wanted})
     return line
+
+
+def told_config(cell: Cell) -> dict[str, Any]:
+    """What a cell sets, without defaults and without places on this machine."""
+    return {**cell.config, "method": {**cell.config["method"], "name": told(cell.row.method)}}
+
+
+def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cell, Line]]:
+    """Missing cells that were measured with the same written settings, when the library's defaults were others.
+
+    A new version with a new setting gives every cell another digest, whether or not its figures change by it. A person
+    has to know; then the old lines can be taken over under the new digests.
+    """
+    known = {json.dumps(line["config"], sort_keys=True): line for line in done.values()}
+    missing = {cell.digest: cell for cell in cells if cell.digest not in done}
+    found = [(cell, known.get(json.dumps(told_config(cell), sort_keys=True))) for cell in missing.values()]
+    return [(cell, line) for cell, line in found if line is not None]
 
 
 def _data_mark(folder: Path) -> str:

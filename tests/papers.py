@@ -111,6 +111,7 @@ def line(digest: str, accuracies: list[float], *, seed: int = 0, seconds: float 
     mean = sum(accuracies) / len(accuracies)
     return {
         "cell": "toy",
+        "config": {},
         "seed": seed,
         "digest": digest,
         "seconds": seconds,

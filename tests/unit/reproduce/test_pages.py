@@ -295,3 +295,5 @@ def test_the_command_lists_names_and_writes_pages(tmp_path: Path, capsys: pytest
     assert main(["config", "dapfl/table5/v2/20-low"]) == 2
     assert "are 3 cells" in capsys.readouterr().err
     assert main(["table", "nature"]) == 2
+    assert main([*flags, "adopt", "dapfl/table5"]) == 0
+    assert "0 cells; --yes takes them over" in capsys.readouterr().out

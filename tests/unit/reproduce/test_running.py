@@ -17,7 +17,7 @@ import pytest
 from reproduce.cells import Cell, cells_of, chosen, in_order
 from reproduce.locks import held, owner, take
 from reproduce.reading import read_paper
-from reproduce.results import append, file_of, load
+from reproduce.results import adoptable, append, file_of, load, told_config
 from reproduce.running import Outcome, Plan, folder_of, make, wanted_of
 from reproduce.tables import HERE, Paper
 
@@ -103,6 +103,17 @@ def test_a_line_has_no_path_of_this_machine(toy: Paper, tmp_path: Path) -> None:
     elsewhere.mkdir()
     (tmp_path / "toy").rename(elsewhere / "toy")
     assert run(read_paper(elsewhere / "toy"), plan(tmp_path), "toy/one/fedavg/few/0") == Outcome(), "the same cell"
+
+
+def test_cells_of_an_earlier_version_can_be_taken_over(toy: Paper, tmp_path: Path) -> None:
+    """Their digests differ, as with a new setting of the library; what they set must be the same."""
+    one, other = cells(toy, "toy/one/fedavg/few/0", "toy/one/da-pfl/few/0")
+    known = {
+        "old": line("old", [0.5], config=told_config(one)),
+        "changed": line("changed", [0.5], config={**told_config(other), "recipe": {"steps": 3}}),
+    }
+    assert adoptable([one, other], known) == [(one, known["old"])]
+    assert adoptable([one], {**known, one.digest: line(one.digest, [0.5], config=told_config(one))}) == []
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(toy: Paper, tmp_path: Path) -> None:
