@@ -201,6 +201,20 @@ def test_two_processes_make_every_cell_once(toy: Paper, tmp_path: Path) -> None:
     assert sorted(json.loads(text)["digest"] for text in texts) == sorted(expected)
 
 
+def test_a_cell_that_another_process_has_made_in_the_meantime(toy: Paper, tmp_path: Path) -> None:
+    """The other one finishes it after this one has seen that it is missing, before it has the lock."""
+    others: list[Outcome] = []
+
+    def clock() -> float:
+        if not others:
+            others.append(run(toy, plan(tmp_path), "toy/one/fedavg/few/0"))
+        return 0.0
+
+    assert run(toy, plan(tmp_path, clock=clock), "toy/one/fedavg/few/0") == Outcome(made=0)
+    assert others == [Outcome(made=1)]
+    assert len(file_of(toy.tables[0], tmp_path / "results").read_text().splitlines()) == 1
+
+
 def test_a_lock_has_one_owner(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held(path) as first, held(path) as second:
