@@ -147,7 +147,24 @@ def test_it_stops_at_the_end_of_a_round_and_goes_on_to_the_same_digits(toy: Pape
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 3
     assert not load(tmp_path / "results")
     assert run(toy, plan(tmp_path, until=1, clock=lambda: 1.0), *names) == Outcome(stopped=True), "no time at all"
-    assert run(toy, plan(tmp_path), *names) == Outcome(made=2)
+    ticks = itertools.count(1)
+    assert run(toy, plan(tmp_path, clock=lambda: next(ticks)), names[1]) == Outcome(made=1)  # the first in the table
+    assert next(ticks) == 1 + 2 + 1, "rounds 4 and 5 alone were left"
+    assert run(toy, plan(tmp_path), *names) == Outcome(made=1)
+    assert figures(load(tmp_path / "results")) == figures(load(tmp_path / "whole" / "results"))
+
+
+def test_a_folder_of_other_settings_is_begun_anew(toy: Paper, tmp_path: Path) -> None:
+    """As when the data have moved: the folder's name is that of the cell, its config is not."""
+    (cell,) = cells(toy, "toy/one/fedavg/few/0")
+    ticks = itertools.count(1)
+    run(toy, plan(tmp_path, until=3, clock=lambda: next(ticks)), cell.path)
+    config = folder_of(cell, tmp_path / "runs") / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.3"))
+    said: list[str] = []
+    assert run(toy, plan(tmp_path, say=said.append), cell.path) == Outcome(made=1)
+    assert any("begun anew" in text for text in said)
+    run(toy, plan(tmp_path / "whole"), cell.path)
     assert figures(load(tmp_path / "results")) == figures(load(tmp_path / "whole" / "results"))
 
 
