@@ -10,7 +10,7 @@ from reproduce.tables import Paper
 
 ABOUT = """
 title = "Toy"
-cite = "Nobody: Toys"
+cite = "Someone: Toys"
 tables = ["one", "two"]
 """
 ONE = """
