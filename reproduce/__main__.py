@@ -1,0 +1,136 @@
+"""`python -m reproduce`: the tables of four papers, and what of them is measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedkin.core import ConfigError
+from reproduce.cells import Cell, cells_of, chosen, in_order
+from reproduce.claims import write_claims
+from reproduce.listing import listing
+from reproduce.pages import DOCS, write
+from reproduce.reading import papers
+from reproduce.results import RESULTS, adoptable, append, file_of, load
+from reproduce.running import RUNS, Plan, make, wanted_of
+from reproduce.tables import Paper
+
+ABOUT = """Makes the tables of the papers again, cell by cell.
+
+Without a command: all tables, how many of their cells are measured and how long the rest takes.
+A cell has the name PAPER/TABLE/ROW/COLUMN/SEED; the beginning of a name stands for all cells below it."""
+
+
+ADOPT = """Takes over cells that are missing only because a version of fedkin has new settings or other defaults.
+
+Their written settings are the same and only the digest is another one. Whether their figures are the same is for you to
+know: a run of one of them tells. Lines keep the version that measured them."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser("python -m reproduce", description=ABOUT, formatter_class=_AsWritten)
+    made.add_argument("--results", type=Path, default=RESULTS, help=argparse.SUPPRESS)
+    commands = made.add_subparsers(dest="command")
+    run = commands.add_parser("run", help="make missing cells, by priority", formatter_class=_AsWritten)
+    run.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
+    run.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many, at the end of a round")
+    run.add_argument("--scale", choices=("paper", "small"), help="default: each table's first choice")
+    run.add_argument("--workers", type=int, default=1, help="processes that train (default: 1; 0: one per core)")
+    run.add_argument("--engine", default="auto", help="auto, loop, workers or stacked (default: auto)")
+    run.add_argument("--data-root", type=Path, help="folder with the data sets, one folder or .npz file each "
+                     "(default: $FEDKIN_DATA, else ~/.cache/fedkin/data)")  # fmt: skip
+    run.add_argument("--runs", type=Path, default=RUNS, help="folder of runs in progress (default: runs/reproduce)")
+    run.add_argument("--keep", action="store_true", help="keep a run's folder when its line is written")
+    run.add_argument("--dry", action="store_true", help="only list the cells that would be made, in their order")
+    adopt = commands.add_parser("adopt", formatter_class=_AsWritten, help="take over cells of an earlier version",
+                                description=ADOPT)  # fmt: skip
+    adopt.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
+    adopt.add_argument("--scale", choices=("paper", "small"))
+    adopt.add_argument("--yes", action="store_true", help="do it; else they are only listed")
+    config = commands.add_parser("config", help="print a cell's settings, a file that fedkin run takes")
+    config.add_argument("names", nargs="+", metavar="CELL")
+    config.add_argument("--scale", choices=("paper", "small"))
+    config.add_argument("--data-root", type=Path)
+    table = commands.add_parser("table", help="write docs/results/PAPER.md and papers.md from what is measured")
+    table.add_argument("names", nargs="*", metavar="PAPER", help="all without any")
+    table.add_argument("--docs", type=Path, default=DOCS, help=argparse.SUPPRESS)
+    return made
+
+
+class _AsWritten(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Does what is asked; 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
+    args = parser().parse_args(words)
+    try:
+        if args.command is None:
+            print(listing(papers(), load(args.results)))
+            return 0
+        return {"run": _run, "config": _config, "table": _table, "adopt": _adopt}[args.command](args)
+    except ConfigError as e:
+        print(e, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def _asked(args: argparse.Namespace, there: Sequence[Paper]) -> list[Cell]:
+    """The cells that are named, at the scale asked for, or each table's own."""
+    all_cells = [cell for paper in there for table in paper.tables for cell in cells_of(table, args.scale)]
+    return chosen(all_cells, args.names)
+
+
+def _run(args: argparse.Namespace) -> int:
+    there = papers()
+    cells = _asked(args, there)
+    if args.dry:
+        done = load(args.results)
+        for cell in in_order(cells):
+            if cell.digest not in done:
+                print(f"{cell.priority:>4} {cell.scale.name:<6} {cell.path}")
+        return 0
+    until = time.monotonic() + 60 * args.minutes
+    how = Plan(until, args.data_root, args.engine, args.workers, args.keep, args.runs, args.results)
+    outcome = make(cells, how, wanted_of(there))
+    end = "the time is up; the same command goes on" if outcome.stopped else "no other cell is missing"
+    print(f"{outcome.made} cells made, {outcome.failed} failed, {outcome.without_data} without data; {end}")
+    return 1 if outcome.failed else 0
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    found = adoptable(_asked(args, papers()), load(args.results))
+    for cell, line in found:
+        if args.yes:
+            append(file_of(cell.table, args.results), {**line, "digest": cell.digest, "adopted": line["digest"]})
+        print(f"{cell.path}, measured by fedkin {line['fedkin']}")
+    print(f"{len(found)} cells{' taken over' if args.yes else '; --yes takes them over'}")
+    return 0
+
+
+def _config(args: argparse.Namespace) -> int:
+    cells = _asked(args, papers())
+    if len(cells) != 1:
+        raise ConfigError(f"{' '.join(args.names)} are {len(cells)} cells; name one: PAPER/TABLE/ROW/COLUMN/SEED")
+    print(cells[0].toml(args.data_root), end="")
+    return 0
+
+
+def _table(args: argparse.Namespace) -> int:
+    done, there = load(args.results), papers()
+    if unknown := set(args.names) - {paper.name for paper in there}:
+        raise ConfigError(f"unknown papers {', '.join(unknown)}; there are {', '.join(paper.name for paper in there)}")
+    written = write([paper for paper in there if not args.names or paper.name in args.names], done, args.docs)
+    written.append(write_claims(there, done, args.docs))
+    print("\n".join(str(path) for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

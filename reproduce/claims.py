@@ -1,0 +1,81 @@
+"""docs/results/papers.md: every claim of every paper with its verdict, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import Grid, to_markdown
+from reproduce.pages import scales_shown
+from reproduce.results import Line
+from reproduce.tables import Paper, Table
+from reproduce.verdicts import Verdict, Word, verdict
+from reproduce.words import sentence
+
+INTRO = """# Four papers, measured
+
+What each paper claims of its tables, and what our runs of these tables say. A claim **holds** if in every comparison
+that it is about the whole 95 % interval of the paired difference over seeds and clients lies where the claim says
+([how it is computed](../compare.md#what-the-verdict-says)). It **does not hold** if in one comparison the whole
+interval lies beyond it, at a level of 95 % for all comparisons of the claim together. Else it **cannot be told**, as
+with a single seed. The papers' numbers stand beside ours on their pages; nothing is tuned towards them."""
+CLOSING = (
+    "`python -m reproduce` lists the tables and what of them is measured, `python -m reproduce run` makes the missing "
+    "cells, `python -m reproduce table` writes these pages."
+)
+
+
+def write_claims(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path) -> Path:
+    """Writes the page."""
+    path = docs / "papers.md"
+    write_atomic(path, claims_page(papers, done).encode())
+    return path
+
+
+def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
+    """How many claims hold, all of them with verdicts, then our own questions with answers."""
+    found = {paper.name: list(_found(paper, done)) for paper in papers}
+    parts = [INTRO, to_markdown(_counts(papers, found)).strip()]
+    for paper in papers:
+        rows = [(v.claim.text, _word(v), sentence(t, v) or "–") for t, v in found[paper.name] if not v.claim.question]
+        if rows:
+            head = f"## {paper.title}\n\n[Tables, settings and figures]({paper.name}.md). {paper.cite}."
+            parts += [head, to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
+    asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
+    answers = [f"- {p.title}: {v.claim.text} {sentence(t, v) or 'Not measured yet'}." for p, t, v in asked]
+    parts += ["## Questions of our own", "\n".join(answers)] if answers else []
+    return "\n\n".join([*parts, CLOSING]) + "\n"
+
+
+def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verdict]]:
+    """Each claim and question of a paper with what is found of it."""
+    for table in paper.tables:
+        for claim in table.claims:
+            best = _best([verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
+            if best is not None:
+                yield table, best
+
+
+def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:
+    """How many claims of each paper have which verdict."""
+    words: tuple[Word, ...] = get_args(Word)
+    rows = []
+    for paper in papers:
+        own = [v.word for _, v in found[paper.name] if not v.claim.question]
+        rows.append((f"[{paper.title}]({paper.name}.md)", *(str(own.count(word)) for word in words)))
+    return Grid("claims", ("", *words), tuple(rows))
+
+
+def _best(found: Sequence[Verdict]) -> Verdict | None:
+    """The verdict at the paper's own scale where there is one, else that of the scale that is measured."""
+    told = [one for one in found if one.word != "not measured yet"]
+    full = [one for one in told if one.scale == "paper"]
+    return next(iter([*full, *told, *found]), None)
+
+
+def _word(found: Verdict) -> str:
+    if found.word == "not measured yet":
+        return found.word
+    return f"**{found.word}**" + (" (small scale)" if found.scale == "small" else "")

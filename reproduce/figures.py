@@ -1,0 +1,132 @@
+"""One figure of a measured cell, by the name that tables use, for all clients and for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedkin.evaluate import spread, to_target
+from reproduce.cells import cells_of
+from reproduce.results import Line
+from reproduce.tables import Table
+
+OF_CLIENTS = {
+    "accuracy": "accuracy",
+    "pooled": "accuracy",  # the mean over test samples: clients are compared by their own accuracies
+    "accuracy_trained": "accuracy_trained",
+    "accuracy_delivered": "accuracy_delivered",
+    "macro_f1": "macro_f1",
+    "macro_f1_weighted": "macro_f1",
+    "few": "few",
+    "medium": "medium",
+    "many": "many",
+}
+"""Metric -> the figure of single clients that two methods are compared by. Others are compared seed by seed."""
+NAMES = {
+    "accuracy": "accuracy",
+    "pooled": "accuracy over all test samples",
+    "accuracy_trained": "accuracy right after local training",
+    "accuracy_delivered": "accuracy of what is delivered",
+    "macro_f1": "macro-F1",
+    "macro_f1_weighted": "macro-F1, weighted by test samples",
+    "ari": "adjusted Rand index of the clusters",
+    "clusters-used": "clusters with a member",
+    "cluster-sizes": "sizes of the clusters in the last round, of the first seed",
+    "best-on-test": "accuracy in the best round, chosen on test samples",
+}
+"""Metric -> how a page calls it."""
+Measured = Mapping[tuple[str, str], Mapping[int, Line]]
+"""Row and column -> seed -> line."""
+
+
+def measured(table: Table, scale: str, done: Mapping[str, Line]) -> dict[tuple[str, str], dict[int, Line]]:
+    """The lines of a table at one scale."""
+    found: dict[tuple[str, str], dict[int, Line]] = {}
+    for cell in cells_of(table, scale):
+        if cell.digest in done:
+            found.setdefault((cell.row.key, cell.column.key), {})[cell.seed] = done[cell.digest]
+    return found
+
+
+def figure(line: Line, metric: str) -> float | None:
+    """One figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
+
+    Beside the metrics of the library: ``best-on-test``, the highest accuracy of any round, which the test part chooses;
+    ``rounds-to-40``, the first round with an accuracy of 40 % or more, None if there is none; ``clusters-used``, those
+    that have a member. A method without a model of the moment after training has its ordinary accuracy there.
+    """
+    curve = line["curve"]
+    if metric == "best-on-test":
+        return max((a for a in curve["accuracy"] if a is not None), default=None)
+    if metric.startswith("rounds-to-"):
+        rounds = [{"round": t, "accuracy": a} for t, a in zip(curve["rounds"], curve["accuracy"], strict=True)]
+        reached = to_target(rounds, float(metric.removeprefix("rounds-to-")) / 100)
+        return None if reached is None else float(reached.round)
+    if metric == "clusters-used":
+        sizes = line.get("cluster_sizes")
+        return None if sizes is None else float(sum(size > 0 for size in sizes))
+    final = line["final"]
+    value = final.get(metric, final["accuracy"] if metric in ("accuracy_trained", "accuracy_delivered") else None)
+    return None if value is None else float(value)
+
+
+def of_clients(line: Line, metric: str) -> dict[int, float]:
+    """The figure of each client that has one; empty for metrics that are no client's."""
+    clients = line["clients"]
+    values = clients.get(OF_CLIENTS.get(metric, ""))
+    if values is None and metric in ("accuracy_trained", "accuracy_delivered"):
+        values = clients["accuracy"]
+    return {i: v for i, v in zip(clients["ids"], values or (), strict=False) if v is not None}
+
+
+def is_count(metric: str) -> bool:
+    """Whether a metric is no share, and is not shown in per cent."""
+    return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
+
+
+def digits_of(metric: str, decimals: int) -> int:
+    """How many are shown after the point; ``decimals`` is the table's number for shares."""
+    return 0 if metric.startswith("rounds-to-") else decimals if not is_count(metric) else 2
+
+
+def name_of(metric: str) -> str:
+    """What a page calls it."""
+    if metric.startswith("rounds-to-"):
+        return f"rounds until {metric.removeprefix('rounds-to-')} %"
+    return NAMES.get(metric, metric)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Our figure in a cell, as the page says it.
+
+    Attributes:
+        mean: in the unit of the page: per cent, or a number; None where nothing is measured or no seed has one.
+        text: with standard deviation, and the number of seeds where not all are there.
+    """
+
+    mean: float | None
+    text: str
+
+
+def shown(lines: Mapping[int, Line], metric: str, seeds: int, decimals: int) -> Shown:
+    """The mean over seeds."""
+    if not lines:
+        return Shown(None, "–")
+    if metric == "cluster-sizes":
+        sizes = lines[min(lines)].get("cluster_sizes", ())
+        return Shown(None, " ".join(map(str, sorted(sizes, reverse=True))) or "·")
+    values = [figure(line, metric) for line in lines.values()]
+    if metric.startswith("rounds-to-") and None in values:
+        last = max(line["final"]["last_round"] for line in lines.values())
+        some = f" in {values.count(None)} of {len(values)}" if len(values) > 1 else ""
+        return Shown(None, f"> {last}{some}")
+    found = spread(values)
+    if found is None:
+        return Shown(None, "·")
+    unit, digits = 1.0 if is_count(metric) else 100.0, digits_of(metric, decimals)
+    text = f"{unit * found.mean:.{digits}f}"
+    text += f" ± {unit * found.std:.{digits}f}" if found.std is not None else ""
+    text += " †" if any("diverged" in line for line in lines.values()) else ""
+    text += f" ({len(lines)})" if len(lines) < seeds else ""
+    return Shown(unit * found.mean, text)

@@ -1,0 +1,149 @@
+"""The pages: docs/results/PAPER.md with every table, and docs/results/papers.md with every claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fedkin.evaluate.rounds import spans
+from fedkin.report.charts import svg
+from fedkin.report.folder import write_atomic
+from fedkin.report.tables import Grid, to_markdown
+from reproduce.figures import Measured, digits_of, measured, name_of, shown
+from reproduce.results import Line
+from reproduce.scatter import scatter
+from reproduce.tables import HERE, Paper, Scale, Table
+from reproduce.verdicts import Verdict, verdict
+from reproduce.words import sentence
+
+DOCS = HERE.parent / "docs" / "results"
+PICTURES = "papers"
+"""Folder of the figures, below that of the pages."""
+
+LEGEND = (
+    "In each cell the paper's figure stands before the bar and ours behind it (a cell without a bar is ours): "
+    "mean ± standard deviation over seeds, with the number of seeds in brackets where not all are there. "
+    "– is a cell that is not measured yet, or a figure that the paper does not print; · a figure that the method does "
+    "not have; † a method whose training diverged. [All claims](papers.md) have a page of their own."
+)
+COMMANDS = """```sh
+python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command goes on after an interruption
+python -m reproduce run {table}/ROW/COLUMN/SEED   # a single cell; --dry lists their names
+python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml   # its settings, a file that fedkin run takes
+python -m reproduce table {paper}   # this page
+```"""
+
+
+def write(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path = DOCS) -> list[Path]:
+    """Writes the pages of these papers.
+
+    Returns:
+        the files, those of figures among them.
+    """
+    files: dict[Path, str] = {}
+    for paper in papers:
+        for table in paper.tables:
+            for scale in scales_shown(table, done):
+                spec = scatter(table, measured(table, scale.name, done), len(scale.seeds))
+                if spec is not None:
+                    files[docs / PICTURES / f"{_picture(table, scale)}.svg"] = svg(spec)
+        files[docs / f"{paper.name}.md"] = page(paper, done)
+    for path, text in files.items():
+        write_atomic(path, text.encode())
+    return list(files)
+
+
+def scales_shown(table: Table, done: Mapping[str, Line]) -> list[Scale]:
+    """The table's first choice, and any other scale that has cells."""
+    if not table.scales:
+        return []
+    others = [scale for name, scale in table.scales.items() if name != table.shown and measured(table, name, done)]
+    return [table.scales[table.shown], *others]
+
+
+def page(paper: Paper, done: Mapping[str, Line]) -> str:
+    """One paper."""
+    parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}.", paper.text.strip()]
+    parts += [LEGEND, COMMANDS.format(paper=paper.name, table=paper.tables[0].path)]
+    for table in paper.tables:
+        parts += _table(table, done)
+    if paper.remarks:
+        parts += [
+            "## What does not agree in the paper",
+            "\n".join(f"- {remark}" for remark in paper.remarks),
+        ]
+    why = paper.folder / "why.md"
+    if why.is_file():
+        parts += ["## Why", why.read_text(encoding="utf-8").strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(table: Table, done: Mapping[str, Line]) -> Iterator[str]:
+    """One table at all scales that are shown, and its claims."""
+    yield f"## {table.title}"
+    yield table.text.strip()
+    if table.left_out is not None:
+        yield f"Not measured: {table.left_out}"
+    for scale in scales_shown(table, done):
+        lines = measured(table, scale.name, done)
+        yield f"Scale `{scale.name}`: {scale.text} Cells: `python -m reproduce run {table.path} --scale {scale.name}`."
+        yield from _grids(table, scale, lines)
+        if scatter(table, lines, len(scale.seeds)) is not None:
+            yield f"![{table.title}: paper against measured]({PICTURES}/{_picture(table, scale)}.svg)"
+        texts = [claim_line(table, one) for one in _verdicts(table, scale, done)]
+        yield "\n".join(f"- {text}" for text in texts)
+
+
+def _picture(table: Table, scale: Scale) -> str:
+    return f"{table.paper}-{table.name}-{scale.name}"
+
+
+def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verdict]:
+    return [verdict(table, claim, scale.name, done) for claim in table.claims]
+
+
+def claim_line(table: Table, found: Verdict) -> str:
+    """A claim with what was found."""
+    facts = sentence(table, found)
+    if found.claim.question:
+        return f"{found.claim.text} {facts or 'Not measured yet'}."
+    return f"{found.claim.text} **{found.word.capitalize()}**{f': {facts}' if facts else ''}."
+
+
+def _grids(table: Table, scale: Scale, lines: Measured) -> Iterator[str]:
+    """A grid per figure; one grid where columns have figures of their own."""
+    of_columns = all(column.metric for column in table.columns.values())
+    metrics: Sequence[str | None] = [None] if of_columns else table.metrics
+    for metric in metrics:
+        if len(metrics) > 1 and metric is not None:
+            name = name_of(metric)
+            yield f"*{name[0].upper()}{name[1:]}*"
+        yield to_markdown(_grid(table, scale, lines, metric)).strip()
+
+
+def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Grid:
+    keys = [key for key in table.columns if scale.columns is None or key in scale.columns]
+    rows = []
+    for row in table.rows.values():
+        if scale.rows is not None and row.key not in scale.rows:
+            continue
+        cells = [row.title]
+        for key in keys:
+            which = table.metrics_of(key)[0] if metric is None else metric
+            ours = shown(lines.get((row.key, key), {}), which, len(scale.seeds), table.decimals).text
+            if which in table.numbers:
+                printed = table.numbers[which].get(row.key, {}).get(key)
+                ours = f"{_printed(printed, digits_of(which, table.decimals))} / {ours}"
+            cells.append(ours)
+        rows.append(tuple(cells))
+    rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
+    note = f"Ours: mean over {spans(rounds)}." if rounds else "Not measured yet."
+    return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=note)
+
+
+def _printed(number: tuple[float, float | None] | None, decimals: int) -> str:
+    """What the paper has in the cell."""
+    if number is None:
+        return "–"
+    mean, std = number
+    return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")

@@ -1,0 +1,150 @@
+"""Measured cells: one line of JSON per cell and seed, appended whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from fedkin.core.sources import told
+from fedkin.evaluate import final_by_client
+from fedkin.report.folder import Run, read_run
+from fedkin.version import __version__
+from reproduce.cells import Cell
+from reproduce.tables import HERE, Table
+
+RESULTS = HERE / "results"
+Line = dict[str, Any]
+MOST_BITS = 2048
+"""Hexadecimal digits: the single test samples of a run are kept where all clients' take no more."""
+BY_CLIENT = ("accuracy", "accuracy_trained", "accuracy_delivered", "macro_f1", "few", "medium", "many")
+"""Figures that are kept of every client where a table of the paper shows them; accuracies always."""
+_DIGITS = 5
+
+
+def file_of(table: Table, folder: Path = RESULTS) -> Path:
+    """Where the lines of a table are."""
+    return folder / f"{table.paper}-{table.name}.jsonl"
+
+
+def load(folder: Path = RESULTS) -> dict[str, Line]:
+    """All lines by digest; of two with the same digest the later one counts."""
+    found: dict[str, Line] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for text in path.read_bytes().split(b"\n")[:-1]:  # what has no line break at its end was cut short by a kill
+            try:
+                line = json.loads(text)
+            except ValueError as e:
+                raise ValueError(f"{path}: a line is no JSON ({e}); restore the file or remove the line") from e
+            found[line["digest"]] = line
+    return found
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line; half of one that a kill left at the end is removed first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given up with the file, also by a process that is killed
+        file.seek(0)
+        there = file.read()
+        if not there.endswith(b"\n") and there:
+            file.truncate(there.rfind(b"\n") + 1)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
+    """What is kept of a finished run.
+
+    Args:
+        wanted: figures that tables of the paper show.
+    """
+    run = read_run(folder)
+    line: Line = {
+        "cell": cell.place,
+        "scale": cell.scale.name,
+        "seed": cell.seed,
+        "digest": cell.digest,
+        "config": told_config(cell),
+        "fedkin": __version__,
+        "computed": run.summary["computed"],
+        "data": _data_mark(folder),
+        "seconds": round(sum(one["round_s"] + one["evaluation_s"] for one in run.timing), 1),
+        "final": _rounded(run.final),
+        "last": _rounded(run.last),
+        "best": _rounded(run.summary["best"] or {}),
+        "megabytes": round((run.bytes or 0) / 1e6, 3),
+    }
+    if run.diverged is not None:
+        line["diverged"] = run.diverged
+    if sizes := [one["cluster_sizes"] for one in run.rounds if "cluster_sizes" in one]:
+        line["cluster_sizes"] = sizes[-1]
+    line["curve"] = _curve(run)
+    line["clients"] = _clients(run, {"accuracy", "accuracy_trained", "accuracy_delivered", *wanted})
+    return line
+
+
+def told_config(cell: Cell) -> dict[str, Any]:
+    """What a cell sets, without defaults and without places on this machine."""
+    return {**cell.config, "method": {**cell.config["method"], "name": told(cell.row.method)}}
+
+
+def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cell, Line]]:
+    """Missing cells that were measured with the same written settings, when the library's defaults were others.
+
+    A new version with a new setting gives every cell another digest, whether or not its figures change by it. A person
+    has to know; then the old lines can be taken over under the new digests.
+    """
+    known = {json.dumps(line["config"], sort_keys=True): line for line in done.values()}
+    missing = {cell.digest: cell for cell in cells if cell.digest not in done}
+    found = [(cell, known.get(json.dumps(told_config(cell), sort_keys=True))) for cell in missing.values()]
+    return [(cell, line) for cell, line in found if line is not None]
+
+
+def _data_mark(folder: Path) -> str:
+    """The fingerprint of the federation that the run was made on."""
+    with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+        return str(file.metadata()["data"])
+
+
+def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what does not exist."""
+    whole = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items() if v is not None}
+    return {k: v for k, v in whole.items() if not isinstance(v, float) or math.isfinite(v)}
+
+
+def _curve(run: Run) -> dict[str, list[Any]]:
+    """Accuracy in every evaluated round."""
+    lines = [one for one in run.rounds if one["evaluated"]]
+    return {
+        "rounds": [one["round"] for one in lines],
+        "accuracy": [None if one["accuracy"] is None else round(one["accuracy"], _DIGITS) for one in lines],
+    }
+
+
+def _clients(run: Run, wanted: set[str]) -> Line:
+    """Every client's final figures, and its single test samples in the last evaluated round if they are few."""
+    lines = [_scalar(one) for one in run.clients]
+    found: Line = {}
+    for metric in BY_CLIENT:
+        if metric in wanted and (values := final_by_client(lines, run.total, metric)):
+            found.setdefault("ids", sorted({int(one["client"]) for one in lines}))
+            found[metric] = [round(values[i], _DIGITS) if i in values else None for i in found["ids"]]
+    answers = run.answers
+    if answers and sum(len(a.right) for a in answers.values()) * 2 <= MOST_BITS:
+        found["answers"] = {str(i): [a.n, a.digest[:8], a.right.hex()] for i, a in answers.items()}
+    return found
+
+
+def _scalar(line: Mapping[str, Any]) -> Line:
+    """A client's line with shares in place of counts (correct, of so many)."""
+    shares = {name: line[name] for name in ("few", "medium", "many")}
+    return {**line, **{name: right / n if n else None for name, (right, n) in shares.items()}}

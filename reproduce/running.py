@@ -1,0 +1,151 @@
+"""Makes missing cells, one after another, until the time is up."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
+from fedkin.data import Federation
+from fedkin.engines import Report
+from fedkin.runner import run_settings
+from reproduce.cells import Cell, in_order, to_run
+from reproduce.locks import held
+from reproduce.results import RESULTS, append, file_of, line_of, load
+from reproduce.tables import HERE, Paper
+
+RUNS = HERE.parent / "runs" / "reproduce"
+
+
+class OutOfTime(Exception):
+    """The time is up; the run's folder holds all rounds up to this one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How cells are made.
+
+    Attributes:
+        until: when to stop, as ``clock`` tells it; the round in progress is finished.
+        root: folder of the data sets; None: where the library looks for them.
+        keep: whether run folders are kept when their line is written.
+        say: called with each message.
+    """
+
+    until: float
+    root: Path | None = None
+    engine: str = "auto"
+    workers: int = 1
+    keep: bool = False
+    runs: Path = RUNS
+    results: Path = RESULTS
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Outcome:
+    """What became of it: numbers of cells."""
+
+    made: int = 0
+    failed: int = 0
+    without_data: int = 0
+    stopped: bool = False
+
+
+def wanted_of(papers: Sequence[Paper]) -> dict[str, set[str]]:
+    """The figures that the tables of each paper show, by its name: a run may serve several of them."""
+    return {
+        paper.name: {m for table in paper.tables for column in table.columns for m in table.metrics_of(column)}
+        for paper in papers
+    }
+
+
+def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outcome:
+    """Makes the cells that have no line yet, in their order.
+
+    A cell that another process is at is left to it. One that fails is reported and left out until the next call.
+    """
+    outcome, store = Outcome(), _Federations()
+    lacking: set[str] = set()
+    done = load(plan.results)
+    for cell in in_order(cells):
+        if cell.digest in done:
+            continue
+        if plan.clock() >= plan.until:
+            outcome.stopped = True
+            break
+        if cell.settings.data.data in lacking:
+            outcome.without_data += 1
+            continue
+        with held(plan.runs / "locks" / cell.digest) as got:
+            done = load(plan.results) if got else done
+            if not got or cell.digest in done:  # another process is at it, or has made it since
+                continue
+            try:
+                _one(cell, plan, store, wanted[cell.table.paper])
+                outcome.made += 1
+            except OutOfTime:
+                outcome.stopped = True
+                break
+            except FedkinError as e:
+                missing = isinstance(e, DataError) and not isinstance(e, PartitionError)
+                outcome.without_data += missing
+                outcome.failed += not missing
+                lacking |= {cell.settings.data.data} if missing else set()
+                plan.say(f"{cell.path}: {e}")
+    return outcome
+
+
+class _Federations:
+    """The federation that was read last: cells of one column and seed follow one another."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, int] | None = None
+        self._last: Federation | None = None
+
+    def get(self, settings: Any) -> Federation:
+        key = (settings.data, settings.run.seed)
+        if self._last is None or key != self._key:
+            self._last = None  # two may not fit into memory
+            self._last, self._key = settings.data.federation(settings.run.seed), key
+        return self._last
+
+
+def folder_of(cell: Cell, runs: Path = RUNS) -> Path:
+    """Where a cell's run lies while it is not done."""
+    return runs / f"{cell.path.replace('/', '-')}-{cell.scale.name}-{cell.digest[:8]}"
+
+
+def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
+    """Runs or resumes one cell and appends its line."""
+    settings = to_run(cell.settings, plan.root, plan.engine, plan.workers)
+    folder = folder_of(cell, plan.runs)
+
+    def on_round(report: Report, line: dict[str, Any]) -> None:
+        if plan.clock() >= plan.until and report.round < settings.run.rounds:
+            raise OutOfTime
+
+    begun = (folder / "config.toml").is_file()
+    plan.say(f"{cell.path} ({cell.scale.name}) {'goes on' if begun else 'begins'}")
+    if not (folder / "summary.json").is_file():
+        federation = store.get(settings)
+        try:
+            run_settings(settings, federation, out=folder, resume=begun, on_round=on_round)
+        except RunFolderError as e:  # begun with data at another place or by another version: its rounds are of no use
+            if not begun:
+                raise
+            plan.say(f"{cell.path}: begun anew, {e}")
+            shutil.rmtree(folder)
+            run_settings(settings, federation, out=folder, on_round=on_round)
+    line = line_of(cell, folder, wanted)
+    append(file_of(cell.table, plan.results), line)
+    figures = line["final"]
+    plan.say(f"{cell.path}: {100 * figures['accuracy']:.2f} % in {line['seconds']:.0f} s")
+    if not plan.keep:
+        shutil.rmtree(folder)

@@ -1,0 +1,56 @@
+"""A figure per table: what the paper prints against what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedkin.report.charts import PALETTE, Spec
+from reproduce.figures import Measured, shown
+from reproduce.tables import Column, Table
+
+
+def scatter(table: Table, lines: Measured, seeds: int) -> Spec | None:
+    """One chart per column with the diagonal on which both are equal; None without a cell that has both figures."""
+    charts = []
+    for column in table.columns.values():
+        if points := _points(table, column, lines, seeds):
+            charts.append(_chart(column.title, points))
+    return {"concat": charts, "columns": 2 if len(charts) in (2, 4) else 3} if charts else None
+
+
+def _points(table: Table, column: Column, lines: Measured, seeds: int) -> list[dict[str, Any]]:
+    metric = table.metrics_of(column.key)[0]
+    found = []
+    for key, numbers in table.numbers.get(metric, {}).items():
+        ours = shown(lines.get((key, column.key), {}), metric, seeds, table.decimals).mean
+        if column.key in numbers and ours is not None:
+            found.append({"row": table.rows[key].title, "paper": numbers[column.key][0], "ours": ours})
+    return found
+
+
+def _chart(title: str, points: list[dict[str, Any]]) -> Spec:
+    """Both axes have the same scale."""
+    values = [point[name] for point in points for name in ("paper", "ours")]
+    pad = max(0.5, 0.08 * (max(values) - min(values)))
+    low, high = min(values) - pad, max(values) + pad
+    scale = {"domain": [low, high], "nice": False, "zero": False}
+    both = {
+        "x": {"field": "paper", "type": "quantitative", "scale": scale, "title": "paper"},
+        "y": {"field": "ours", "type": "quantitative", "scale": scale, "title": "measured"},
+    }
+    label = {"text": {"field": "row"}}
+    return {
+        "title": {"text": title, "fontSize": 12},
+        "width": 260,
+        "height": 260,
+        "data": {"values": points},
+        "layer": [
+            {
+                "data": {"values": [{"paper": end, "ours": end} for end in (low, high)]},
+                "mark": {"type": "line", "strokeDash": [4, 3], "color": "#8c8c8c"},
+                "encoding": both,
+            },
+            {"mark": {"type": "point", "filled": True, "color": PALETTE[0]}, "encoding": both},
+            {"mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 9}, "encoding": {**both, **label}},
+        ],
+    }

@@ -1,0 +1,155 @@
+"""What a table is: rows, columns, scales, the paper's numbers and its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SECTIONS = ("data", "model", "recipe", "run", "method")
+Sections = Mapping[str, Mapping[str, Any]]
+Number = tuple[float, float | None]
+"""A figure that a paper prints and its standard deviation, if it prints one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, or a variant of one.
+
+    Attributes:
+        key: its name in files and on the command line.
+        method: name of the method.
+        preset: a preset of the method that the row starts from.
+        sections: its own settings; those of the method lie under its name, as in ``[method.NAME]``.
+        later: added to the table's priority.
+    """
+
+    key: str
+    title: str
+    method: str
+    preset: str | None = None
+    sections: Sections = field(default_factory=dict)
+    later: int = 0
+
+
+@dataclass(frozen=True)
+class Column:
+    """A setting that all rows are run at, or another figure of the same runs.
+
+    Attributes:
+        metric: the figure that is shown; None: those of the table.
+    """
+
+    key: str
+    title: str
+    metric: str | None = None
+    sections: Sections = field(default_factory=dict)
+    later: int = 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One size in which a table can be measured.
+
+    Attributes:
+        text: what was scaled.
+        guess: seconds that a cell is expected to take until one was measured.
+        columns, rows: those that there are at this scale; None: all.
+        by_column: further settings of single columns.
+    """
+
+    name: str
+    text: str
+    guess: float
+    seeds: tuple[int, ...]
+    sections: Sections = field(default_factory=dict)
+    by_column: Mapping[str, Sections] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    rows: tuple[str, ...] | None = None
+    later: int = 0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of a table, as comparisons of rows.
+
+    Attributes:
+        pairs: each time a row that is said to be above another one.
+        columns: where; None: everywhere.
+        by: points that the difference is said to have at least.
+        within: points that the difference is said to have at most, in either direction; None: no such bound.
+        pooled: the claim is about the mean over columns, not about each of them.
+        metric: of which figure; None: the first of the column.
+        question: it is none of the paper's but ours; the answer is the difference, not a verdict.
+    """
+
+    text: str
+    pairs: tuple[tuple[str, str], ...]
+    columns: tuple[str, ...] | None = None
+    by: float = 0.0
+    within: float | None = None
+    pooled: bool = False
+    metric: str | None = None
+    question: bool = False
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """All rows that it is about."""
+        return tuple(dict.fromkeys(key for pair in self.pairs for key in pair))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a paper.
+
+    Attributes:
+        metrics: the figures that are shown of each cell, the first one first.
+        shown: the scale that is measured and shown unless another is asked for.
+        numbers: metric -> row -> column -> what the paper prints.
+        left_out: why there are no cells, if there are none.
+        decimals: of the figures on the page.
+    """
+
+    paper: str
+    name: str
+    title: str
+    text: str
+    priority: int
+    metrics: tuple[str, ...]
+    shown: str
+    sections: Sections
+    rows: Mapping[str, Row]
+    columns: Mapping[str, Column]
+    scales: Mapping[str, Scale]
+    numbers: Mapping[str, Mapping[str, Mapping[str, Number]]]
+    claims: tuple[Claim, ...] = ()
+    left_out: str | None = None
+    decimals: int = 2
+
+    @property
+    def path(self) -> str:
+        """Its name on the command line."""
+        return f"{self.paper}/{self.name}"
+
+    def metrics_of(self, column: str) -> tuple[str, ...]:
+        """The figures that are shown of a column."""
+        own = self.columns[column].metric
+        return self.metrics if own is None else (own,)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper, or another source of published tables, with its tables in the order of their files' ``place``."""
+
+    name: str
+    title: str
+    cite: str
+    text: str
+    tables: tuple[Table, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return HERE / self.name

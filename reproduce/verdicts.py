@@ -1,0 +1,158 @@
+"""Claims of the papers against measured cells: paired comparisons over seeds and clients, with intervals.
+
+A claim is a set of comparisons. It holds if in each of them the whole 95 % interval lies where the claim says. It does
+not hold if in one of them the whole interval lies beyond it; as there may be many, that interval is wider: its level is
+95 % for all comparisons of the claim together (Bonferroni). Else it cannot be told, as with a single seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedkin.evaluate import Difference, difference
+from reproduce.cells import Cell, cells_of
+from reproduce.figures import OF_CLIENTS, figure, is_count, of_clients
+from reproduce.results import Line
+from reproduce.tables import Claim, Table
+
+Word = Literal["holds", "does not hold", "cannot be told", "not measured yet"]
+LEVEL = 0.95
+Cells = Mapping[tuple[str, str], Mapping[int, tuple[Cell, Line]]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row against another one.
+
+    Attributes:
+        where: the column's key; several with commas between them where the mean over columns is compared.
+        found: the difference, positive where the first row is better; None: not measured, or not both with one seed.
+        ahead: seeds in which the first row is better.
+        of: what the difference is counted in: points, rounds, or nothing that has a name.
+    """
+
+    row: str
+    than: str
+    where: str
+    word: Word
+    found: Difference | None = None
+    ahead: int = 0
+    of: str = "points"
+
+    @property
+    def unit(self) -> float:
+        """What a difference is multiplied by to be shown."""
+        return 100.0 if self.of == "points" else 1.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the measured cells say of a claim at one scale."""
+
+    claim: Claim
+    scale: str
+    word: Word
+    parts: tuple[Compared, ...]
+
+
+def verdict(table: Table, claim: Claim, scale: str, done: Mapping[str, Line]) -> Verdict:
+    """Compares all that the claim is about."""
+    cells: dict[tuple[str, str], dict[int, tuple[Cell, Line]]] = {}
+    for cell in cells_of(table, scale):
+        if cell.digest in done:
+            cells.setdefault((cell.row.key, cell.column.key), {})[cell.seed] = (cell, done[cell.digest])
+    columns = _columns(table, claim, scale)
+    groups = [columns] if claim.pooled else [(column,) for column in columns]
+    count = len(claim.pairs) * len(groups)
+    parts = tuple(_part(table, claim, pair, group, cells, count) for pair in claim.pairs for group in groups)
+    return Verdict(claim, scale, _overall([part.word for part in parts]), parts)
+
+
+def _columns(table: Table, claim: Claim, scale: str) -> tuple[str, ...]:
+    """The columns of the claim that there are at this scale."""
+    there = table.scales[scale].columns
+    asked = tuple(table.columns) if claim.columns is None else claim.columns
+    return tuple(column for column in asked if there is None or column in there)
+
+
+def _overall(words: Sequence[Word]) -> Word:
+    if set(words) <= {"not measured yet"}:
+        return "not measured yet"
+    if "does not hold" in words:
+        return "does not hold"
+    return "holds" if set(words) == {"holds"} else "cannot be told"
+
+
+def _part(
+    table: Table, claim: Claim, pair: tuple[str, str], columns: tuple[str, ...], cells: Cells, count: int
+) -> Compared:
+    """One comparison, in one column or over several."""
+    where = ", ".join(columns)
+    both = [(cells.get((pair[0], c), {}), cells.get((pair[1], c), {})) for c in columns]
+    seeds = sorted(set.intersection(*({*a} & {*b} for a, b in both)))
+    if not seeds:
+        return Compared(*pair, where, "not measured yet")
+    metrics = [claim.metric or table.metrics_of(c)[0] for c in columns]
+    gains = [
+        {
+            (n << 20) + client: gain
+            for n, ((a, b), metric) in enumerate(zip(both, metrics, strict=True))
+            for client, gain in gains_of(a[seed][1], b[seed][1], metric).items()
+        }
+        for seed in seeds
+    ]
+    if not all(gains):
+        return Compared(*pair, where, "not measured yet")
+    of = "points" if not is_count(metrics[0]) else "rounds" if metrics[0].startswith("rounds-to-") else ""
+    same = is_count(metrics[0]) or _same(both[0][0][seeds[0]][0])  # columns are the same in every seed
+    found = difference(gains, LEVEL, same)
+    wide = difference(gains, 1 - (1 - LEVEL) / count, same)
+    ahead = sum(sum(one.values()) > 0 for one in gains)
+    word = judged(claim, found, wide, 100.0 if of == "points" else 1.0)
+    return Compared(*pair, where, word, found, ahead, of)
+
+
+def gains_of(line: Line, other: Line, metric: str) -> dict[int, float]:
+    """By how much a run is better than another one of the same seed, client by client; as client 0 if the metric is
+    none of clients.
+
+    Fewer rounds are better; a target that was never reached counts as reached in the round after the last.
+    """
+    if metric in OF_CLIENTS:
+        mine, theirs = of_clients(line, metric), of_clients(other, metric)
+        return {client: mine[client] - theirs[client] for client in mine.keys() & theirs.keys()}
+    if metric.startswith("rounds-to-"):
+        rounds = [
+            line["final"]["last_round"] + 1 if (t := figure(line, metric)) is None else t for line in (other, line)
+        ]
+        return {0: float(rounds[0] - rounds[1])}
+    pair = (figure(line, metric), figure(other, metric))
+    return {} if pair[0] is None or pair[1] is None else {0: pair[0] - pair[1]}
+
+
+def judged(claim: Claim, found: Difference, wide: Difference, unit: float) -> Word:
+    """What one comparison says of a claim.
+
+    Args:
+        found: with the interval that shows it to hold.
+        wide: with the interval that shows it not to hold.
+        unit: of the claim's bounds, in terms of the difference.
+    """
+    if found.seeds == 1 or found.low is None or found.high is None or wide.low is None or wide.high is None:
+        return "cannot be told"
+    if found.identical and claim.within is None:  # the interval is a point, and above nothing
+        return "does not hold"
+    if claim.within is not None:
+        bound = claim.within / unit
+        inside, outside = -bound <= found.low and found.high <= bound, wide.low > bound or wide.high < -bound
+    else:
+        inside, outside = found.low > claim.by / unit, wide.high < claim.by / unit
+    return "holds" if inside else "does not hold" if outside else "cannot be told"
+
+
+def _same(cell: Cell) -> bool:
+    """Whether a client of one seed is that of every other: natural clients, or data that are dealt by another seed."""
+    data = cell.settings.data
+    return data.data_seed is not None or data.partition == "natural"

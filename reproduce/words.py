@@ -1,0 +1,56 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reproduce.tables import Table
+from reproduce.verdicts import Compared, Verdict
+
+
+def sentence(table: Table, verdict: Verdict) -> str:
+    """What was found, without the verdict itself: the single comparison, or how many there are of each kind."""
+    there = [part for part in verdict.parts if part.found is not None]
+    if not there:
+        return ""
+    if len(verdict.parts) == 1:
+        return difference_text(there[0])
+    if verdict.claim.question and len(there) <= 8:
+        return "; ".join(f"against {_against(table, part)}: {difference_text(part)}" for part in there)
+    return _many(table, verdict, there)
+
+
+def _many(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
+    """Counts, and the comparison that is farthest from the claim."""
+    words = [part.word for part in verdict.parts]
+    counts = [f"holds in {words.count('holds')} of {len(words)} comparisons"] if "holds" in words else []
+    counts += [f"fails in {words.count('does not hold')}"] if "does not hold" in words else []
+    counts += [f"open in {words.count('cannot be told')}"] if "cannot be told" in words else []
+    counts += [f"not measured in {words.count('not measured yet')}"] if "not measured yet" in words else []
+    if not verdict.claim.within:
+        least = min(there, key=lambda part: part.found.mean if part.found is not None else 0.0)
+        counts.append(f"least against {_against(table, least)}: {difference_text(least)}")
+    text = "; ".join(counts)
+    return text if "holds" in words else text.replace("fails in", f"of {len(words)} comparisons fails in", 1)
+
+
+def _against(table: Table, part: Compared) -> str:
+    """The other row and where it was met."""
+    columns = [table.columns[key].title for key in part.where.split(", ")]
+    where = columns[0] if len(columns) == 1 else f"mean over {len(columns)} columns"
+    return f"{table.rows[part.than].title} ({where})"
+
+
+def difference_text(part: Compared) -> str:
+    """The difference with its interval, or with what there is instead of one."""
+    found, unit = part.found, part.unit
+    if found is None:
+        return "not measured yet"
+    of = "rounds fewer" if part.of == "rounds" else part.of
+    mean = f"{unit * found.mean:+.1f} {of}".rstrip()
+    if found.identical:
+        return "equal to the last digit"
+    if found.low is None or found.high is None:
+        return f"{mean}, better in {part.ahead} of {found.seeds} seeds, too few for an interval"
+    over = f"{found.seeds} seeds" if found.seeds > 1 else "the clients of one seed"
+    return f"{mean}, 95 % interval {unit * found.low:+.1f} to {unit * found.high:+.1f} over {over}"

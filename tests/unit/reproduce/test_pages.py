@@ -1,0 +1,299 @@
+"""Tables, verdicts and pages from lines made by hand; every expected number is worked out in its test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reproduce.__main__ import main
+from reproduce.cells import cells_of
+from reproduce.claims import claims_page
+from reproduce.figures import figure, measured, shown
+from reproduce.listing import listing, state_of
+from reproduce.pages import page, write
+from reproduce.reading import papers
+from reproduce.results import append, file_of
+from reproduce.scatter import scatter
+from reproduce.tables import Claim, Paper, Table
+from reproduce.verdicts import verdict
+from reproduce.words import sentence
+
+from papers import ONE, line, paper
+
+Lines = dict[str, dict[str, Any]]
+BETTER = Claim("above", (("da-pfl", "fedavg"),), ("few",))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Paper:
+    return paper(tmp_path, one=ONE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+
+
+def lines(table: Table, accuracies: Mapping[str, Sequence[float | Sequence[float]]], **more: Any) -> Lines:
+    """Lines of cells by ROW/COLUMN: for each seed what all of its six clients have, or a figure for each."""
+    found: Lines = {}
+    for cell in cells_of(table, "paper"):
+        values = accuracies.get(f"{cell.row.key}/{cell.column.key}", ())
+        if cell.seed < len(values):
+            value = values[cell.seed]
+            clients = [value] * 6 if isinstance(value, float) else list(value)
+            found[cell.digest] = line(cell.digest, clients, seed=cell.seed, **more)
+    return found
+
+
+# ---- figures ------------------------------------------------------------------------------------------------------
+def test_figures_of_a_cell() -> None:
+    one = line("a", [0.4, 0.6], final={"ari": 0.25, "accuracy_trained": 0.75}, cluster_sizes=[3, 0, 1])
+    assert figure(one, "accuracy") == 0.5
+    assert figure(one, "accuracy_trained") == 0.75
+    assert figure(line("a", [0.5]), "accuracy_trained") == 0.5, "the same model at both moments"
+    assert figure(one, "ari") == 0.25
+    assert figure(one, "clusters-used") == 2
+    assert figure(one, "best-on-test") == 0.5, "of 0.125, 0.25 and 0.5"
+    assert [figure(one, f"rounds-to-{t}") for t in (12.5, 13, 50, 51)] == [1, 2, 5, None]
+    assert figure(one, "many") is None
+
+
+def test_ours_is_the_mean_over_seeds_with_its_deviation() -> None:
+    both = {0: line("a", [0.5]), 1: line("b", [0.6])}
+    assert shown(both, "accuracy", 2, 2).text == "55.00 ± 7.07"  # 10 / sqrt(2)
+    assert shown(both, "accuracy", 3, 1).text == "55.0 ± 7.1 (2)"
+    assert shown({0: both[0]}, "accuracy", 3, 2).text == "50.00 (1)"
+    assert shown({}, "accuracy", 3, 2).text == "–"
+    assert shown({0: line("a", [0.5], diverged=3)}, "accuracy", 1, 2).text == "50.00 †"
+    assert shown({0: both[0]}, "few", 1, 2).text == "·"
+    assert shown({1: line("a", [0.5], cluster_sizes=[3, 0, 10])}, "cluster-sizes", 2, 2).text == "10 3 0"
+    assert shown(both, "rounds-to-15", 2, 0).text == "2 ± 1"  # rounds 2 and 1: 1.5 and 0.71
+    assert shown(both, "rounds-to-55", 2, 0).text == "> 5 in 1 of 2"
+    assert shown({0: both[0]}, "rounds-to-55", 1, 0).text == "> 5"
+
+
+# ---- verdicts -----------------------------------------------------------------------------------------------------
+# Three seeds with gains of 19, 20 and 21 points, the same for all clients: mean 20, and Student's interval over the
+# seeds, as clients do not differ: the standard error is 1 / sqrt(3) = 0.577, times 4.303 (2 degrees of freedom): 2.48.
+CLOSE = {"fedavg/few": [0.5, 0.5, 0.5], "da-pfl/few": [0.69, 0.7, 0.71]}
+
+
+@pytest.mark.parametrize(
+    ("by", "word"),
+    [
+        (0.0, "holds"),
+        (17.5, "holds"),  # 20 - 2.48 is 17.52
+        (17.6, "cannot be told"),
+        (22.4, "cannot be told"),  # 20 + 2.48 is 22.48
+        (22.5, "does not hold"),
+    ],
+)
+def test_the_interval_decides(toy: Paper, by: float, word: str) -> None:
+    table = toy.tables[0]
+    found = verdict(table, replace(BETTER, by=by), "paper", lines(table, CLOSE))
+    assert found.word == word
+    assert sentence(table, found) == "+20.0 points, 95 % interval +17.5 to +22.5 over 3 seeds"
+
+
+@pytest.mark.parametrize(("within", "word"), [(22.5, "holds"), (20.0, "cannot be told"), (17.5, "does not hold")])
+def test_a_bound_on_both_sides(toy: Paper, within: float, word: str) -> None:
+    table = toy.tables[0]
+    assert verdict(table, replace(BETTER, within=within), "paper", lines(table, CLOSE)).word == word
+
+
+def test_of_many_comparisons_a_failure_needs_a_wider_interval(toy: Paper) -> None:
+    """Two comparisons: 97.5 % each, Student's 6.205 in place of 4.303, so 20 + 3.58: 23 is no longer beyond it."""
+    table = toy.tables[0]
+    both = lines(table, {**CLOSE, "strong/few": [0.9, 0.9, 0.9]})
+    alone, beside = replace(BETTER, by=23.0), replace(BETTER, pairs=(("da-pfl", "fedavg"), ("strong", "fedavg")), by=23)
+    assert verdict(table, alone, "paper", both).word == "does not hold"
+    assert verdict(table, beside, "paper", both).word == "cannot be told"
+    assert verdict(table, replace(beside, by=24), "paper", both).word == "does not hold"
+
+
+def test_the_other_way_round_it_does_not_hold(toy: Paper) -> None:
+    table = toy.tables[0]
+    turned = replace(BETTER, pairs=(("fedavg", "da-pfl"),))
+    found = verdict(table, turned, "paper", lines(table, CLOSE))
+    assert found.word == "does not hold"
+    assert sentence(table, found) == "-20.0 points, 95 % interval -22.5 to -17.5 over 3 seeds"
+
+
+def test_one_seed_tells_nothing(toy: Paper) -> None:
+    table = toy.tables[0]
+    found = verdict(table, BETTER, "paper", lines(table, {"fedavg/few": [0.5], "da-pfl/few": [0.75]}))
+    assert found.word == "cannot be told"
+    assert sentence(table, found) == "+25.0 points, 95 % interval +25.0 to +25.0 over the clients of one seed"
+
+
+def test_only_seeds_that_both_have_are_compared(toy: Paper) -> None:
+    table = toy.tables[0]
+    some = lines(table, {"fedavg/few": [0.5, 0.5, 0.5], "da-pfl/few": [0.75]})
+    assert verdict(table, BETTER, "paper", some).parts[0].found.seeds == 1  # type: ignore[union-attr]
+    assert verdict(table, BETTER, "paper", lines(table, {"fedavg/few": [0.5]})).word == "not measured yet"
+    assert verdict(table, BETTER, "small", some).word == "not measured yet", "another scale has other cells"
+
+
+def test_clients_are_paired(toy: Paper) -> None:
+    """Clients between 10 and 85 %, each 5 points better under the method: the gains alone count."""
+    table = toy.tables[0]
+    base = [0.1, 0.25, 0.4, 0.55, 0.7, 0.85]
+    better = [value + 0.05 for value in base]
+    found = verdict(table, BETTER, "paper", lines(table, {"fedavg/few": [base] * 2, "da-pfl/few": [better] * 2}))
+    assert (found.word, sentence(table, found)) == ("holds", "+5.0 points, 95 % interval +5.0 to +5.0 over 2 seeds")
+
+
+def test_equal_figures_are_not_above(toy: Paper) -> None:
+    table = toy.tables[0]
+    same = lines(table, {"fedavg/few": [0.5, 0.6], "da-pfl/few": [0.5, 0.6]})
+    found = verdict(table, BETTER, "paper", same)
+    assert (found.word, sentence(table, found)) == ("does not hold", "equal to the last digit")
+    assert verdict(table, replace(BETTER, within=0.5), "paper", same).word == "holds"
+
+
+def test_all_comparisons_of_a_claim_must_hold(toy: Paper) -> None:
+    table = toy.tables[0]
+    order = Claim("in this order", (("da-pfl", "fedavg"), ("strong", "da-pfl")), ("few",))
+    cells = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6]}
+    found = verdict(table, order, "paper", lines(table, cells))
+    assert found.word == "cannot be told"
+    assert sentence(table, found).startswith("holds in 1 of 2 comparisons; not measured in 1; least against FedAvg")
+    assert verdict(table, order, "paper", lines(table, {**cells, "strong/few": [0.7, 0.7]})).word == "holds"
+    against = verdict(table, order, "paper", lines(table, {**cells, "strong/few": [0.4, 0.4]}))
+    assert against.word == "does not hold"
+    assert sentence(table, against) == (
+        "holds in 1 of 2 comparisons; fails in 1; least against DA-PFL (6 clients): "
+        "-20.0 points, 95 % interval -20.0 to -20.0 over 2 seeds"
+    )
+
+
+def test_a_mean_over_columns_is_one_comparison(toy: Paper) -> None:
+    """+10 in one column and -5 in the other, whatever the client and the seed: +2.5 on average over 12 clients."""
+    table = toy.tables[0]
+    cells = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6], "fedavg/many": [0.5, 0.5], "da-pfl/many": [0.45, 0.45]}
+    each = replace(BETTER, columns=None)
+    assert verdict(table, each, "paper", lines(table, cells)).word == "does not hold"
+    found = verdict(table, replace(each, pooled=True), "paper", lines(table, cells))
+    (part,) = found.parts
+    assert part.found is not None
+    assert part.found.mean == pytest.approx(0.025)
+    assert part.found.clients == 12
+
+
+def test_fewer_rounds_are_better_and_few_figures_have_no_interval(toy: Paper) -> None:
+    """Rounds 1, 2 and 5 have a quarter, a half and all of the accuracy: 40 % is reached in round 5, never and 2."""
+    table = toy.tables[1]
+    faster = Claim("faster", (("da-pfl", "fedavg"),), ("forty",))
+    own = {"fedavg/forty": [0.5, 0.3], "da-pfl/forty": [0.9, 0.9]}
+    found = verdict(table, faster, "paper", lines(table, own))
+    assert found.word == "cannot be told"
+    assert (
+        sentence(table, found) == "+3.5 rounds fewer, better in 2 of 2 seeds, too few for an interval"
+    )  # 5 - 2 and 6 - 2
+
+
+# ---- pages --------------------------------------------------------------------------------------------------------
+def rows_of(text: str) -> list[list[str]]:
+    return [[c.strip() for c in row.strip("|").split("|")] for row in text.splitlines() if row.startswith("|")]
+
+
+def test_the_paper_s_number_stands_before_ours(toy: Paper) -> None:
+    found = lines(toy.tables[0], {"fedavg/few": [0.5, 0.5, 0.5], "fedavg/many": [0.25], "da-pfl/many": [0.5]})
+    text = page(toy, found)
+    rows = rows_of(text)
+    assert rows[0] == ["", "6 clients", "8 clients"]
+    assert rows[2] == ["FedAvg", "50.00 / 50.00 ± 0.00", "60.00 ± 1.50 / 25.00 (1)"]
+    assert rows[3] == ["DA-PFL", "70.00 / –", "– / 50.00 (1)"]
+    assert "Ours: mean over rounds 4 to 5." in text
+    assert "DA-PFL is above FedAvg. **Cannot be told**" in text
+    assert "Scale `paper`: All of it. Cells: `python -m reproduce run toy/one --scale paper`." in text
+    assert "Scale `small`" not in text, "it has no cells"
+    second = rows[rows.index(["", "forty", "few"]) :]
+    assert second[2] == ["FedAvg", "9 / 5 ± 0", "30.00 / ·"], "the same runs: 40 % in round 5"
+
+
+def test_figures_that_the_paper_does_not_print_stand_alone(tmp_path: Path) -> None:
+    two = ONE.replace("[data]", 'metrics = ["accuracy", "macro_f1"]\n\n[data]', 1).replace(
+        "[numbers]", "[numbers.accuracy]"
+    )
+    toy = paper(tmp_path, one=two)
+    rows = rows_of(page(toy, lines(toy.tables[0], {"fedavg/few": [0.5, 0.5]}, final={"macro_f1": 0.25})))
+    assert [row[1] for row in rows if row[0] == "FedAvg"][:2] == ["50.00 / 50.00 ± 0.00", "25.00 ± 0.00"]
+
+
+def test_a_page_without_cells(toy: Paper) -> None:
+    text = page(toy, {})
+    assert ["FedAvg", "50.00 / –", "60.00 ± 1.50 / –"] in rows_of(text)
+    assert "DA-PFL is above FedAvg. **Not measured yet**." in text
+    assert "svg" not in text
+    assert "| DA-PFL is above FedAvg. | not measured yet | – |" in claims_page([toy], {})
+
+
+def test_why_is_taken_in(toy: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reproduce.tables.HERE", tmp_path)
+    assert "## Why" not in page(toy, {})
+    (tmp_path / "toy" / "why.md").write_text("Because of this.\n")
+    assert page(toy, {}).endswith("## Why\n\nBecause of this.\n")
+
+
+def test_the_figure_has_a_point_where_both_have_a_number(toy: Paper, tmp_path: Path) -> None:
+    table = toy.tables[0]
+    found = lines(table, {"fedavg/few": [0.5, 0.6], "da-pfl/many": [0.5]})
+    chart = scatter(table, measured(table, "paper", found), 3)
+    assert chart is not None
+    (one,) = chart["concat"]
+    assert one["title"]["text"] == "6 clients", "the paper prints nothing for DA-PFL with 8 clients"
+    (point,) = one["data"]["values"]
+    assert (point["row"], point["paper"], point["ours"]) == ("FedAvg", 50.0, pytest.approx(55.0))
+    files = write([toy], found, tmp_path / "docs")
+    assert {path.name for path in files} == {"toy-one-paper.svg", "toy-two-paper.svg", "toy.md"}
+    assert "<svg" in (tmp_path / "docs/papers/toy-one-paper.svg").read_text()
+    assert "![Table 1: paper against measured](papers/toy-one-paper.svg)" in (tmp_path / "docs/toy.md").read_text()
+
+
+def test_claims_have_one_page(toy: Paper) -> None:
+    table = toy.tables[0]
+    full = {**CLOSE, "fedavg/many": [0.5, 0.5, 0.5], "da-pfl/many": [0.6, 0.6, 0.6]}
+    text = claims_page([toy], lines(table, full))
+    least = "least against FedAvg (8 clients): +10.0 points, 95 % interval +10.0 to +10.0 over 3 seeds"
+    assert f"| DA-PFL is above FedAvg. | **holds** | holds in 2 of 2 comparisons; {least} |" in text
+    assert "[Tables, settings and figures](toy.md)" in text
+    assert "| [Toy](toy.md) | 1 | 0 | 0 | 0 |" in text
+    assert "| [Toy](toy.md) | 0 | 0 | 0 | 1 |" in claims_page([toy], {})
+
+
+def test_what_is_left(toy: Paper) -> None:
+    """22 cells of 24 are missing; those of FedAvg with 6 clients are expected to take the mean of two, 20 s."""
+    table = toy.tables[0]
+    two = [c for c in cells_of(table, "paper") if c.path in ("toy/one/fedavg/few/0", "toy/one/fedavg/few/1")]
+    done = {c.digest: line(c.digest, [0.5], seconds=s) for c, s in zip(two, (10.0, 30.0), strict=True)}
+    state = state_of(table, "paper", done)
+    assert (state.cells, state.done, state.left, state.guessed) == (24, 2, 22 * 20.0, False)
+    assert state_of(table, "paper", {}).left == 24 * 10
+    assert state_of(table, "paper", {}).guessed
+    text = listing([toy], done)
+    assert re.search(r"toy/one +paper +2 of 24 +0\.1 h", text)
+    assert re.search(r"toy/one +small +0 of 4 +~0\.0 h", text)
+
+
+# ---- the command --------------------------------------------------------------------------------------------------
+def test_the_command_lists_names_and_writes_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = papers(["dapfl"])[0]
+    table = found.tables[4]
+    for one in lines(table, {"v2/20-low": [0.5], "da-pfl/20-low": [0.75]}).values():
+        append(file_of(table, tmp_path / "results"), one)
+    flags = ["--results", str(tmp_path / "results")]
+    assert main([*flags, "run", "dapfl/table5/v2", "dapfl/table5/da-pfl", "--dry"]) == 0
+    names = [text.split()[-1] for text in capsys.readouterr().out.splitlines()]
+    assert names == [f"dapfl/table5/{row}/20-low/{seed}" for seed in (1, 2) for row in ("v2", "da-pfl")]
+    assert main([*flags, "table", "dapfl", "--docs", str(tmp_path / "docs")]) == 0
+    assert "56.21 / 50.00 (1)" in (tmp_path / "docs" / "dapfl.md").read_text()
+    assert (tmp_path / "docs" / "papers.md").is_file()
+    capsys.readouterr()
+    assert main(["config", "dapfl/table5/v2/20-low/2"]) == 0
+    assert 'variant = "v2"' in capsys.readouterr().out
+    assert main(["config", "dapfl/table5/v2/20-low"]) == 2
+    assert "are 3 cells" in capsys.readouterr().err
+    assert main(["table", "nature"]) == 2
+    assert main([*flags, "adopt", "dapfl/table5"]) == 0
+    assert "0 cells; --yes takes them over" in capsys.readouterr().out
