@@ -22,7 +22,7 @@ demo: $(STAMP)  ## nine methods on real data, about a minute
 test: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-test-all: $(STAMP)  ## the tests, and every rule of the contract at every setting of every method: before a release
+test-all: $(STAMP)  ## the tests and those that take long, such as every rule of the contract at every setting: before a release
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not hosts"
 
 test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes

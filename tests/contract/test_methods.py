@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedkin.core import Method
-from fedkin.engines import Engine, Workers
+from fedkin.engines import Workers
 from fedkin.methods import (
     CAM,
     CFIC,
@@ -43,6 +43,7 @@ from fedkin.methods import (
 from fedkin.testing import RULES, check_method
 
 ON_ENGINES = ("same result", "resume", "odd federations")
+ON_ONE_PROCESS = ("fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam")
 AT_OTHER_SETTINGS = ("declared", "runs", "resume", "own memory", "pure steps", "distribution")
 
 VARIANTS: dict[str, Method] = {
@@ -203,11 +204,18 @@ def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
     check_method(METHODS[name](), engines=[])
 
 
-@pytest.mark.parametrize("engine", [Workers(1), Workers(2)], ids=["workers-1", "workers-2"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_gives_the_same_on_processes(name: str, engine: Engine) -> None:
-    """On one and on two worker processes each method gives what the reference gives, bit for bit, faults included."""
-    check_method(METHODS[name](), engines=[engine], rules=ON_ENGINES)
+def test_a_method_gives_the_same_on_two_processes(name: str) -> None:
+    """On two worker processes each method gives what the reference gives, bit for bit, faults included."""
+    check_method(METHODS[name](), engines=[Workers(2)], rules=ON_ENGINES)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ON_ONE_PROCESS else pytest.mark.thorough) for n in METHODS]
+)
+def test_a_method_gives_the_same_on_one_process(name: str) -> None:
+    """The same on one worker process, for the four systems and FedAvg; for all others in `make test-all`."""
+    check_method(METHODS[name](), engines=[Workers(1)], rules=ON_ENGINES)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -79,6 +79,7 @@ def test_what_becomes_of_mutants(project: Path) -> None:
     assert (project / "src" / "toy" / "__init__.py").read_text() == before
 
 
+@pytest.mark.thorough
 def test_all_killed_is_success(project: Path) -> None:
     """Exit status 0, and every mutant starts from the source as it is: after the first one, half is right again."""
     listed(project, ("x / 2", "x / 4"), ("x / 2", "x // 3"), ("def half", "def whole"))

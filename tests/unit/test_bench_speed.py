@@ -177,6 +177,7 @@ def test_ways_of_taking_gradients_are_read_off_the_run(monkeypatch: pytest.Monke
 
 
 # ---- from end to end ------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 def test_a_quick_run_writes_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--quick`: a step alone, whole rounds and a pair, each a line with machine, versions and settings. Its tables say
     nothing, since it measured nothing."""

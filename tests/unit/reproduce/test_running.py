@@ -242,7 +242,9 @@ def test_a_lock_has_one_owner(tmp_path: Path) -> None:
     assert take(path), "it was given back"
 
 
-@pytest.mark.parametrize("text", ["", "12", "no number at all", f"{os.getpid()} 1"], ids=["empty", "12", "words", "reused"])
+@pytest.mark.parametrize(
+    "text", ["", "12", "no number at all", f"{os.getpid()} 1"], ids=["empty", "12", "words", "reused"]
+)
 def test_a_lock_without_a_living_owner_is_taken_over(tmp_path: Path, text: str) -> None:
     """Half written, or of a process whose number another one has now."""
     path = tmp_path / "lock"
