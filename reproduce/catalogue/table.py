@@ -12,6 +12,7 @@ which methods are below Local, and which are equal to Local or FedAvg to the las
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,20 +32,21 @@ def runs_of(folder: Path) -> list[Run]:
 
 
 def seconds(runs: list[Run]) -> float:
-    """Wall seconds of a run, on average over seeds: rounds and evaluations."""
-    total = 0.0
+    """Wall seconds of a run, rounds and evaluations: the median over seeds, since other work may stop one."""
+    totals = []
     for run in runs:
         assert run.folder is not None
         lines = [json.loads(text) for text in (run.folder / "timing.jsonl").read_text().splitlines()]
-        total += sum(line["round_s"] + line["evaluation_s"] for line in lines)
-    return total / len(runs)
+        totals.append(sum(line["round_s"] + line["evaluation_s"] for line in lines))
+    return statistics.median(totals)
 
 
 def table(groups: dict[str, list[Run]], rows: list[Row]) -> Grid:
     """The table of `fedkin compare`; its last column, MB, becomes seconds."""
     grid = comparison_table(rows, beside=headline(groups, first_of(groups)))
     cells = tuple((*row[:-1], f"{seconds(groups[row[0]]):.0f}") for row in grid.rows)
-    note = grid.note.replace("MB: sent up and down in training", "s: seconds of one run, evaluation included")
+    seconds_are = "s: seconds of one run, evaluation included, the median over seeds"
+    note = grid.note.replace("MB: sent up and down in training", seconds_are)
     return replace(grid, columns=(*grid.columns[:-1], "s"), rows=cells, note=note)
 
 
