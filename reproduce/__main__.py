@@ -1,4 +1,4 @@
-"""`python -m reproduce`: the tables of four papers, and what of them is measured."""
+"""`python -m reproduce`: lists, measures and writes the tables of four papers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command")
     run = commands.add_parser("run", help="make missing cells, by priority", formatter_class=_AsWritten)
     run.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
-    run.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many, at the end of a round")
+    run.add_argument(
+        "--minutes",
+        type=float,
+        default=float("inf"),
+        help="stop after the round in which they are over",
+    )
     run.add_argument("--scale", choices=("paper", "small"), help="default: each table's first choice")
     run.add_argument("--workers", type=int, default=1, help="processes that train (default: 1; 0: one per core)")
     run.add_argument("--engine", default="auto", help="auto, loop, workers or stacked (default: auto)")
@@ -66,7 +71,7 @@ class _AsWritten(argparse.RawDescriptionHelpFormatter):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Does what is asked; 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
+    """Runs one command; returns 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
     args = parser().parse_args(words)
     try:
         if args.command is None:

@@ -143,7 +143,10 @@ def chosen(cells: Sequence[Cell], names: Sequence[str]) -> list[Cell]:
         parts = name.strip("/").split("/")
         fitting = [i for i, cell in enumerate(cells) if cell.path.split("/")[: len(parts)] == parts]
         if not fitting:
-            raise ConfigError(f"there is no cell {name} at this scale; python -m reproduce lists all tables")
+            raise ConfigError(
+                f"unknown table or cell {name!r} at this scale; expected PAPER/TABLE/ROW/COLUMN/SEED or the "
+                "beginning of one: `python -m reproduce` lists all tables"
+            )
         found.update(fitting)
     return [cell for i, cell in enumerate(cells) if not names or i in found]
 

@@ -50,7 +50,7 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
 
 
 def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verdict]]:
-    """Each claim and question of a paper with what is found of it."""
+    """Each claim and question of a paper with its verdict or answer."""
     for table in paper.tables:
         for claim in table.claims:
             best = _best([verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
@@ -59,7 +59,7 @@ def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verd
 
 
 def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:
-    """How many claims of each paper have which verdict."""
+    """The number of claims with each verdict, by paper."""
     words: tuple[Word, ...] = get_args(Word)
     rows = []
     for paper in papers:

@@ -34,7 +34,7 @@ NAMES = {
     "cluster-sizes": "sizes of the clusters in the last round, of the first seed",
     "best-on-test": "accuracy in the best round, chosen on test samples",
 }
-"""Metric -> how a page calls it."""
+"""Metric -> its name on a page."""
 Measured = Mapping[tuple[str, str], Mapping[int, Line]]
 """Row and column -> seed -> line."""
 
@@ -80,7 +80,7 @@ def of_clients(line: Line, metric: str) -> dict[int, float]:
 
 
 def is_count(metric: str) -> bool:
-    """Whether a metric is no share, and is not shown in per cent."""
+    """Whether a metric is a count or an index, which is not shown in per cent."""
     return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
 
 
@@ -90,7 +90,7 @@ def digits_of(metric: str, decimals: int) -> int:
 
 
 def name_of(metric: str) -> str:
-    """What a page calls it."""
+    """The name of a metric on a page."""
     if metric.startswith("rounds-to-"):
         return f"rounds until {metric.removeprefix('rounds-to-')} %"
     return NAMES.get(metric, metric)

@@ -1,4 +1,4 @@
-"""What there is, what is done and how long the rest takes."""
+"""The list of tables: cells that are measured, cells that are missing, and the time these take."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def seconds_of(cell: Cell, there: Sequence[Cell], done: Mapping[str, Line]) -> t
 
 
 def listing(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
-    """All tables with what is done, as text."""
+    """The list of all tables, as text."""
     lines = [f"{'table':<16} {'scale':<6} {'done':>11}  {'left':>9}  title"]
     for paper in papers:
         for table in paper.tables:

@@ -103,7 +103,7 @@ def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verd
 
 
 def claim_line(table: Table, found: Verdict) -> str:
-    """A claim with what was found."""
+    """A claim with its verdict."""
     facts = sentence(table, found)
     if found.claim.question:
         return f"{found.claim.text} {facts or 'Not measured yet'}."

@@ -90,7 +90,7 @@ def _check(table: Table, where: str) -> None:
 
 
 def _whole(path: Path) -> dict[str, Any]:
-    """The file; with ``like``, what it does not say is that of another table of the folder."""
+    """The file; with ``like``, entries that it lacks are those of another table of the folder."""
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     if "like" not in raw:
         return raw
@@ -128,7 +128,7 @@ def _sections(raw: Mapping[str, Any]) -> Sections:
 
 
 def _row(key: str, raw: Mapping[str, Any], path: Path) -> Row:
-    """A method of one's own, ``file.py:Class``, lies beside the table's file."""
+    """One row; the path of a user method, ``file.py:Class``, is relative to the table's folder."""
     _known(raw, {"title", "preset", "later", *SECTIONS}, f"{path}: row {key}")
     fields = dict(raw.get("method", {}))
     method = placed(str(fields.pop("name", key)), path.parent)
@@ -172,7 +172,7 @@ def _numbers(
     for metric, lines in nested.items():
         for key, values in lines.items():
             if key not in rows:
-                raise ConfigError(f"{where}: numbers of {key}, which is no row")
+                raise ConfigError(f"{where}: [numbers] names the row {key!r}; there are {', '.join(rows)}")
             if len(values) != len(columns):
                 raise ConfigError(f"{where}: {key} has {len(values)} numbers, there are {len(columns)} columns")
             for column, value in zip(columns.values(), values, strict=True):

@@ -116,7 +116,7 @@ def _data_mark(folder: Path) -> str:
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what does not exist."""
+    """The finite figures, rounded to six places."""
     whole = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items() if v is not None}
     return {k: v for k, v in whole.items() if not isinstance(v, float) or math.isfinite(v)}
 

@@ -9,7 +9,7 @@ from reproduce.verdicts import Compared, Verdict
 
 
 def sentence(table: Table, verdict: Verdict) -> str:
-    """What was found, without the verdict itself: the single comparison, or how many there are of each kind."""
+    """The evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail."""
     there = [part for part in verdict.parts if part.found is not None]
     if not there:
         return ""
@@ -42,7 +42,7 @@ def _against(table: Table, part: Compared) -> str:
 
 
 def difference_text(part: Compared) -> str:
-    """The difference with its interval, or with what there is instead of one."""
+    """The difference with its interval, or with the reason why it has none."""
     found, unit = part.found, part.unit
     if found is None:
         return "not measured yet"

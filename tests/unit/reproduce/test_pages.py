@@ -30,6 +30,7 @@ BETTER = Claim("above", (("da-pfl", "fedavg"),), ("few",))
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Paper:
+    """A paper of two small tables with three seeds."""
     return paper(tmp_path, one=ONE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
 
 
@@ -47,6 +48,7 @@ def lines(table: Table, accuracies: Mapping[str, Sequence[float | Sequence[float
 
 # ---- figures ------------------------------------------------------------------------------------------------------
 def test_figures_of_a_cell() -> None:
+    """Each metric is read from its entry of the line; one without an entry is None."""
     one = line("a", [0.4, 0.6], final={"ari": 0.25, "accuracy_trained": 0.75}, cluster_sizes=[3, 0, 1])
     assert figure(one, "accuracy") == 0.5
     assert figure(one, "accuracy_trained") == 0.75
@@ -59,6 +61,7 @@ def test_figures_of_a_cell() -> None:
 
 
 def test_ours_is_the_mean_over_seeds_with_its_deviation() -> None:
+    """Our figure is the mean over seeds with its deviation, and says how many seeds there are if some are missing."""
     both = {0: line("a", [0.5]), 1: line("b", [0.6])}
     assert shown(both, "accuracy", 2, 2).text == "55.00 ± 7.07"  # 10 / sqrt(2)
     assert shown(both, "accuracy", 3, 1).text == "55.0 ± 7.1 (2)"
@@ -89,6 +92,7 @@ CLOSE = {"fedavg/few": [0.5, 0.5, 0.5], "da-pfl/few": [0.69, 0.7, 0.71]}
     ],
 )
 def test_the_interval_decides(toy: Paper, by: float, word: str) -> None:
+    """A claim holds, fails or is open as its bound lies below, above or inside the 95 % interval 20 ± 2.48."""
     table = toy.tables[0]
     found = verdict(table, replace(BETTER, by=by), "paper", lines(table, CLOSE))
     assert found.word == word
@@ -97,6 +101,7 @@ def test_the_interval_decides(toy: Paper, by: float, word: str) -> None:
 
 @pytest.mark.parametrize(("within", "word"), [(22.5, "holds"), (20.0, "cannot be told"), (17.5, "does not hold")])
 def test_a_bound_on_both_sides(toy: Paper, within: float, word: str) -> None:
+    """`within` compares the size of the difference with its bound in the same three ways."""
     table = toy.tables[0]
     assert verdict(table, replace(BETTER, within=within), "paper", lines(table, CLOSE)).word == word
 
@@ -112,6 +117,7 @@ def test_of_many_comparisons_a_failure_needs_a_wider_interval(toy: Paper) -> Non
 
 
 def test_the_other_way_round_it_does_not_hold(toy: Paper) -> None:
+    """With the two methods exchanged the interval lies below zero and the claim fails."""
     table = toy.tables[0]
     turned = replace(BETTER, pairs=(("fedavg", "da-pfl"),))
     found = verdict(table, turned, "paper", lines(table, CLOSE))
@@ -120,6 +126,7 @@ def test_the_other_way_round_it_does_not_hold(toy: Paper) -> None:
 
 
 def test_one_seed_tells_nothing(toy: Paper) -> None:
+    """One seed gives an interval over its clients and no verdict."""
     table = toy.tables[0]
     found = verdict(table, BETTER, "paper", lines(table, {"fedavg/few": [0.5], "da-pfl/few": [0.75]}))
     assert found.word == "cannot be told"
@@ -127,9 +134,12 @@ def test_one_seed_tells_nothing(toy: Paper) -> None:
 
 
 def test_only_seeds_that_both_have_are_compared(toy: Paper) -> None:
+    """A comparison uses the seeds that both cells have; without one it is not measured."""
     table = toy.tables[0]
     some = lines(table, {"fedavg/few": [0.5, 0.5, 0.5], "da-pfl/few": [0.75]})
-    assert verdict(table, BETTER, "paper", some).parts[0].found.seeds == 1  # type: ignore[union-attr]
+    found = verdict(table, BETTER, "paper", some).parts[0].found
+    assert found is not None
+    assert found.seeds == 1
     assert verdict(table, BETTER, "paper", lines(table, {"fedavg/few": [0.5]})).word == "not measured yet"
     assert verdict(table, BETTER, "small", some).word == "not measured yet", "another scale has other cells"
 
@@ -144,6 +154,7 @@ def test_clients_are_paired(toy: Paper) -> None:
 
 
 def test_equal_figures_are_not_above(toy: Paper) -> None:
+    """Equal figures fail a claim of being above, and keep one of being within a bound."""
     table = toy.tables[0]
     same = lines(table, {"fedavg/few": [0.5, 0.6], "da-pfl/few": [0.5, 0.6]})
     found = verdict(table, BETTER, "paper", same)
@@ -152,6 +163,7 @@ def test_equal_figures_are_not_above(toy: Paper) -> None:
 
 
 def test_all_comparisons_of_a_claim_must_hold(toy: Paper) -> None:
+    """A claim with several comparisons holds if all do, and fails if one does."""
     table = toy.tables[0]
     order = Claim("in this order", (("da-pfl", "fedavg"), ("strong", "da-pfl")), ("few",))
     cells = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6]}
@@ -194,10 +206,12 @@ def test_fewer_rounds_are_better_and_few_figures_have_no_interval(toy: Paper) ->
 
 # ---- pages --------------------------------------------------------------------------------------------------------
 def rows_of(text: str) -> list[list[str]]:
+    """The cells of all Markdown tables in a text, row by row."""
     return [[c.strip() for c in row.strip("|").split("|")] for row in text.splitlines() if row.startswith("|")]
 
 
 def test_the_paper_s_number_stands_before_ours(toy: Paper) -> None:
+    """A cell of the page shows `paper / ours`, with a dash where a number is missing."""
     found = lines(toy.tables[0], {"fedavg/few": [0.5, 0.5, 0.5], "fedavg/many": [0.25], "da-pfl/many": [0.5]})
     text = page(toy, found)
     rows = rows_of(text)
@@ -213,6 +227,7 @@ def test_the_paper_s_number_stands_before_ours(toy: Paper) -> None:
 
 
 def test_figures_that_the_paper_does_not_print_stand_alone(tmp_path: Path) -> None:
+    """A metric without printed numbers shows ours alone."""
     two = ONE.replace("[data]", 'metrics = ["accuracy", "macro_f1"]\n\n[data]', 1).replace(
         "[numbers]", "[numbers.accuracy]"
     )
@@ -222,6 +237,7 @@ def test_figures_that_the_paper_does_not_print_stand_alone(tmp_path: Path) -> No
 
 
 def test_a_page_without_cells(toy: Paper) -> None:
+    """Without a measured cell the page shows the paper's numbers, no figure and no verdict."""
     text = page(toy, {})
     assert ["FedAvg", "50.00 / –", "60.00 ± 1.50 / –"] in rows_of(text)
     assert "DA-PFL is above FedAvg. **Not measured yet**." in text
@@ -230,6 +246,7 @@ def test_a_page_without_cells(toy: Paper) -> None:
 
 
 def test_why_is_taken_in(toy: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file why.md beside the tables becomes the last section of the page."""
     monkeypatch.setattr("reproduce.tables.HERE", tmp_path)
     assert "## Why" not in page(toy, {})
     (tmp_path / "toy" / "why.md").write_text("Because of this.\n")
@@ -237,6 +254,7 @@ def test_why_is_taken_in(toy: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_figure_has_a_point_where_both_have_a_number(toy: Paper, tmp_path: Path) -> None:
+    """The scatter has one point per cell with a printed and a measured number."""
     table = toy.tables[0]
     found = lines(table, {"fedavg/few": [0.5, 0.6], "da-pfl/many": [0.5]})
     chart = scatter(table, measured(table, "paper", found), 3)
@@ -252,6 +270,7 @@ def test_the_figure_has_a_point_where_both_have_a_number(toy: Paper, tmp_path: P
 
 
 def test_claims_have_one_page(toy: Paper) -> None:
+    """The page of claims has each verdict with its evidence, and their numbers by paper."""
     table = toy.tables[0]
     full = {**CLOSE, "fedavg/many": [0.5, 0.5, 0.5], "da-pfl/many": [0.6, 0.6, 0.6]}
     text = claims_page([toy], lines(table, full))
@@ -278,6 +297,7 @@ def test_what_is_left(toy: Paper) -> None:
 
 # ---- the command --------------------------------------------------------------------------------------------------
 def test_the_command_lists_names_and_writes_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """run --dry lists missing cells, table writes pages, config prints a cell; bad names end with code 2."""
     found = papers(["dapfl"])[0]
     table = found.tables[4]
     for one in lines(table, {"v2/20-low": [0.5], "da-pfl/20-low": [0.75]}).values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import multiprocessing
@@ -26,10 +27,12 @@ from papers import line, paper
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Paper:
+    """A paper of two small tables."""
     return paper(tmp_path)
 
 
 def cells(toy: Paper, *names: str) -> list[Cell]:
+    """The cells of the toy tables whose names begin with one of `names`; all without any."""
     return chosen([c for table in toy.tables for c in cells_of(table)], names)
 
 
@@ -40,6 +43,7 @@ def plan(tmp_path: Path, until: float = float("inf"), clock: Callable[[], float]
 
 
 def run(toy: Paper, how: Plan, *names: str) -> Outcome:
+    """Makes the cells that are named."""
     return make(cells(toy, *names), how, wanted_of([toy]))
 
 
@@ -49,6 +53,7 @@ def figures(lines: dict[str, Any]) -> dict[str, Any]:
 
 
 def forked(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
+    """A started child process that calls `work`."""
     process = multiprocessing.get_context("fork").Process(target=work)
     with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -58,6 +63,7 @@ def forked(work: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
 
 # ---- what is made -------------------------------------------------------------------------------------------------
 def test_missing_cells_are_made_once_and_those_with_other_settings_again(toy: Paper, tmp_path: Path) -> None:
+    """A measured cell is not run again, also under the name of another table; a changed setting makes it missing."""
     how = plan(tmp_path)
     assert run(toy, how, "toy/one/fedavg/few") == Outcome(made=2)
     assert run(toy, how, "toy/one/fedavg/few", "toy/two/fedavg") == Outcome(made=0), "the same runs"
@@ -68,6 +74,7 @@ def test_missing_cells_are_made_once_and_those_with_other_settings_again(toy: Pa
 
 
 def test_a_line_says_what_tables_and_verdicts_need(toy: Paper, tmp_path: Path) -> None:
+    """A line has the settings, the final figures, the curve, and each client's accuracy and answers."""
     (cell,) = cells(toy, "toy/one/da-pfl/few/1")
     run(toy, plan(tmp_path, keep=True), cell.path)
     made = load(tmp_path / "results")[cell.digest]
@@ -117,6 +124,7 @@ def test_cells_of_an_earlier_version_can_be_taken_over(toy: Paper, tmp_path: Pat
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(toy: Paper, tmp_path: Path) -> None:
+    """A cell with an impossible partition is reported, and the rest is run."""
     text = (tmp_path / "toy/one.toml").read_text()
     broken = paper(tmp_path, one=text.replace("data = { clients = 6 }", "data = { clients = 6, min_samples = 900 }"))
     said: list[str] = []
@@ -128,6 +136,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(toy: Paper, tmp_path: Path) 
 def test_a_cell_without_data_does_not_stop_the_others(
     toy: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A cell whose data set is not there is counted, and the rest is run."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     text = (tmp_path / "toy/one.toml").read_text()
     lacking = paper(tmp_path, one=text.replace("{ clients = 6 }", '{ clients = 6, data = "svhn" }'))
@@ -137,6 +146,7 @@ def test_a_cell_without_data_does_not_stop_the_others(
 
 # ---- time ---------------------------------------------------------------------------------------------------------
 def test_it_stops_at_the_end_of_a_round_and_goes_on_to_the_same_digits(toy: Paper, tmp_path: Path) -> None:
+    """When the time is up the run keeps its rounds; resumed, its line equals that of an uninterrupted run."""
     names = ("toy/one/da-pfl/few/0", "toy/one/fedavg/few/0")
     whole = plan(tmp_path / "whole")
     run(toy, whole, *names)
@@ -169,6 +179,7 @@ def test_a_folder_of_other_settings_is_begun_anew(toy: Paper, tmp_path: Path) ->
 
 
 def test_a_run_that_is_over_when_the_time_is_up_is_kept(toy: Paper, tmp_path: Path) -> None:
+    """A run that ends as the time is up gets its line."""
     ticks = itertools.count(1)
     found = run(toy, plan(tmp_path, until=6, clock=lambda: next(ticks)), "toy/one/fedavg/few")
     assert found == Outcome(made=1, stopped=True), "round 5 of 5 ends at tick 6"
@@ -176,6 +187,7 @@ def test_a_run_that_is_over_when_the_time_is_up_is_kept(toy: Paper, tmp_path: Pa
 
 # ---- kill -9 ------------------------------------------------------------------------------------------------------
 def test_killed_it_goes_on_to_the_same_digits(toy: Paper, tmp_path: Path) -> None:
+    """After kill -9 the lock is taken over, and the line equals that of an uninterrupted run."""
     (cell,) = cells(toy, "toy/one/da-pfl/many/0")
     run(toy, plan(tmp_path / "whole"), cell.path)
 
@@ -201,6 +213,7 @@ def test_killed_it_goes_on_to_the_same_digits(toy: Paper, tmp_path: Path) -> Non
 
 
 def wait_until(true: Callable[[], bool]) -> None:
+    """Waits until a condition is true, at most five minutes."""
     end = time.monotonic() + 300
     while not true():
         assert time.monotonic() < end, "nothing happened in five minutes"
@@ -209,6 +222,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 # ---- two at a time ------------------------------------------------------------------------------------------------
 def test_two_processes_make_every_cell_once(toy: Paper, tmp_path: Path) -> None:
+    """Two processes with the same cells write one line for each."""
     both = [forked(lambda: run(toy, plan(tmp_path), "toy/one/fedavg", "toy/one/da-pfl")) for _ in range(2)]
     for process in both:
         process.join()
@@ -233,6 +247,7 @@ def test_a_cell_that_another_process_has_made_in_the_meantime(toy: Paper, tmp_pa
 
 
 def test_a_lock_has_one_owner(tmp_path: Path) -> None:
+    """A held lock cannot be taken a second time; a released one can."""
     path = tmp_path / "lock"
     with held(path) as first, held(path) as second:
         assert first
@@ -254,22 +269,22 @@ def test_a_lock_without_a_living_owner_is_taken_over(tmp_path: Path, text: str) 
 
 
 def test_of_many_that_take_a_dead_owner_s_lock_one_gets_it(tmp_path: Path) -> None:
+    """Of six processes that take over a lock at the same instant exactly one succeeds."""
     path, got = tmp_path / "lock", tmp_path / "got"
     path.write_text("1 1")
     gate = multiprocessing.get_context("fork").Event()
 
     def child() -> None:
         gate.wait()
-        if take(path):
-            with got.open("a") as file:
-                file.write(f"{os.getpid()}\n")
+        mine = take(path)
+        with got.open("a") as file:
+            file.write(f"{mine}\n")
         time.sleep(600)  # an owner that lives
 
     many = [forked(child) for _ in range(6)]
     gate.set()
-    wait_until(lambda: got.exists() and got.read_text().endswith("\n"))
-    time.sleep(0.3)  # a second owner, if there were one, would have come by now
-    assert len(got.read_text().splitlines()) == 1
+    wait_until(lambda: got.exists() and got.read_text().count("\n") == len(many))
+    assert sorted(got.read_text().split()) == ["False"] * 5 + ["True"]
     for process in many:
         process.kill()
         process.join()
@@ -277,6 +292,7 @@ def test_of_many_that_take_a_dead_owner_s_lock_one_gets_it(tmp_path: Path) -> No
 
 # ---- lines --------------------------------------------------------------------------------------------------------
 def test_half_a_line_is_removed_and_never_read(tmp_path: Path) -> None:
+    """A line without its end is not read, and the next append removes it."""
     path = tmp_path / "results" / "toy-one.jsonl"
     append(path, line("a", [0.5]))
     whole = path.read_bytes()
@@ -287,19 +303,21 @@ def test_half_a_line_is_removed_and_never_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    """A whole line that is no JSON is an error that names the file."""
     (tmp_path / "toy-one.jsonl").write_text('{"digest": "a"\n{"digest": "b"}\n')
     with pytest.raises(ValueError, match=r"toy-one\.jsonl: a line is no JSON"):
         load(tmp_path)
 
 
 def test_processes_append_whole_lines(tmp_path: Path) -> None:
+    """Lines of two processes that append at the same time stay whole."""
     path = tmp_path / "toy-one.jsonl"
 
     def child(names: Sequence[str]) -> None:
         for name in names:
             append(path, line(name, [0.5] * 2000))
 
-    both = [forked(lambda n=n: child([f"{n}{i}" for i in range(20)])) for n in "ab"]  # type: ignore[misc]
+    both = [forked(functools.partial(child, [f"{n}{i}" for i in range(20)])) for n in "ab"]
     for process in both:
         process.join()
     assert set(load(tmp_path)) == {f"{n}{i}" for n in "ab" for i in range(20)}

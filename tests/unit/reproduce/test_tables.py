@@ -27,6 +27,7 @@ def cell(table: Table, path: str, scale: str = "paper") -> Cell:
 # ---- the real tables ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", PAPERS)
 def test_settings_of_all_cells_can_be_made(name: str) -> None:
+    """Every cell of every table has valid settings, its own seed and an explicit partition."""
     (found,) = papers([name])
     for table in found.tables:
         assert table.left_out or table.shown in table.scales
@@ -53,6 +54,7 @@ def test_cells_of_one_table_differ(name: str) -> None:
 
 
 def test_dapfl_s_tables_4_and_6_rest_on_the_runs_of_1_and_2() -> None:
+    """Tables IV and VI, and two rows of V, need no run beyond those of I and II."""
     (found,) = papers(["dapfl"])
     tables = {table.name: table for table in found.tables}
     base = {c.digest for name in ("table1", "table2") for c in cells_of(tables[name], "paper")}
@@ -82,6 +84,7 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
 
 
 def test_the_library_does_not_know_of_it() -> None:
+    """No module under src imports this package."""
     sources = list((HERE.parent / "src").rglob("*.py"))
     assert len(sources) > 100
     imports = re.compile(r"^\s*(from|import) reproduce\b", re.MULTILINE)
@@ -90,6 +93,7 @@ def test_the_library_does_not_know_of_it() -> None:
 
 # ---- layers -------------------------------------------------------------------------------------------------------
 def test_later_layers_win(tmp_path: Path) -> None:
+    """Settings override each other in the order table, column, preset, row, scale, column at a scale."""
     table, _ = paper(tmp_path).tables
     weak, strong, code = (cell(table, f"{row}/few/0").settings for row in ("da-pfl", "strong", "code"))
     assert (weak.method.lam, strong.method.lam, code.method.lam) == (0.5, 2.0, 0.5)
@@ -102,6 +106,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
 
 
 def test_a_cell_s_file_is_one_that_fedkin_run_takes(tmp_path: Path) -> None:
+    """The TOML of a cell gives its settings and its digest."""
     table, _ = paper(tmp_path).tables
     one = cell(table, "strong/many/1")
     read = settings_from(tomllib.loads(one.toml()))
@@ -110,6 +115,7 @@ def test_a_cell_s_file_is_one_that_fedkin_run_takes(tmp_path: Path) -> None:
 
 
 def test_digests_change_with_settings_alone(tmp_path: Path) -> None:
+    """Titles and priorities leave a digest as it is; a changed setting changes the digests of its row."""
     one = cell(paper(tmp_path / "a").tables[0], "da-pfl/few/0")
     same = ONE.replace('"Table 1"', '"Another title"').replace("priority = 10", "priority = 11")
     other = ONE.replace("lam = 0.5", "lam = 0.25")
@@ -120,12 +126,14 @@ def test_digests_change_with_settings_alone(tmp_path: Path) -> None:
 
 
 def test_scales_have_their_own_rows_and_seeds(tmp_path: Path) -> None:
+    """A scale may keep some rows and seeds of a table."""
     table, _ = paper(tmp_path).tables
     assert len(list(cells_of(table))) == 4 * 2 * 2
     assert {(c.row.key, c.seed) for c in cells_of(table, "small")} == {("fedavg", 0), ("da-pfl", 0)}
 
 
 def test_a_table_like_another_shares_its_runs(tmp_path: Path) -> None:
+    """Cells of equal settings in two tables are one run, at the higher priority."""
     one, two = paper(tmp_path).tables
     cells = [*cells_of(one), *cells_of(two)]
     assert len(cells) == 16 + 8
@@ -138,11 +146,12 @@ def test_a_table_like_another_shares_its_runs(tmp_path: Path) -> None:
 
 
 def test_names_choose_cells(tmp_path: Path) -> None:
+    """A name chooses the cells whose path begins with it; an unknown one is an error."""
     cells = [c for table in paper(tmp_path).tables for c in cells_of(table)]
     assert len(chosen(cells, [])) == len(cells)
     assert len(chosen(cells, ["toy/one/strong"])) == 4
     assert [c.path for c in chosen(cells, ["toy/two/fedavg/few/1"])] == ["toy/two/fedavg/few/1"]
-    with pytest.raises(ConfigError, match="no cell toy/on at this scale"):
+    with pytest.raises(ConfigError, match="unknown table or cell 'toy/on' at this scale"):
         chosen(cells, ["toy/on"])
 
 
@@ -151,7 +160,7 @@ def test_names_choose_cells(tmp_path: Path) -> None:
     [
         ("lr = 0.1", "lrr = 0.1", "lrr"),
         ("guess = 10", "guess = 10\nround = 3", "unknown entry 'round'"),
-        ("da-pfl = [70.0", "da-pfll = [70.0", "da-pfll, which is no row"),
+        ("da-pfl = [70.0", "da-pfll = [70.0", "names the row 'da-pfll'; there are fedavg, da-pfl"),
         ('da-pfl = [70.0, "-"]', "da-pfl = [70.0]", "1 numbers, there are 2 columns"),
         ('row = "da-pfl"', 'row = "dapfl"', "'DA-PFL is above FedAvg.' names dapfl; there are fedavg, da-pfl"),
         ('than = "baselines"', 'than = "baselines"\ncolumns = ["fewer"]', "names fewer; there are few, many"),
@@ -160,6 +169,7 @@ def test_names_choose_cells(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    """An error in a table's file names the wrong entry."""
     assert old in ONE
 
     def read() -> list[Settings]:
@@ -170,6 +180,7 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> No
 
 
 def test_a_file_that_the_paper_does_not_name(tmp_path: Path) -> None:
+    """A table that paper.toml does not list is an error."""
     paper(tmp_path)
     (tmp_path / "toy" / "three.toml").write_text(TWO)
     with pytest.raises(ConfigError, match="does not name the tables three"):
