@@ -31,6 +31,7 @@ from torch import Tensor
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
+from fedkin.locks import NAME as LOCK
 from fedkin.report.folder import Lines, require_folder, write_atomic
 from fedkin.states import NOTHING, Stored, apart, checksum
 
@@ -318,11 +319,11 @@ def _round_and_whole(path: Path) -> tuple[int | None, bool]:
 
 
 def taken(path: Path) -> bool:
-    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file, is
-    nothing."""
+    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file or a
+    lock, is nothing."""
     if not path.is_dir():
         return path.exists()
-    return any(not p.match(_HALF_WRITTEN) for p in path.iterdir())
+    return any(not p.match(_HALF_WRITTEN) and p.name != LOCK for p in path.iterdir())
 
 
 def _renew(path: Path, text: str) -> None:

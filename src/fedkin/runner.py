@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,6 +36,7 @@ from fedkin.engines import (
 )
 from fedkin.folder import RunFolder
 from fedkin.identity import network_mark, table_of, title_of
+from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
@@ -136,7 +138,8 @@ def run(
             (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
-        RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run.
+        RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is
+            writing into it.
         ClientError: client code failed.
     """
     recipe = recipe or Recipe()
@@ -176,7 +179,7 @@ def run(
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
-    with one_thread():
+    with one_thread(), ExitStack() as to_the_end:
         job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
         job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
@@ -185,6 +188,7 @@ def run(
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
+                to_the_end.enter_context(writing(Path(out)))
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
@@ -229,9 +233,9 @@ def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
             f"{folder} was made by a program with {table['made_by']}; go on from that program: "
             f"fedkin.run(..., out={str(folder)!r}, resume=True)"
         )
-    return run_settings(
-        settings_from(table, str(found.path / "config.toml")), out=folder, resume=True, on_round=on_round
-    )
+    settings = settings_from(table, str(found.path / "config.toml"))
+    with writing(found.path):  # refused before the data are read
+        return run_settings(settings, out=folder, resume=True, on_round=on_round)
 
 
 def plan_of(run: RunSettings) -> Plan:

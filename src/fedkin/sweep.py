@@ -25,6 +25,7 @@ from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
 from fedkin.folder import taken
+from fedkin.locks import writing
 from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
@@ -134,13 +135,20 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
     A setting whose run fails (a method's fault) or diverges is noted and passed over.
 
     Raises:
-        RunFolderError: ``out`` exists already, or holds another sweep.
+        RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
         ConfigError: a setting is out of range, or nobody has validation data.
         DataError: the data cannot be used.
     """
     federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}
     require_two_classes(federations[sweep.seeds[0]])
-    _begin(sweep, out, resume)
+    with writing(out):
+        _begin(sweep, out, resume)
+        done = _trials(sweep, out, federations, on_trial)
+        _finish(sweep, out, done)
+    return done
+
+
+def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
     planned = [] if sweep.trials else grid_of(sweep.space)
     known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]
     done: list[Trial] = []
@@ -159,7 +167,6 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
         told = None if on_trial is None else _telling(on_trial, number, count, values)
         done.append(_trial(sweep, out, number, values, federations, told))
-    _finish(sweep, out, done)
     return done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, compare, plan_from, run_name
 from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
+from fedkin.core.errors import FolderBusyError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
@@ -23,6 +25,7 @@ from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.folder import taken
+from fedkin.locks import writing
 from fedkin.methods import LINES, METHODS, TITLES, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
@@ -260,8 +263,9 @@ def _reached(run: Run, target: float) -> str:
 
 def _stopped(folder: Path, new: bool = False) -> int:
     """Says how to go on; ``new``: there was nothing at the folder's place before this command."""
-    if new and not (folder / "checkpoint.safetensors").exists():
-        shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
+    if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
+        with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have begun a run there
+            shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
         screen.note(f"stopped; go on with: fedkin resume {folder}")
     else:

@@ -19,6 +19,7 @@ from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import Post
 from fedkin.identity import network_mark
+from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import factory
 from fedkin.runner import plan_of, privacy_of
@@ -48,13 +49,20 @@ def serve(
     Raises:
         ConfigError: a setting that belongs to a simulation only.
         EngineError: too few clients came.
-        RunFolderError: the folder holds something else, or is damaged.
+        RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
     _only_simulated(settings)
+    privacy_of(settings.run).require_method(settings.method)
+    plan_of(settings.run).require(settings.method, settings.hosts.clients)
+    with writing(folder):
+        return _served(settings, post, folder, command, on_round, clock)
+
+
+def _served(
+    settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
+) -> Result:
     privacy = privacy_of(settings.run)
-    privacy.require_method(settings.method)
     plan, recipe = plan_of(settings.run), settings.recipe
-    plan.require(settings.method, settings.hosts.clients)
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))

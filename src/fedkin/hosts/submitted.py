@@ -18,6 +18,7 @@ from fedkin.course import Result
 from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
+from fedkin.locks import writing
 from fedkin.report.page import write_page
 
 
@@ -117,12 +118,12 @@ def run_submitted(post: Post, word: object) -> Result:
         accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
-    (folder / "failed.txt").unlink(missing_ok=True)
-    try:
-        result = serve(settings, post, folder, command=command(word), on_round=on_round)
-        write_page(folder)
-    except (FedkinError, OSError) as e:  # for whoever follows the folder: this process has no screen
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "failed.txt").write_text(f"{e}\n", encoding="utf-8")
-        raise
+    with writing(folder):  # a second server of the same run ends here and leaves no failed.txt to the first
+        (folder / "failed.txt").unlink(missing_ok=True)
+        try:
+            result = serve(settings, post, folder, command=command(word), on_round=on_round)
+            write_page(folder)
+        except (FedkinError, OSError) as e:  # for whoever follows the folder: this process has no screen
+            (folder / "failed.txt").write_text(f"{e}\n", encoding="utf-8")
+            raise
     return result
