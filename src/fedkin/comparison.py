@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from fedkin.core.sources import code_of, copies, label, placed, require_code, to
 from fedkin.course import Result
 from fedkin.data import Federation, require_two_classes
 from fedkin.engines import Report
-from fedkin.folder import taken
+from fedkin.folder import room, taken
 from fedkin.locks import NAME as LOCK
 from fedkin.locks import writing
 from fedkin.methods import get_method, get_title
@@ -210,7 +210,10 @@ def compare(
     first = plan.seeds[0]
     federations = {first: plan.data.federation(first, on_data)}  # bad data before anything is written
     require_two_classes(federations[first])
-    with nullcontext() if folder is None else writing(folder):
+    with contextlib.ExitStack() as to_the_end:
+        if folder is not None:
+            to_the_end.enter_context(writing(folder))
+            to_the_end.enter_context(room(folder))
         if folder is not None and not resume:
             _begin(folder, {**beside, "compare.toml": plan.toml().encode()})
         return _runs(plan, folder, federations, on_round, beside=None if resume else set(beside))

@@ -22,6 +22,7 @@ from fedkin.evaluate import best, diverged, final, latest
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
+from fedkin.report.intact import with_digests
 from fedkin.toml import read_toml
 from fedkin.version import __version__
 
@@ -232,7 +233,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     if folder is not None:
         if "made_by" not in p.table:
             summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
-        folder.write("summary", summary)
+        folder.write("summary", with_digests(summary, folder.digests()))
     return Result(
         title=p.title,
         seed=p.plan.seed,

@@ -8,19 +8,23 @@ clients.jsonl          a line per evaluated round and client; those of the last 
                        each test sample (`right`: 1 for correct, in test order, hexadecimal) and a digest of the
                        test part (`test_digest`, the same for two runs on the same split)
 relations.jsonl        a line per round: who learned from whom
-timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
-checkpoint.safetensors the last whole round: server state and every client's private state
+timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files), with a digest of the file
+                       up to there
+checkpoint.safetensors the last whole round: server state, every client's private state, and digests of the lines so far
 best.safetensors       the same of the round with the highest validation accuracy so far
 states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
-summary.json           the final figures, when the run is done
+summary.json           the final figures, when the run is done, and digests of the lines
+.lock                  the process that is writing the folder, while it does
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
@@ -30,14 +34,17 @@ from torch import Tensor
 
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
+from fedkin.core.errors import DiskFullError
 from fedkin.engines import Server
 from fedkin.locks import NAME as LOCK
-from fedkin.report.folder import Lines, require_folder, write_atomic
+from fedkin.report.folder import Lines, named, require_folder, write_atomic
+from fedkin.report.intact import Digest, lines_of, require_intact, require_rounds
 from fedkin.states import NOTHING, Stored, apart, checksum
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
+_LINES_OF = "digest."  # in front of a file's name, before the digest of its lines
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
 
 
@@ -76,6 +83,8 @@ class RunFolder:
         self.path = path
         self.banks: Banks | None = None
         self.keeps_best = True
+        self._digests: dict[str, Digest] = {}
+        self._written: dict[str, str] = {}  # the digests that the checkpoint tells, by name
 
     @classmethod
     def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
@@ -115,47 +124,58 @@ class RunFolder:
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Adds lines to ``NAME.jsonl`` for each name."""
         for name, new in lines.items():
-            with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in new))
+            path, digest, content = self.path / f"{name}.jsonl", self._digest(name), list[bytes]()
+            for line in new:
+                text = json.dumps(line).encode()
+                content.append((digest.signed(text) if name == "timing" else text) + b"\n")
+                digest.add(content[-1])
+            with named(path), path.open("ab") as file:
+                file.write(b"".join(content))
 
     def read(self, name: str, until: int | None = None) -> list[dict[str, Any]]:
         """The lines of ``NAME.jsonl`` up to a round; a last line cut short by a kill is left out.
 
         Raises:
-            RunFolderError: a line in the middle is damaged, which no kill can do.
+            RunFolderError: a line is damaged, twice there or out of order, which no kill can do.
         """
-        path = self.path / f"{name}.jsonl"
-        texts = path.read_bytes().splitlines() if path.exists() else []
-        found = []
-        for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-                if until is None or line["round"] <= until:
-                    found.append(line)
-            except (ValueError, TypeError, KeyError) as e:
-                if number == len(texts):
-                    break
-                raise RunFolderError(f"{path}: line {number} is damaged ({e}); restore the file") from e
-        return found
+        lines = Lines(self.path / f"{name}.jsonl")
+        return [line for line in lines if until is None or line["round"] <= until]
 
     def cut(self, until: int) -> None:
         """Removes the lines of rounds after ``until``, and what a kill left half written.
 
         Raises:
-            RunFolderError: lines of rounds up to ``until`` are missing.
+            RunFolderError: lines of rounds up to ``until`` are missing or damaged.
         """
-        kept = {name: self.read(name, until) for name in _LINES}
-        there = [line["round"] for line in kept["rounds"]]
-        if there != list(range(1, until + 1)):
-            raise RunFolderError(
-                f"{self.path / 'rounds.jsonl'} must hold rounds 1 to {until}, one line each, it has {len(there)} "
-                "of them; restore the file, or start the run again in another folder"
-            )
-        for name, lines in kept.items():
-            if (self.path / f"{name}.jsonl").exists():
-                _renew(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        ends = {name: self._end(name, until) for name in _LINES}
+        require_rounds(self.path / "rounds.jsonl", until, beyond=True)
+        if self._written:
+            require_rounds(self.path / "timing.jsonl", until, beyond=True)
+        for name, end in ends.items():
+            path = self.path / f"{name}.jsonl"
+            if path.exists() and path.stat().st_size != end:
+                os.truncate(path, end)
+            if end and name not in self._written:
+                _end_line(path)
+            self._digests.pop(name, None)
         for half in self.path.glob(_HALF_WRITTEN):
             half.unlink(missing_ok=True)
+
+    def _end(self, name: str, until: int) -> int:
+        """Where the lines up to a round end, in bytes: as the checkpoint says, or by the lines where it is older."""
+        if name in self._written:
+            return int(self._written[name].partition(" ")[0])
+        return max((end for line, end in lines_of(self.path / f"{name}.jsonl") if line["round"] <= until), default=0)
+
+    def _digest(self, name: str) -> Digest:
+        """That of ``NAME.jsonl`` as it is; from then on it is kept up to date by `append`."""
+        if name not in self._digests:
+            self._digests[name] = Digest.of(self.path / f"{name}.jsonl")
+        return self._digests[name]
+
+    def digests(self) -> dict[str, str]:
+        """Those of the files that are equal in equal runs, by the files' names."""
+        return {f"{name}.jsonl": str(self._digest(name)) for name in _LINES if name != "timing"}
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes ``NAME.json`` whole or not at all."""
@@ -194,7 +214,9 @@ class RunFolder:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         whole = {name: apart(t) for name, t in tensors.items()}
         meta = {"format": _FORMAT, "round": str(server.round), **marks, **{_BANK + n: text for n, text in told.items()}}
-        write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": checksum(whole, meta)}))
+        meta |= {_LINES_OF + name: digest for name, digest in self.digests().items()}
+        content = save(whole, metadata={**meta, "checksum": checksum(whole, meta)})
+        write_atomic(self.checkpoint, content, private=True)
         if self.banks is not None:
             self.banks.saved(server.round, server.state)
         for place, used in ((self.states, isinstance(clients, Stored)), (self.bank_files, self.banks is not None)):
@@ -219,7 +241,7 @@ class RunFolder:
             os.link(self.checkpoint, new)  # the next checkpoint takes the name, not the content
             os.replace(new, self.best)
         except OSError:  # a file system without links
-            write_atomic(self.best, self.checkpoint.read_bytes())
+            write_atomic(self.best, self.checkpoint.read_bytes(), private=True)
         finally:
             new.unlink(missing_ok=True)
 
@@ -237,12 +259,15 @@ class RunFolder:
             best: that of the best round instead of the last.
 
         Raises:
-            RunFolderError: the checkpoint is damaged or belongs to another config or other data.
+            RunFolderError: the checkpoint is damaged or belongs to another config or other data, or the lines of its
+                rounds are not as they were written.
         """
         path = self.best if best else self.checkpoint
         if not path.exists():
             return None
         meta, tensors = _checked(path, marks)
+        if not best:
+            self._require_lines(meta)
         told = {name.removeprefix(_BANK): text for name, text in meta.items() if name.startswith(_BANK)}
         sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
         server, states = self._unpack(tensors, int(meta["round"]))
@@ -254,6 +279,13 @@ class RunFolder:
         if self.banks is not None:
             server.state = self.banks.adopt(server.state, len(server.sizes))
         return server, states
+
+    def _require_lines(self, meta: Mapping[str, str]) -> None:
+        """Compares the files of lines with the digests that a checkpoint tells; one of an older version tells none."""
+        told = {n.removeprefix(_LINES_OF): digest for n, digest in meta.items() if n.startswith(_LINES_OF)}
+        for name, digest in told.items():
+            require_intact(self.path / name, digest)
+        self._written = {name.removesuffix(".jsonl"): digest for name, digest in told.items()}
 
     def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:
         state, described, clients = Bundle(), Bundle(), dict[int, Bundle]()
@@ -316,6 +348,35 @@ def _round_and_whole(path: Path) -> tuple[int | None, bool]:
             return int(meta["round"]), not apart_from_it
     except (SafetensorError, OSError, ValueError, KeyError):
         return None, False
+
+
+def _end_line(path: Path) -> None:
+    """Ends the last line of a file that an editor has left without its end."""
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+
+
+@contextmanager
+def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
+    """Makes the error of a full disk say which folder could not be written, and how the run goes on.
+
+    Raises:
+        DiskFullError: instead of the system's error, and of one that names it as its cause.
+    """
+    try:
+        yield
+    except (OSError, RunFolderError) as e:
+        cause = e if isinstance(e, OSError) else e.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path = cause.filename or folder
+        free = shutil.disk_usage(folder).free / 1e6
+        raise DiskFullError(
+            f"the disk is full: {path} cannot be written, {free:,.1f} MB are free there; make room, then go on with: "
+            f"{again} {folder}"
+        ) from cause
 
 
 def taken(path: Path) -> bool:

@@ -34,7 +34,7 @@ from fedkin.engines import (
     join_rounds,
     needs,
 )
-from fedkin.folder import RunFolder
+from fedkin.folder import RunFolder, room
 from fedkin.identity import network_mark, table_of, title_of
 from fedkin.locks import writing
 from fedkin.methods import get_title
@@ -140,6 +140,7 @@ def run(
         ModelError: the network does not fit the data.
         RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is
             writing into it.
+        DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
     """
     recipe = recipe or Recipe()
@@ -189,6 +190,7 @@ def run(
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 to_the_end.enter_context(writing(Path(out)))
+                to_the_end.enter_context(room(Path(out)))
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())

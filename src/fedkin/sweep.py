@@ -24,7 +24,7 @@ from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
-from fedkin.folder import taken
+from fedkin.folder import room, taken
 from fedkin.locks import writing
 from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
@@ -141,7 +141,7 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
     """
     federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}
     require_two_classes(federations[sweep.seeds[0]])
-    with writing(out):
+    with writing(out), room(out):
         _begin(sweep, out, resume)
         done = _trials(sweep, out, federations, on_trial)
         _finish(sweep, out, done)

@@ -48,6 +48,10 @@ def report_command(args: list[str]) -> int:
         run = read_run(folder)
         report, reference = one_run(run, flags.local or _beside(folder))
         page = run_page(folder, run, report, reference)
+    runs = [part.run for part in report.parts]
+    if unchecked := [run.folder for run in runs if run.folder is not None and not run.checked]:
+        screen.note(f"{unchecked[0]} was written by a version of fedkin without digests of its lines: their order was "
+                    "checked, but not whether they were changed")  # fmt: skip
     if not flags.quiet:
         screen.say(f"Pictures and tables: {page}")
     if flags.figures is not None:

@@ -237,7 +237,7 @@ class Account:
             for run, used in runs.items()
         }
         text = json.dumps({"format": _FORMAT, "runs": lines}, indent=1) + "\n"
-        write_atomic(self.path, text.encode(), sync=True)
+        write_atomic(self.path, text.encode(), sync=True, private=True)
 
 
 def _used(line: Mapping[str, Any]) -> Used:

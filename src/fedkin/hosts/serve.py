@@ -13,7 +13,7 @@ from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.engines import Plan, hand_over
 from fedkin.exporting.rules import rule
-from fedkin.folder import RunFolder
+from fedkin.folder import RunFolder, room
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
@@ -54,7 +54,7 @@ def serve(
     _only_simulated(settings)
     privacy_of(settings.run).require_method(settings.method)
     plan_of(settings.run).require(settings.method, settings.hosts.clients)
-    with writing(folder):
+    with writing(folder), room(folder, "fedkin submit"):
         return _served(settings, post, folder, command, on_round, clock)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.engines.ledger import Ledger
-from fedkin.report.folder import write_atomic
+from fedkin.report.folder import make_private, write_atomic
 from fedkin.states import checksum
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -116,4 +116,5 @@ class Store:
         if kept.secret:
             meta |= {"secret": kept.secret.hex(), "masked": str(kept.masked)}
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
-        write_atomic(self.path(run), content, sync=True)
+        make_private(self.path(run).parent)
+        write_atomic(self.path(run), content, sync=True, private=True)
