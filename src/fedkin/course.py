@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.banks import Banks
-from fedkin.config import digest
+from fedkin.config import decisive
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
 from fedkin.core.rows import kept_by
 from fedkin.data import Federation
@@ -23,7 +23,7 @@ from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
 from fedkin.report.intact import with_digests
-from fedkin.toml import read_toml
+from fedkin.toml import differences, read_toml
 from fedkin.version import __version__
 
 OnRound = Callable[[Report, dict[str, Any]], None]
@@ -115,6 +115,7 @@ class Course:
         title: the method's display name.
         table: the settings.
         marks: fingerprints by which a checkpoint is recognised.
+        about: what is said of each where it differs, as JSON.
         beside: what else the summary says.
         privacy: what is promised to single samples.
     """
@@ -129,6 +130,7 @@ class Course:
     marks: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
     privacy: Privacy = field(default_factory=Privacy)
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 def follow(
@@ -153,7 +155,7 @@ def _followed(
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
     server = begin(p.method, p.net, p.plan)
     if folder is not None:
-        folder.banks = banks
+        folder.banks, folder.about = banks, p.about
         loaded = folder.load(p.marks)
         if loaded is not None:
             server, states = loaded
@@ -266,8 +268,14 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
         RunFolderError: it is none, or one of another run.
     """
     folder = RunFolder.open(path)
-    if digest(read_toml(folder.path / "config.toml")) != digest(table):
-        raise RunFolderError(f"{folder.path} belongs to a run with another config; resume it as it was begun")
+    there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
+    if there != here:
+        longer = {**here, "run": {**here["run"], "rounds": there["run"].get("rounds")}} == there
+        more = f", or with another number of rounds: fedkin resume {folder.path} --rounds N" if longer else ""
+        raise RunFolderError(
+            f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "
+            f"begun{more}"
+        )
     return folder
 
 

@@ -40,10 +40,12 @@ from fedkin.locks import NAME as LOCK
 from fedkin.report.folder import Lines, named, require_folder, write_atomic
 from fedkin.report.intact import Digest, lines_of, require_intact, require_rounds
 from fedkin.states import NOTHING, Stored, apart, checksum
+from fedkin.toml import differences
 
 _LINES = ("rounds", "clients", "relations", "timing")
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
+_ABOUT = "about."  # in front of a mark's name, before what it stands for
 _LINES_OF = "digest."  # in front of a file's name, before the digest of its lines
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
 
@@ -76,6 +78,7 @@ class RunFolder:
 
     Attributes:
         banks: keeps the server's banks in files; None: they are part of the checkpoint.
+        about: what the marks of checkpoints stand for, as JSON: tables whose differences a message can name.
         keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
     """
 
@@ -83,6 +86,7 @@ class RunFolder:
         self.path = path
         self.banks: Banks | None = None
         self.keeps_best = True
+        self.about: Mapping[str, str] = {}
         self._digests: dict[str, Digest] = {}
         self._written: dict[str, str] = {}  # the digests that the checkpoint tells, by name
 
@@ -214,6 +218,7 @@ class RunFolder:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         whole = {name: apart(t) for name, t in tensors.items()}
         meta = {"format": _FORMAT, "round": str(server.round), **marks, **{_BANK + n: text for n, text in told.items()}}
+        meta |= {_ABOUT + name: text for name, text in self.about.items()}
         meta |= {_LINES_OF + name: digest for name, digest in self.digests().items()}
         content = save(whole, metadata={**meta, "checksum": checksum(whole, meta)})
         write_atomic(self.checkpoint, content, private=True)
@@ -265,7 +270,7 @@ class RunFolder:
         path = self.best if best else self.checkpoint
         if not path.exists():
             return None
-        meta, tensors = _checked(path, marks)
+        meta, tensors = _checked(path, marks, self.about)
         if not best:
             self._require_lines(meta)
         told = {name.removeprefix(_BANK): text for name, text in meta.items() if name.startswith(_BANK)}
@@ -314,7 +319,9 @@ class RunFolder:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
 
 
-def _checked(path: Path, marks: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _checked(
+    path: Path, marks: Mapping[str, str], about: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Texts and tensors of a checkpoint; errors as of `RunFolder.load`."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -330,10 +337,18 @@ def _checked(path: Path, marks: Mapping[str, str]) -> tuple[dict[str, str], dict
     for name, mark in marks.items():
         if meta.get(name) != mark:
             raise RunFolderError(
-                f"{path} belongs to a run with another {name} ({meta.get(name)}, here {mark}); "
+                f"{path} belongs to a run with another {name}: {_differ(meta.get(_ABOUT + name), about.get(name))}; "
                 "put it back as it was, or start in another folder"
             )
     return meta, tensors
+
+
+def _differ(there: str | None, here: str | None) -> str:
+    """In what two things differ of which a fingerprint differs, as far as checkpoints tell of them."""
+    if there is None or here is None:
+        return "in what is not written down (the folder is of an older version)"
+    told = differences(json.loads(there), json.loads(here))
+    return told or "sizes and names are the same, values are not"
 
 
 def _round_and_whole(path: Path) -> tuple[int | None, bool]:

@@ -67,6 +67,8 @@ def writing(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as e:
+        raise RunFolderError(f"{folder} exists already and is a file; name another folder with --out") from e
     except OSError as e:
         raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
     key = os.path.realpath(folder)

@@ -35,7 +35,7 @@ from fedkin.engines import (
     needs,
 )
 from fedkin.folder import RunFolder, room
-from fedkin.identity import network_mark, table_of, title_of
+from fedkin.identity import about_of, network_mark, sizes_of, table_of, title_of
 from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
@@ -178,7 +178,8 @@ def run(
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or title_of(method), _attacked(false, len(federation))
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
-    course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
+    about = about_of(made, sizes_of(federation), net)
+    course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy, about)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
     with one_thread(), ExitStack() as to_the_end:
         job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)

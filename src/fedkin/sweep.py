@@ -30,6 +30,7 @@ from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
 from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
+from fedkin.toml import differences, read_toml
 
 PARTS = ("method", "model", "recipe", "run")
 OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
@@ -179,7 +180,8 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     if not resume and taken(out):
         raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {out}")
     if resume and (out / "sweep.toml").read_bytes() != text:
-        raise RunFolderError(f"{out} holds another sweep; resume it as it was begun: fedkin resume {out}")
+        other = differences(read_toml(out / "sweep.toml"), sweep.table()) or "sweep.toml has another form"
+        raise RunFolderError(f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {out}")
     if not resume:
         try:
             for file, content in sweep.base.sources().items():  # before the table that names them

@@ -19,7 +19,7 @@ from fedkin.data.shelf import Shelf
 from fedkin.engines import Job, Loop, Simulation, join_rounds
 from fedkin.evaluate import best
 from fedkin.folder import RunFolder
-from fedkin.identity import network_mark
+from fedkin.identity import about_of, network_mark, sizes_of
 from fedkin.methods import get_title
 from fedkin.models.start import factory
 from fedkin.runner import laid_out, plan_of, privacy_of
@@ -70,6 +70,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
     marks = {"config": digest(settings.table()), "data": federation.fingerprint(), "network": network_mark(net)}
     if folder.bank_files.exists():
         folder.banks = Banks(_banks_of(folder))
+    folder.about = about_of(settings.table(), sizes_of(federation), net)
     loaded = folder.load(marks)
     if loaded is None:
         raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")

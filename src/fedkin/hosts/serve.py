@@ -18,7 +18,7 @@ from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import Post
-from fedkin.identity import network_mark
+from fedkin.identity import about_of, network_mark
 from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import factory
@@ -83,8 +83,9 @@ def _served(
     _warn_of(settings)
     marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
+    about = about_of(table, {"run": members.run}, net)
     course = Course(
-        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy
+        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy, about
     )
     banks = Banks(here.bank_files) if settings.run.state == "file" else None
     with one_thread():
