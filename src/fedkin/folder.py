@@ -43,6 +43,8 @@ from fedkin.states import NOTHING, Stored, apart, checksum
 from fedkin.toml import differences
 
 _LINES = ("rounds", "clients", "relations", "timing")
+EXTENDING = "extending.json"
+"""What is to be done to a folder whose run gets more rounds (`fedkin.extending`), until it is done."""
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
 _ABOUT = "about."  # in front of a mark's name, before what it stands for
@@ -268,6 +270,8 @@ class RunFolder:
                 rounds are not as they were written.
         """
         path = self.best if best else self.checkpoint
+        if (self.path / EXTENDING).exists():
+            raise RunFolderError(f"{self.path} is about to get more rounds; complete it: fedkin resume {self.path}")
         if not path.exists():
             return None
         meta, tensors = _checked(path, marks, self.about)
@@ -307,6 +311,31 @@ class RunFolder:
         if "roster.file" in tensors:
             return server, Stored(self.states, tensors["roster.file"], server.acks)
         return server, clients
+
+    def settle(self) -> int:
+        """Removes what no checkpoint covers; the round of the checkpoint, 0 if there is none.
+
+        Raises:
+            RunFolderError: the checkpoint is damaged, or the lines of its rounds are not as they were written.
+        """
+        meta: Mapping[str, str] = {"round": "0"}
+        if self.checkpoint.exists():
+            meta, _ = _checked(self.checkpoint, {}, {})
+            self._require_lines(meta)
+        self.cut(int(meta["round"]))
+        return int(meta["round"])
+
+    def relabel(self, path: Path, texts: Mapping[str, str]) -> None:
+        """Gives a checkpoint other marks and digests; its tensors stay. Nothing if it does not exist.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        if path.exists():
+            meta, tensors = _checked(path, {}, {})
+            meta |= texts
+            content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
+            write_atomic(path, content, private=True)
 
     def clients(self) -> int:
         """How many clients had joined when the checkpoint was written; 0 without one."""

@@ -34,6 +34,7 @@ from fedkin.engines import (
     join_rounds,
     needs,
 )
+from fedkin.extending import complete, extend
 from fedkin.folder import RunFolder, room
 from fedkin.identity import about_of, network_mark, sizes_of, table_of, title_of
 from fedkin.locks import writing
@@ -222,22 +223,37 @@ def run_settings(settings: Settings, federation: Federation | None = None, **mor
     return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
 
 
-def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
+def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:
     """Goes on with an interrupted run from its folder, to the same result as if it had not been interrupted.
 
+    Args:
+        folder: the run's folder.
+        on_round: called after each round with its report and its line.
+        rounds: give the run, finished or not, this number of rounds, to the same result as if it had had them from the
+            start (`fedkin.extending`).
+
     Raises:
-        RunFolderError: no run folder, or its checkpoint is damaged or does not belong to its config and data.
-        ConfigError: its config was made by a program, with a method, model or data that only that program has.
+        RunFolderError: no run folder, or its checkpoint or lines are damaged or do not belong to its config and data,
+            or another process is writing into it.
+        ConfigError: its config was made by a program, with a method, model or data that only that program has, or it is
+            a run over real hosts; the rounds that are done are not the first ones of such a run.
     """
     found = RunFolder.open(folder)
-    table = read_toml(found.path / "config.toml")
-    if "made_by" in table:
+    if (found.path / "clients.json").exists():
         raise ConfigError(
-            f"{folder} was made by a program with {table['made_by']}; go on from that program: "
-            f"fedkin.run(..., out={str(folder)!r}, resume=True)"
+            f"{folder} is a run over real hosts, whose data and states are on them; go on with: fedkin submit {folder}"
         )
-    settings = settings_from(table, str(found.path / "config.toml"))
-    with writing(found.path):  # refused before the data are read
+    with writing(found.path), room(found.path):  # refused before the data are read
+        complete(found)
+        table = read_toml(found.path / "config.toml")
+        if "made_by" in table:
+            raise ConfigError(
+                f"{folder} was made by a program with {table['made_by']}; go on from that program: "
+                f"fedkin.run(..., out={str(folder)!r}, resume=True)"
+            )
+        settings = settings_from(table, str(found.path / "config.toml"))
+        if rounds is not None:
+            settings = extend(found, settings, rounds, plan_of)
         return run_settings(settings, out=folder, resume=True, on_round=on_round)
 
 

@@ -60,8 +60,11 @@ def run_command(args: list[str]) -> int:
 
 def resume_command(args: list[str]) -> int:
     """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
-    folder, show = resume_flags(args)
+    folder, rounds, show = resume_flags(args)
     require_folder(folder)
+    for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
+        if rounds is not None and (folder / file).is_file():
+            raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; leave it out")
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:
@@ -70,15 +73,25 @@ def resume_command(args: list[str]) -> int:
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
-        table = read_toml(folder / "config.toml")
-        rounds = settings_from(table).run.rounds if "made_by" not in table else 0
-        names = tuple(read_ids(folder))
-        require(names)
-        tracking = Tracking(names, folder, str(folder), table)
-        with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:
-            result = resume(folder, on_round=_both(bar.at, tracking.round))
+        return _resume_run(folder, rounds, show)
     except KeyboardInterrupt:
         return _stopped(folder)
+
+
+def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+    table = read_toml(folder / "config.toml")
+    before = settings_from(table).run if "made_by" not in table else RunSettings(rounds=0)
+    names, quiet = tuple(read_ids(folder)), show.quiet or show.json
+    require(names)
+    tracking = Tracking(names, folder, str(folder), table)
+    with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
+        result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+    every = result.summary["config"]["run"].get("eval_every")
+    if every != before.eval_every and not quiet:
+        screen.note(
+            f"evaluated every {every} rounds, as before: {result.summary['rounds']} rounds alone would mean another "
+            f"interval, so this is the run with --eval-every {every}"
+        )
     return _finish(result, show, tracking)
 
 

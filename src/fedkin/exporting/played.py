@@ -116,7 +116,7 @@ def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
 
 def _not_kept(folder: RunFolder) -> str:
     """Why, and what to do."""
-    why = "it was begun with an older version of fedkin; run it again:"
+    why = "it was begun with an older version of fedkin, or got more rounds later (--rounds); run it again:"
     if folder.states.exists() or folder.bank_files.exists():
         why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
         why += " everything in the checkpoint, to the same figures:"

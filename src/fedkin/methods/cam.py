@@ -80,6 +80,10 @@ class CAM(Method):
         if self.warmup is not None:
             self.check("warmup", at_least=0)
 
+    @property
+    def follows_total(self) -> str:
+        return "its warm-up lasts 3 of 10 rounds where warmup is not set" if self.warmup is None else ""
+
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
         return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
