@@ -417,9 +417,10 @@ def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
             raise
         path = cause.filename or folder
         free = shutil.disk_usage(folder).free / 1e6
+        begun = any((folder / name).exists() for name in ("config.toml", "compare.toml", "sweep.toml"))
+        what = f"then go on with: {again} {folder}" if begun else "or name another folder with --out"
         raise DiskFullError(
-            f"the disk is full: {path} cannot be written, {free:,.1f} MB are free there; make room, then go on with: "
-            f"{again} {folder}"
+            f"the disk is full: {path} cannot be written, {free:,.1f} MB are free there; make room, {what}"
         ) from cause
 
 

@@ -39,6 +39,8 @@ class States:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fedkin-"))
+        if self.folder.exists():
+            make_private(self.folder)
         if folder is None:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._files = torch.zeros(0, dtype=torch.int8)

@@ -26,6 +26,7 @@ from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
 from fedkin.folder import room, taken
 from fedkin.locks import writing
+from fedkin.report.cells import cells
 from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
@@ -283,7 +284,8 @@ def _csv(trials: list[Trial], best: Trial | None) -> str:
         shown = (t.validation, t.last, t.test if t is best else None)
         numbers = [v for s in shown for v in ((None, None) if s is None else (s.mean, s.std))]
         rounds = t.rounds if t.validation else None
-        writer.writerow([t.number, *(t.values[n] for n in names), rounds, *numbers, str(t is best).lower(), t.failed])
+        tried = (t.values[n] for n in names)
+        writer.writerow(cells([t.number, *tried, rounds, *numbers, str(t is best).lower(), t.failed]))
     return text.getvalue()
 
 

@@ -316,7 +316,7 @@ def test_evaluations_that_were_not_made_cannot_be_had(tmp_path: Path) -> None:
 
 # ---- the command --------------------------------------------------------------------------------------------------
 def test_the_command_makes_a_run_longer(tmp_path: Path, fedkin: Command) -> None:
-    """``fedkin resume a --rounds 80`` says which interval of evaluations stays, and reports over the new last rounds."""
+    """``fedkin resume a --rounds 80`` says which interval of evaluations stays; figures are of the new last rounds."""
     run_settings(run_of("fedavg", 50, eval_every="none"), out=tmp_path / "a")
     done = fedkin("resume a --rounds 80")
     assert done.code == OK
