@@ -14,9 +14,9 @@ from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import RunFolderError
 from fedkin.folder import RunFolder
 from fedkin.report.folder import Lines, read_run
-from fedkin.report.intact import DIGESTS, KEYS, Digest
+from fedkin.report.intact import KEYS, Digest
 from fedkin.runner import resume, run_settings
-from folders import assert_same_run, content, records
+from folders import assert_same_run, content, without_digests
 from folders import small as settings_of
 
 Harm = Callable[[list[bytes]], list[bytes]]
@@ -105,30 +105,9 @@ def test_a_changed_summary_is_refused_and_written_again(made: Path, tmp_path: Pa
     assert read_run(tmp_path / "b").final == read_run(made).final
 
 
-def as_before(made: Path, there: Path) -> Path:
-    """The folder as an older version wrote it, without digests."""
-    shutil.copytree(made, there)
-    folder = RunFolder(there)
-    loaded = folder.load({})
-    assert loaded is not None
-    (there / "summary.json").write_text(
-        json.dumps({k: v for k, v in json.loads((there / "summary.json").read_text()).items() if k != DIGESTS})
-    )
-    lines = [{k: v for k, v in line.items() if k != "sum"} for line in records(there, "timing")]
-    (there / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    without = RunFolder(there)
-    without.digests = dict  # type: ignore[method-assign,assignment]
-    from safetensors import safe_open
-
-    with safe_open(there / "checkpoint.safetensors", framework="pt") as file:
-        marks = {name: file.metadata()[name] for name in ("config", "data", "network")}
-    without.save(*loaded, marks)
-    return there
-
-
 def test_folders_of_older_versions_can_be_read(made: Path, tmp_path: Path, fedkin: Command) -> None:
     """Without digests a folder is reported, and a note says that only the order of its lines was checked."""
-    as_before(made, tmp_path / "b")
+    without_digests(made, tmp_path / "b")
     done = fedkin("report b --quiet")
     assert done.code == OK
     assert done.err.startswith("b was written by a version of fedkin without digests")
@@ -137,7 +116,7 @@ def test_folders_of_older_versions_can_be_read(made: Path, tmp_path: Path, fedki
 
 def test_folders_of_older_versions_get_digests_when_they_go_on(made: Path, tmp_path: Path) -> None:
     """Resumed once, an older folder has digests in its summary, and equals one that had them from the start."""
-    resume(as_before(made, tmp_path / "b"))
+    resume(without_digests(made, tmp_path / "b"))
     assert read_run(tmp_path / "b").checked
     assert_same_run(tmp_path / "b", made)
 
@@ -148,7 +127,7 @@ def test_order_and_doubles_are_seen_without_digests(
     file: str, harm: str, made: Path, tmp_path: Path, fedkin: Command
 ) -> None:
     """Doubled lines and lines out of order are refused in folders of older versions, too, with the line's number."""
-    as_before(made, tmp_path / "b")
+    without_digests(made, tmp_path / "b")
     lines = (tmp_path / "b" / file).read_bytes().splitlines(keepends=True)
     other = [lines[-1], *lines[:-1]] if harm != "a line twice" else HARMS[harm](lines)  # lines of one round may change
     (tmp_path / "b" / file).write_bytes(b"".join(other))
