@@ -22,7 +22,7 @@ from fedkin.evaluate import best, diverged, final, latest
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
-from fedkin.report.intact import with_digests
+from fedkin.report.intact import understood, with_digests
 from fedkin.toml import differences, read_toml
 from fedkin.version import __version__
 
@@ -164,11 +164,14 @@ def _followed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
-    held = best(kept["rounds"])
+    checked = folder is None or not folder.unchecked
+    where = Path() if folder is None else folder.path
+    with understood(where, checked):
+        held = best(kept["rounds"])
+        counted = total(kept["rounds"])
+        told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    counted = total(kept["rounds"])
-    told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
         lines = lines_of(report, p.people, told)
         if p.privacy.dp_noise is not None:
@@ -191,7 +194,8 @@ def _followed(
             banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
-    return _result(p, kept, server, folder)
+    with understood(where, checked):
+        return _result(p, kept, server, folder)
 
 
 def _round(chosen: Mapping[str, Any] | None) -> int | None:
@@ -235,7 +239,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     if folder is not None:
         if "made_by" not in p.table:
             summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
-        folder.write("summary", with_digests(summary, folder.digests()))
+        folder.write("summary", with_digests(summary, folder.digests(), folder.unchecked))
     return Result(
         title=p.title,
         seed=p.plan.seed,

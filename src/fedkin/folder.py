@@ -47,6 +47,7 @@ EXTENDING = "extending.json"
 """What is to be done to a folder whose run gets more rounds (`fedkin.extending`), until it is done."""
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
+_UNCHECKED = "unchecked"
 _ABOUT = "about."  # in front of a mark's name, before what it stands for
 _LINES_OF = "digest."  # in front of a file's name, before the digest of its lines
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
@@ -81,6 +82,7 @@ class RunFolder:
     Attributes:
         banks: keeps the server's banks in files; None: they are part of the checkpoint.
         about: what the marks of checkpoints stand for, as JSON: tables whose differences a message can name.
+        unchecked: the round up to which an older version wrote the lines, without digests.
         keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
     """
 
@@ -89,6 +91,7 @@ class RunFolder:
         self.banks: Banks | None = None
         self.keeps_best = True
         self.about: Mapping[str, str] = {}
+        self.unchecked = 0
         self._digests: dict[str, Digest] = {}
         self._written: dict[str, str] = {}  # the digests that the checkpoint tells, by name
 
@@ -221,6 +224,7 @@ class RunFolder:
         whole = {name: apart(t) for name, t in tensors.items()}
         meta = {"format": _FORMAT, "round": str(server.round), **marks, **{_BANK + n: text for n, text in told.items()}}
         meta |= {_ABOUT + name: text for name, text in self.about.items()}
+        meta |= {_UNCHECKED: str(self.unchecked)} if self.unchecked else {}
         meta |= {_LINES_OF + name: digest for name, digest in self.digests().items()}
         content = save(whole, metadata={**meta, "checksum": checksum(whole, meta)})
         write_atomic(self.checkpoint, content, private=True)
@@ -294,6 +298,7 @@ class RunFolder:
         told = {n.removeprefix(_LINES_OF): digest for n, digest in meta.items() if n.startswith(_LINES_OF)}
         for name, digest in told.items():
             require_intact(self.path / name, digest)
+        self.unchecked = int(meta.get(_UNCHECKED, 0 if told else meta["round"]))
         self._written = {name.removesuffix(".jsonl"): digest for name, digest in told.items()}
 
     def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:

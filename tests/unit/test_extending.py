@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
 
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
@@ -22,7 +21,7 @@ from fedkin.folder import EXTENDING, RunFolder
 from fedkin.methods import METHODS, get_method
 from fedkin.runner import plan_of, resume, run_settings
 from fedkin.toml import read_toml
-from folders import assert_same_run, content, records
+from folders import assert_equal_folders, content, records, texts_of
 from folders import small as settings_of
 from kills import Killed
 
@@ -49,35 +48,6 @@ def run_of(name: str, rounds: int, **run: Any) -> Settings:
     return made
 
 
-def texts_of(path: Path) -> dict[str, str]:
-    """The texts of a checkpoint: its round, marks and digests."""
-    with safe_open(path, framework="pt") as file:
-        found: dict[str, str] = file.metadata()
-    return found
-
-
-def assert_same(one: Path, other: Path, done: int = 0) -> None:
-    """Asserts that two folders hold the same run to the last bit, and no trace of how it came about.
-
-    Args:
-        done: the rounds before the first got more. The best of them may be lost: that of the shorter run was another.
-    """
-    lost = (other / "best.safetensors").exists() and not (one / "best.safetensors").exists()
-    assert not lost or int(texts_of(other / "best.safetensors")["round"]) <= done
-    assert_same_run(one, other, best=not lost)
-    assert (one / "config.toml").read_bytes() == (other / "config.toml").read_bytes()
-    for name in ("checkpoint.safetensors", "best.safetensors"):
-        assert (one / name).exists() == (other / name).exists() or lost, name
-        if (one / name).exists():
-            assert texts_of(one / name) == texts_of(other / name)
-    mine, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (one, other))
-    for summary in (mine, theirs):
-        del summary["command"], summary["digests"]["summary.json"]
-    assert mine == theirs
-    rest = {"best.safetensors"} if lost else set()
-    assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()} - rest
-
-
 # ---- equal to the long run ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None:
@@ -86,7 +56,7 @@ def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None
     run_settings(run_of(name, 13), out=tmp_path / "a")
     resume(tmp_path / "a", rounds=24)
     run_settings(run_of(name, 24), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long", 13)
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", 13)
     assert [line["round"] for line in records(tmp_path / "a", "rounds") if line["evaluated"]][:3] == [4, 8, 12]
 
 
@@ -99,7 +69,7 @@ def test_other_kinds_of_runs_go_on_as_the_long_run(name: str, run: dict[str, Any
     run_settings(run_of(name, 13, **run), out=tmp_path / "a")
     resume(tmp_path / "a", rounds=24)
     run_settings(run_of(name, 24, **run), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long", 13)
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", 13)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +85,7 @@ def test_the_interval_is_that_of_the_long_run_or_of_the_short_one(
     resume(tmp_path / "a", rounds=longer)
     assert read_toml(tmp_path / "a" / "config.toml")["run"].get("eval_every") == every
     run_settings(run_of("fedavg", longer, eval_every="none" if every is None else every), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long", rounds)
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", rounds)
 
 
 def test_a_run_can_get_more_rounds_twice(tmp_path: Path) -> None:
@@ -124,7 +94,7 @@ def test_a_run_can_get_more_rounds_twice(tmp_path: Path) -> None:
     for rounds in (11, 24):
         resume(tmp_path / "a", rounds=rounds)
     run_settings(run_of("da-pfl", 24), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
 
 
 @pytest.mark.parametrize(("stopped", "rounds"), [(2, 24), (7, 24), (7, 20), (12, 40)])
@@ -139,7 +109,7 @@ def test_an_interrupted_run_can_get_another_number_of_rounds(stopped: int, round
         run_settings(run_of("fedrep", 30), out=tmp_path / "a", on_round=stop)
     resume(tmp_path / "a", rounds=rounds)
     run_settings(run_of("fedrep", rounds), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
 
 
 def test_a_run_that_has_not_begun_can_get_another_number_of_rounds(tmp_path: Path) -> None:
@@ -147,7 +117,7 @@ def test_a_run_that_has_not_begun_can_get_another_number_of_rounds(tmp_path: Pat
     RunFolder.create(tmp_path / "a", settings_of("pfedcs", run={"rounds": 4}).toml())
     resume(tmp_path / "a", rounds=6)
     run_settings(settings_of("pfedcs", run={"rounds": 6}), out=tmp_path / "long")
-    assert_same(tmp_path / "a", tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
 
 
 def test_the_same_number_of_rounds_changes_nothing(tmp_path: Path) -> None:
@@ -194,7 +164,7 @@ def test_killed_at_every_step_of_getting_longer(tmp_path: Path, monkeypatch: pyt
             RunFolder(place).load({})
         config = read_toml(place / "config.toml")["run"]["rounds"]
         resume(place, rounds=24 if not begun and config == 13 else [None, 24][allowed % 2])
-        assert_same(place, tmp_path / "long")
+        assert_equal_folders(place, tmp_path / "long")
     assert steps > 8
 
 

@@ -117,7 +117,8 @@ def test_folders_of_older_versions_can_be_read(made: Path, tmp_path: Path, fedki
 def test_folders_of_older_versions_get_digests_when_they_go_on(made: Path, tmp_path: Path) -> None:
     """Resumed once, an older folder has digests in its summary, and equals one that had them from the start."""
     resume(without_digests(made, tmp_path / "b"))
-    assert read_run(tmp_path / "b").checked
+    assert "digests" in json.loads((tmp_path / "b" / "summary.json").read_text())
+    assert not read_run(tmp_path / "b").checked, "its lines were never compared with digests"
     assert_same_run(tmp_path / "b", made)
 
 
@@ -135,6 +136,20 @@ def test_order_and_doubles_are_seen_without_digests(
         done = fedkin(command)
         assert (done.code, done.out) == (BAD_INPUT, ""), command
         assert f"fedkin: b/{file}: line " in done.err
+
+
+@pytest.mark.parametrize("line", ['{"round": 2}', '{"round": 2, "evaluated": true, "accuracy": [1]}'])
+def test_wrong_values_without_digests_are_no_traceback(line: str, made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """Lines of older versions that miss entries, or hold other kinds of values, are refused in one line."""
+    path = without_digests(made, tmp_path / "b") / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+    for command in ("report b --quiet", "resume b --quiet", "report b --quiet"):
+        done = fedkin(command)
+        assert done.code == BAD_INPUT or (command.startswith("report") and line == '{"round": 2}'), command
+        if done.code == BAD_INPUT:
+            assert done.err.startswith("fedkin: b was written by a version of fedkin without digests, and its lines")
+            assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

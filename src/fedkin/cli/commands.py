@@ -31,6 +31,7 @@ from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run, require_folder
+from fedkin.report.intact import understood
 from fedkin.report.page import one_run, run_page
 from fedkin.runner import resume, run_settings
 from fedkin.toml import read_toml
@@ -236,8 +237,9 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
 def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     assert result.folder is not None
     run = read_run(result.folder)
-    report, reference = one_run(run)
-    page = run_page(result.folder, run, report, reference)
+    with understood(result.folder, run.checked):
+        report, reference = one_run(run)
+        page = run_page(result.folder, run, report, reference)
     tracking.end()
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedkin.core.errors import DataError, RunFolderError, nearest
 from fedkin.evaluate import Answers, answers_of, diverged, final, final_by_client, latest
-from fedkin.report.intact import Record, lines_of, without_digests
+from fedkin.report.intact import Record, lines_of, understood, without_digests
 
 LARGE = 64_000_000
 """Bytes; lines of clients beyond this are read anew on every pass and never all in memory."""
@@ -192,16 +192,17 @@ def read_run(folder: Path | str) -> Run:
         )
     summary, checked = without_digests(folder, summary)
     clients = Lines(folder / "clients.jsonl")
-    return Run(
-        title=str(summary.get("title") or summary.get("method") or folder.name),
-        seed=int(summary.get("seed") or 0),
-        rounds=list(Lines(folder / "rounds.jsonl")),
-        clients=clients if _size(clients.path) > LARGE else list(clients),
-        relations=Lines(folder / "relations.jsonl"),
-        summary=summary,
-        folder=folder,
-        checked=checked,
-    )
+    with understood(folder, checked):
+        return Run(
+            title=str(summary.get("title") or summary.get("method") or folder.name),
+            seed=int(summary.get("seed") or 0),
+            rounds=list(Lines(folder / "rounds.jsonl")),
+            clients=clients if _size(clients.path) > LARGE else list(clients),
+            relations=Lines(folder / "relations.jsonl"),
+            summary=summary,
+            folder=folder,
+            checked=checked,
+        )
 
 
 def _size(path: Path) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 DIGESTS = "digests"
 """The entry of ``summary.json`` with the digests of the files."""
 _SUMMARY = "summary.json"
+_UNCHECKED = "unchecked"
 _PIECE = 1 << 20
 _SUM = b', "sum": "'
 
@@ -189,9 +191,32 @@ def require_rounds(path: Path, until: int, *, beyond: bool = False) -> None:
         )
 
 
-def with_digests(summary: Mapping[str, Any], files: Mapping[str, str]) -> Record:
-    """A summary with the digests of a run's files and of itself."""
-    return {**summary, DIGESTS: {**files, _SUMMARY: _digest_of(summary)}}
+@contextmanager
+def understood(folder: Path, checked: bool) -> Iterator[None]:
+    """Where lines were not checked by digests, makes errors of what is in them errors of the folder.
+
+    Raises:
+        RunFolderError: a value is of another type, or missing.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+        if checked:
+            raise
+        raise RunFolderError(
+            f"{folder} was written by a version of fedkin without digests, and its lines or its summary do not hold "
+            f"what is expected ({type(e).__name__}: {e}); restore the folder from a copy"
+        ) from e
+
+
+def with_digests(summary: Mapping[str, Any], files: Mapping[str, str], unchecked: int) -> Record:
+    """A summary with the digests of a run's files and of itself.
+
+    Args:
+        unchecked: the round up to which an older version wrote the lines, without digests.
+    """
+    older = {_UNCHECKED: unchecked} if unchecked else {}
+    return {**summary, DIGESTS: {**files, _SUMMARY: _digest_of(summary), **older}}
 
 
 def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
@@ -213,7 +238,7 @@ def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
         if name in KEYS:
             require_ended(folder / name, digest)
     require_rounds(folder / "timing.jsonl", int(rest["rounds"]))
-    return rest, True
+    return rest, _UNCHECKED not in told
 
 
 def _digest_of(summary: Mapping[str, Any]) -> str:
