@@ -27,8 +27,8 @@ from fedkin.engines import Plan
 from fedkin.engines.check import OUTCOMES
 from fedkin.folder import EXTENDING, RunFolder
 from fedkin.lines import unevaluated
-from fedkin.report.folder import Record, named, write_atomic
-from fedkin.report.intact import Digest, lines_of
+from fedkin.report.folder import named, write_atomic
+from fedkin.report.intact import Digest, Record, lines_of
 
 
 def extend(folder: RunFolder, there: Settings, rounds: int, plan_of: Callable[[RunSettings], Plan]) -> Settings:

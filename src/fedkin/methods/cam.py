@@ -56,6 +56,7 @@ class CAM(Method):
     family = "clusters"
     reveals = "a global and a cluster model of its own, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
+    follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
     presets: ClassVar = {"paper": {"recipe": _TABLES}}  # around methods that the paper does not wrap
 
@@ -79,10 +80,6 @@ class CAM(Method):
         self.inner.require_clusters(of_models=self.warmup_of == "cluster")
         if self.warmup is not None:
             self.check("warmup", at_least=0)
-
-    @property
-    def follows_total(self) -> str:
-        return "its warm-up lasts 3 of 10 rounds where warmup is not set" if self.warmup is None else ""
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
