@@ -179,6 +179,16 @@ def dying(do: Any, left: Iterator[bool]) -> Any:
     return step
 
 
+def test_a_run_that_gets_longer_is_not_finished(tmp_path: Path, fedkin: Command) -> None:
+    """Until the longer run has ended there is no summary, and the report asks for it to be resumed."""
+    run_settings(run_of("fedavg", 5), out=tmp_path / "a")
+    extend(RunFolder(tmp_path / "a"), run_of("fedavg", 5), 7, plan_of)
+    done = fedkin("report a")
+    assert done.code == BAD_INPUT
+    assert "a is not a finished run" in done.err
+    assert "fedkin resume a" in done.err
+
+
 def test_lines_changed_in_between_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where lines were changed after a kill in between, resuming names the file."""
     run_settings(run_of("fedavg", 13), out=tmp_path / "a")

@@ -184,6 +184,23 @@ def test_of_many_at_one_instant_one_gets_the_lock(tmp_path: Path) -> None:
         process.join()
 
 
+def test_a_lock_file_that_is_removed_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last owner removes the file between its opening and its locking, the lock is that of a new file."""
+    path, lock, first = tmp_path / "lock", fedkin.locks.fcntl.flock, iter([True])
+
+    def late(number: int, how: int) -> None:
+        if next(first, False):
+            path.unlink()
+        lock(number, how)
+
+    monkeypatch.setattr(fedkin.locks.fcntl, "flock", late)
+    with held(path) as got:
+        assert got
+        found = owner(path)
+        assert found is not None
+        assert found.pid == os.getpid()
+
+
 def test_a_file_system_without_locks_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
