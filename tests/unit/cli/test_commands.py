@@ -274,7 +274,7 @@ def test_resume_of_a_finished_run_shows_it_again(fedkin: Command, small: str) ->
     assert {name: text for name, text in content(Path("a")).items() if name not in PAGES} == before
 
 
-@pytest.mark.parametrize(("more", "word"), [("b", "b"), ("--rounds 3", "--rounds")])
+@pytest.mark.parametrize(("more", "word"), [("b", "b"), ("--lr 3", "--lr")])
 def test_resume_takes_one_folder_and_what_is_shown(more: str, word: str, fedkin: Command) -> None:
     """Settings are those of the folder."""
     done = fedkin(f"resume a {more}")
