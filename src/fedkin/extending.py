@@ -106,6 +106,7 @@ def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> N
         "about": json.dumps(decisive(longer.table()), sort_keys=True),
         "files": files,
         "best": at_best,
+        "unchecked": folder.unchecked,
     }
     write_atomic(folder.path / EXTENDING, json.dumps(told).encode())
 
@@ -164,6 +165,7 @@ def complete(folder: RunFolder) -> None:
         told = json.loads((folder.path / EXTENDING).read_bytes())
         config, files = str(told["config"]), {str(name): (str(a), str(b)) for name, (a, b) in told["files"].items()}
         texts = {"config": str(told["mark"]), "about.config": str(told["about"])}
+        texts |= {"unchecked": str(told["unchecked"])} if told["unchecked"] else {}
         best = {f"digest.{name}": str(digest) for name, digest in told["best"].items()}
     except FileNotFoundError:
         return

@@ -138,6 +138,14 @@ def test_order_and_doubles_are_seen_without_digests(
         assert f"fedkin: b/{file}: line " in done.err
 
 
+def test_more_rounds_do_not_check_what_an_older_version_wrote(made: Path, tmp_path: Path) -> None:
+    """An older folder whose run gets more rounds is still one whose first lines were never compared with digests."""
+    folder = without_digests(made, tmp_path / "b")
+    resume(folder, rounds=6)
+    assert "digests" in json.loads((folder / "summary.json").read_text())
+    assert not read_run(folder).checked
+
+
 @pytest.mark.parametrize("line", ['{"round": 2}', '{"round": 2, "evaluated": true, "accuracy": [1]}'])
 def test_wrong_values_without_digests_are_no_traceback(line: str, made: Path, tmp_path: Path, fedkin: Command) -> None:
     """Lines of older versions that miss entries, or hold other kinds of values, are refused in one line."""
