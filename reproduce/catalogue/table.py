@@ -33,7 +33,7 @@ def runs_of(folder: Path) -> list[Run]:
 
 def seconds(runs: list[Run]) -> float:
     """Wall seconds of a run, rounds and evaluations: the median over seeds, since other work may stop one."""
-    totals = []
+    totals: list[float] = []
     for run in runs:
         assert run.folder is not None
         lines = [json.loads(text) for text in (run.folder / "timing.jsonl").read_text().splitlines()]
