@@ -151,7 +151,7 @@ def test_assignment_uses_the_sum_of_logits(
     close([F.cross_entropy((h_ + row)[None], label) for row in f_], with_h)
     hand = ByHand(CAM(IFCA(clusters=2), warmup=0), logit_net(3), [copies(1.0, 5)])
     client = hand.client(0, Bundle(model=h_, **{"inner.centres": f_}))
-    inside = client.inside("inner", offset=client.logits(h_))
+    inside = hand.method._within(client)
     close([inside.loss(row) for row in f_], with_h)
     close([client.loss(row) for row in f_], alone)
     chosen = hand.method.personalize(client)
