@@ -94,6 +94,20 @@ class CAM(Method):
     persist: bool = False
     """Clients go on from their own last cluster model instead of the cluster's."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.inner.title}-CAM" + (" (Eq. 6)" if self.update == "damped" else "")
+
+    @property
+    def export_rule(self) -> Mapping[str, Any] | None:
+        inner = self.inner.export_rule
+        return None if inner is None else {"kind": "additive", "inner": inner}
+
+    @property
+    def summary(self) -> str:
+        moves = "; cluster models move by their members' share of the samples" if self.update == "damped" else ""
+        return f"A global plus a cluster model whose logits add up, in the clusters of {self.inner.title}{moves}."
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.inner.require_clusters(of_models=self.warmup_of == "cluster")

@@ -42,6 +42,15 @@ class ClusteredSampling(Method):
     dedupe: Literal["train", "weight"] = "train"
     """A client that is drawn twice trains twice, on different batches, or trains once and weighs double."""
 
+    @property
+    def title(self) -> str:
+        return "Clustered Sampling" + (" (size)" if self.by == "size" else "")
+
+    @property
+    def summary(self) -> str:
+        groups = "of similar size" if self.by == "size" else "with similar updates"
+        return f"Cohorts drawn from groups of clients {groups}, without bias; one model."
+
     def init(self, r: Round) -> Bundle:
         s = Bundle(model=r.w0)
         if self.by == "size":

@@ -25,6 +25,7 @@ _ROUNDED = 1 - 1e-12
 class DAPFL(Method):
     """A model per client, pulled towards a mixture of clients whose class counts complement its own."""
 
+    title = "DA-PFL"
     paper = "Yang, Feng, Guo, Wang, Ding, Fang, Liao: DA-PFL, Dynamic Affinity Aggregation, arXiv 2403.09284"
     family = "mixture"
     reveals = "its class counts and its model"

@@ -51,6 +51,16 @@ class FedAMP(Method):
     over: Literal["bank", "participants"] = "bank"
     """Mix the last models of all clients that have sent one, or only those of a round's participants."""
 
+    @property
+    def title(self) -> str:
+        return "HeurFedAMP" if self.variant == "heur" else "FedAMP"
+
+    @property
+    def summary(self) -> str:
+        if self.variant == "heur":
+            return "A model per client, pulled towards a mixture by the cosines of the models."
+        return "A model per client, pulled towards a mixture in which similar models attract each other."
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check("lam", at_least=0)

@@ -17,6 +17,7 @@ from fedkin.core.train import Loss
 class PerFedAvg(Method):
     """One global model, trained to be good after each client's own step of gradient descent from it."""
 
+    title = "Per-FedAvg"
     paper = "Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020"
     family = "own model"
     reveals = "its model"
