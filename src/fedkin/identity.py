@@ -11,7 +11,6 @@ from typing import Any
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
-from fedkin.methods import METHODS, TITLES
 from fedkin.models.start import Model
 from fedkin.privacy import Privacy
 from fedkin.toml import plain
@@ -21,19 +20,6 @@ def network_mark(net: Net) -> str:
     """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
     layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
     return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
-
-
-def title_of(method: Method) -> str:
-    """As the catalogue writes it: where a class has several entries, the one with most settings in common."""
-    same = {name: other for name, make in METHODS.items() if _kind(other := make()) == _kind(method)}
-    if not same:
-        inner, own = getattr(method, "inner", None), type(method).__name__
-        return f"{title_of(inner)}-{own}" if isinstance(inner, Method) else own
-    return TITLES[max(same, key=lambda name: _in_common(same[name], method))]
-
-
-def _in_common(a: Method, b: Method) -> int:
-    return sum(vars(b).get(field) == value for field, value in vars(a).items())
 
 
 def _kind(method: Method) -> list[type]:

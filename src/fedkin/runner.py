@@ -34,7 +34,7 @@ from fedkin.engines import (
     needs,
 )
 from fedkin.folder import RunFolder
-from fedkin.identity import network_mark, table_of, title_of
+from fedkin.identity import network_mark, table_of
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
@@ -172,7 +172,7 @@ def run(
     shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
-    title, beside = title or title_of(method), _attacked(false, len(federation))
+    title, beside = title or method.title, _attacked(false, len(federation))
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
