@@ -72,10 +72,13 @@ class LinkFlags:
     """The port that nodes reach; 0 takes a free one."""
     inner_port: int = 8000
     """The SuperLink's port, on this machine only; 0 takes a free one."""
-    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 64
-    """The largest request that passes, in MB. Flower sends large models in pieces of 5 MB."""
+    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 8
+    """The largest request of a registered node that passes, in MB. Flower sends large models in pieces of 5 MB."""
     gate: bool = True
     """Without it nginx or Caddy stands in front; shows a configuration for each."""
+    check_port: int = 8001
+    """The port, on this machine only, where nginx or Caddy ask whether a node has signed a request; 0 takes a free one.
+    """
     insecure_test: bool = False
     """For tries on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
     revoke: str | None = None
@@ -145,6 +148,7 @@ def link_command(args: list[str]) -> int:
         gate=flags.gate,
         insecure_test=flags.insecure_test,
         limits=Limits(body=flags.max_body << 20),
+        check_port=flags.check_port,
     )
     screen.say("starting the SuperLink ...")
     link = links.start_link(settings)
@@ -216,7 +220,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
     folder = settings.key_folder
     lines = told(link.changes, settings)
     if link.gate is not None:
-        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... passes)")
+        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
     lines.append(f"operator:    {link.inner}, on this machine only: who can log in here can run code on every node")
     lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
     lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
@@ -227,7 +231,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
         inner = int(link.inner.rpartition(":")[2])
         host = flags.host or "link.example.org"
         for front in (fronts.nginx, fronts.caddy):
-            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body).rstrip()]
+            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body, link.checks.port).rstrip()]
     return lines
 
 

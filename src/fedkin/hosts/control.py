@@ -142,7 +142,12 @@ class Control:
         if name not in inside:
             raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, inside) if inside else ''}")
         self.ask("supernode", "unregister", str(inside[name]["node-id"]))
+        self._write(self.book())  # a link that runs notices, and its gate refuses the key from then on
         return str(inside[name]["fingerprint"])
+
+    def changed(self) -> int:
+        """When the book of keys was last written, in nanoseconds; 0 before it is there."""
+        return self._book.stat().st_mtime_ns if self._book.exists() else 0
 
     def book(self) -> dict[str, Key]:
         """Which key each node's number stands for."""
