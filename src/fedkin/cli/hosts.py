@@ -16,6 +16,7 @@ from fedkin.core.errors import ConfigError, EngineError, nearest
 from fedkin.hosts import fronts, keys
 from fedkin.hosts.control import SHUT_OUT
 from fedkin.hosts.offline import check_version
+from fedkin.hosts.private import for_this_user
 from fedkin.report.tables import DASH, Grid
 
 Flags = TypeVar("Flags")
@@ -120,7 +121,7 @@ def keys_command(args: list[str]) -> int:
     make = keys.make_server if isinstance(flags, ServerFlags) else keys.make_authority
     made = make(flags.folder, flags.host, days=flags.days)
     screen.say(f"authority:   {made.ca} (send it to every node)")
-    screen.say(f"its key:     {made.ca_key} (secret; only needed for the next certificate)")
+    screen.say(f"its key:     {made.ca_key} (secret; only needed for the next certificate, so keep it off the link)")
     screen.say(f"certificate: {made.server}, until {made.until:%Y-%m-%d}")
     screen.say(f"its key:     {made.server_key} (secret; stays with the link)")
     screen.say(f"fingerprint: {made.fingerprint} (of the authority, SHA-256; for nodes to compare)")
@@ -151,13 +152,14 @@ def link_command(args: list[str]) -> int:
         check_port=flags.check_port,
     )
     screen.say("starting the SuperLink ...")
-    link = links.start_link(settings)
-    try:
-        for line in _told(link, flags):
-            screen.say(line)
-        link.wait(screen.say)
-    finally:
-        link.stop()
+    with for_this_user():
+        link = links.start_link(settings)
+        try:
+            for line in _told(link, flags):
+                screen.say(line)
+            link.wait(screen.say)
+        finally:
+            link.stop()
     return 0
 
 
@@ -224,6 +226,11 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
     lines.append(f"operator:    {link.inner}, on this machine only: who can log in here can run code on every node")
     lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
     lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
+    if (folder / keys.CA_KEY).exists():
+        lines.append(
+            f"             {folder / keys.CA_KEY} is not needed here, and its holder can pose as this link: keep it on "
+            "another machine (docs/deploy.md, The authority's key)"
+        )
     lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are taken while this runs")
     lines += [logs, stop]
     if link.gate is None:

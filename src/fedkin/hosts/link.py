@@ -19,6 +19,7 @@ from fedkin.hosts.headchecks import HeadChecks
 from fedkin.hosts.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
 from fedkin.hosts.offline import check_version, environment, program, write_connection
 from fedkin.hosts.ports import answers, free_port, listening
+from fedkin.hosts.private import private_folder
 from fedkin.hosts.programs import Program, wait_until
 from fedkin.hosts.relay import Limits, Upstream
 from fedkin.hosts.signed import Keyring
@@ -245,13 +246,13 @@ def start_link(settings: LinkSettings) -> Link:
         listening(settings.listen, settings.port).close()
     if settings.has_front:
         listening(LOOPBACK, settings.check_port).close()
-    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(settings.folder)
     lock = _locked(settings.folder)
     link: Link | None = None
     try:
-        settings.home.mkdir(mode=0o700, exist_ok=True)
+        private_folder(settings.home)
         if not settings.insecure_test:
-            settings.node_folder.mkdir(parents=True, exist_ok=True)
+            private_folder(settings.node_folder, tighten=False)
         link = Link(settings, lock)
         write_connection(settings.home, link.inner, None if settings.insecure_test else settings.key_folder / CA)
         link._open()
