@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fedkin.core import Bundle, ConfigError, DataError, Net
 from fedkin.data import Card
 from fedkin.engines.check import described, refusal
+from fedkin.hosts.lateness import EXPIRED
 from fedkin.hosts.letters import Clerk, no
 from fedkin.hosts.members import KEY, Member
 from fedkin.hosts.post import CODES, Post
@@ -20,7 +21,6 @@ from fedkin.hosts.wire import Letter
 log = logging.getLogger("fedkin.hosts")
 _HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
 _PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
-_EXPIRED = 2  # hellos that a node answers too late before that is said, and the node starts its SuperNode anew
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
 _RARELY = 1.0  # seconds between two looks at most: 20 looks a second take a tenth of a core of the link's machine
 _COUNTS = 1e12  # no client's words hold larger numbers
@@ -145,7 +145,7 @@ class Enrolment:
         self._greeted |= dict.fromkeys(nodes, now)
         for patience in (_HELLO, _PATIENT):
             late = {n: self._late.get(n, 0) for n in nodes}
-            chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= _EXPIRED)]
+            chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= EXPIRED)]
             letters = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
             for node, ticket in (self._post.post(letters, patience) if letters else {}).items():
                 self._hellos[ticket] = _Hello(node, now + patience, late[node])
@@ -153,7 +153,7 @@ class Enrolment:
     def _expired(self, round: int, node: int) -> None:
         """Counts a hello that was not answered in time; after some the events say what to do."""
         self._late[node] = late = self._late.get(node, 0) + 1
-        if late == _EXPIRED:
+        if late == EXPIRED:
             self._say(
                 round,
                 self._registered(node) or "?",
