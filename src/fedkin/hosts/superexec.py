@@ -44,7 +44,8 @@ def main(args: Sequence[str]) -> None:
         def __init__(self, command: Any, *more: Any, **options: Any) -> None:
             super().__init__(without_token(command, folder), *more, **options)
 
-    subprocess.Popen = Popen  # type: ignore[misc]  # Flower has no setting for how its subprocesses get their tokens
+    # Flower has no setting for how the programs that it starts get their tokens
+    subprocess.Popen = Popen  # type: ignore[assignment, misc]
     (superexec,) = entry_points(group="console_scripts", name="flower-superexec")
     sys.argv = ["flower-superexec", *args[1:]]
     superexec.load()()

@@ -11,7 +11,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,36 +21,11 @@ from fedkin.hosts import fronts, keys
 from fedkin.hosts.headchecks import HeadChecks
 from fedkin.hosts.ports import answers, free_port
 from fedkin.hosts.signed import Keyring
+from frontprograms import FRONTS, installed
 from standin import FORBIDDEN, Everyone, StandIn, signed
 
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 MEGABYTES = 1
-# what a distribution's own nginx.conf has around a server block, with all that nginx writes in one folder
-_AROUND = """
-daemon off; error_log {here}/error.log; pid {here}/pid; {user}
-events {{}}
-http {{
-    access_log off; client_body_temp_path {here}/a; proxy_temp_path {here}/b; fastcgi_temp_path {here}/c;
-    uwsgi_temp_path {here}/d; scgi_temp_path {here}/e;
-    include {here}/fedkin.conf;
-}}
-"""
-
-
-def nginx(text: str, here: Path) -> list[str]:
-    (here / "fedkin.conf").write_text(text)
-    user = "user root;" if os.getuid() == 0 else ""
-    (here / "nginx.conf").write_text(_AROUND.format(here=here, user=user))
-    return ["nginx", "-e", str(here / "error.log"), "-c", str(here / "nginx.conf")]
-
-
-def caddy(text: str, here: Path) -> list[str]:
-    (here / "Caddyfile").write_text(text.replace("auto_https off", "auto_https off\n    admin off"))
-    return ["caddy", "run", "--config", str(here / "Caddyfile"), "--adapter", "caddyfile"]
-
-
-Write = Callable[[str, Path], list[str]]
-FRONTS: dict[str, tuple[Callable[..., str], Write]] = {"nginx": (fronts.nginx, nginx), "caddy": (fronts.caddy, caddy)}
 
 
 class Front:
@@ -92,8 +67,7 @@ def running(
     megabytes: int = MEGABYTES,
 ) -> Iterator[Front]:
     """A front that lets calls through to a SuperLink whose certificate ``trusted`` signed."""
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed on this machine")
+    installed(name)
     make, write = FRONTS[name]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server, authority.server_key)
