@@ -176,12 +176,14 @@ class Gate:
         """Lets a request pass that a registered node has signed; from then on the connection is that node's.
 
         Raises:
-            Refused: with 401 for any other, 503 where the node has too many connections.
+            Refused: with 401 for any other, 412 where a node is to know the reason, 503 where it has too many
+                connections.
         """
         try:
             name = self._keyring.holder(request.headers)
         except Unsigned as error:
-            raise Refused(401, str(error)) from error
+            # at 401 a SuperNode ends without a word; at 412 the reason is the last line of its log
+            raise Refused(412 if error.honest else 401, str(error)) from error
         task = asyncio.current_task()
         assert task is not None
         if self._known.get(task) == name:

@@ -35,6 +35,7 @@ _REASONS = {
     401: "Unauthorized",
     403: "Forbidden",
     408: "Request Timeout",
+    412: "Precondition Failed",
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
     502: "Bad Gateway",

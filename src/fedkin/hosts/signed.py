@@ -28,7 +28,15 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Unsigned(Exception):
-    """A request that no registered node has signed; the text gives the reason."""
+    """A request that no registered node has signed; the text gives the reason.
+
+    Attributes:
+        honest: whether a node of Flower's may well have sent it, so that its operator needs the reason.
+    """
+
+    def __init__(self, why: str, *, honest: bool = False) -> None:
+        super().__init__(why)
+        self.honest = honest
 
 
 class Keyring:
@@ -80,10 +88,12 @@ class Keyring:
         except (binascii.Error, ValueError, TypeError) as error:  # a time without a zone raises TypeError
             raise Unsigned(f"its signed headers cannot be read ({error})") from error
         if found is None:
-            raise Unsigned("its key is not registered at this link: put NAME.pub into the link's folder nodes/")
+            why = "its key is not registered at this link: put NAME.pub into the link's folder nodes/"
+            raise Unsigned(why, honest=True)
         name, key = found
         if not -SKEW_SECONDS < age < AGE_SECONDS:
-            raise Unsigned(f"{name} signed it {age:.0f} s ago by this machine's clock; set the clocks of both machines")
+            why = f"{name} signed it {age:.0f} s ago by this machine's clock; set the clocks of both machines"
+            raise Unsigned(why, honest=True)
         try:
             key.verify(signed, stamp, ec.ECDSA(SHA256()))
         except InvalidSignature as error:

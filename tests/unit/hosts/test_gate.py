@@ -443,11 +443,11 @@ def test_an_unsigned_head_is_refused_before_the_body(
 def test_other_keys_and_old_signatures_are_refused(guarded: Site, private: Path) -> None:
     """A key that is not registered, and signatures older than Flower takes or made by a clock far ahead."""
     status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c1"))
-    assert status == 401
+    assert status == 412
     assert b"put NAME.pub into the link's folder nodes/" in answer
     for age in (AGE_SECONDS + 60, -60.0):
         status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c0", age))
-        assert status == 401
+        assert status == 412
         assert b"set the clocks" in answer
     assert guarded.seen == []
 
@@ -458,7 +458,7 @@ def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private:
     site = Site(authority, LIMITS, keyring)
     link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=10)
     try:
-        for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 401)):
+        for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 412)):
             if paths:
                 keyring.load(paths)
             link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
