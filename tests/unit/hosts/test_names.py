@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedkin.config import settings_from
+from fedkin.core import ConfigError
+from fedkin.hosts import keys
+from fedkin.hosts.control import Control, read_book
 from fedkin.hosts.wire import Letter
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
@@ -87,3 +92,32 @@ def test_late_hellos_are_counted_and_said(tmp_path: Path) -> None:
     assert name == "c1"
     assert why.startswith("is connected, but has not answered 2 hellos within 60 s each")
     assert same_server(ours, simulated(s))
+
+
+class Book(Control):
+    """The operator's side of a link whose only node was registered as number 7."""
+
+    def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
+        return {"nodes": [{"node-id": "7", "status": "online"}]} if words[1] == "list" else {"node-id": "7"}
+
+
+def test_the_name_of_a_key_is_that_of_its_file(tmp_path: Path) -> None:
+    """A key that is registered gets the name of its file, and the new one when the file is renamed; the link notices
+    that the book was written."""
+    pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
+    made = keys.make_node_key(tmp_path / "nodes", "c0")
+    link = Book(tmp_path, tmp_path / "flwr")
+    assert (link.changed(), read_book(tmp_path)) == (0, {})
+    assert link.register(tmp_path / "nodes").new == ("c0",)
+    assert {number: key.name for number, key in read_book(tmp_path).items()} == {"7": "c0"}
+    made.public.rename(made.public.with_name("c1.pub"))
+    assert link.register(tmp_path / "nodes").new == ()
+    assert {number: key.name for number, key in read_book(tmp_path).items()} == {"7": "c1"}
+    assert link.changed() > 0
+
+
+def test_a_damaged_book_is_named(tmp_path: Path) -> None:
+    """The file and the ways out are in the text."""
+    (tmp_path / "nodes.json").write_text('{"7": {"name": 1}}')
+    with pytest.raises(ConfigError, match=r"nodes\.json is damaged .* restore it, .* free_names = true"):
+        read_book(tmp_path)
