@@ -6,17 +6,19 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
 from fedkin.hosts.account import Limits
-from fedkin.hosts.offline import check_version, environment, program
-from fedkin.hosts.ports import free_port
-from fedkin.hosts.programs import Program, last_lines
+from fedkin.hosts.lateness import Lateness
+from fedkin.hosts.offline import check_version, program
+from fedkin.hosts.private import for_this_user, open_to_others, private_folder
 from fedkin.hosts.store import checked_name
+from fedkin.hosts.supernode import SuperNode
+from fedkin.hosts.wire import Letter
 from fedkin.hosts.worker import Counter, Duty, Watch
 
 _LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
@@ -73,7 +75,7 @@ class Node:
 
 
 def run_node(node: Node, say: Say) -> None:
-    """Runs until the user stops it; a SuperNode that ends is started again.
+    """Runs until the user stops it; a SuperNode that ends, or answers too late, is started again.
 
     Raises:
         ConfigError: Flower is missing or of another version.
@@ -83,15 +85,32 @@ def run_node(node: Node, say: Say) -> None:
     supernode = program("flower-supernode")
     data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
     folder = node.folder.resolve()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    watch = Watch(_duty(node, data, folder / "clients"))
-    with contextlib.ExitStack() as ends:
+    if private_folder(folder):
+        say(f"{folder} was open to other users of this machine; it is this user's alone now (mode 0700)")
+    if node.key is not None and (advice := open_to_others(node.key)):
+        say(advice)
+    with for_this_user(), contextlib.ExitStack() as ends:
+        watch = _Attentive(_duty(node, data, folder / "clients"))
         ends.callback(watch.close)
         watch.start()
         place = _socket_place(folder, node.client_id, ends)
         ends.callback(Counter(place, watch).close)
         say(f"{node.client_id} is at work for {node.link}; its state and logs are in {folder}. Stop it with Ctrl-C.")
-        _keep_up(lambda: _command(supernode, node, place), folder, say)
+        _keep_up(_command(supernode, node, place), folder, watch.lateness, say)
+
+
+class _Attentive(Watch):
+    """A watch that notices when the server has its client's answers too late."""
+
+    def __init__(self, duty: Duty) -> None:
+        super().__init__(duty)
+        self.lateness = Lateness()
+
+    def ask(self, letter: Letter) -> Letter:
+        begun = time.monotonic()
+        answer = super().ask(letter)
+        self.lateness.heard(letter.head, time.monotonic() - begun)
+        return answer
 
 
 def _duty(node: Node, data: str, folder: Path) -> Duty:
@@ -99,32 +118,36 @@ def _duty(node: Node, data: str, folder: Path) -> Duty:
     return Duty(node.client_id, data, str(folder), node.share, node.text, *limits)
 
 
-def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:
-    """Starts the SuperNode again whenever it ends; raises `EngineError` if it keeps ending at once."""
+def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Say) -> None:
+    """Starts the SuperNode again whenever it ends or is late; raises `EngineError` if it keeps ending at once."""
     failing = time.monotonic()
     while True:
-        supernode = Program("the SuperNode", command(), environment(folder / "flwr"), folder / "supernode.log")
+        supernode, late = SuperNode(command, folder), None
         begun = time.monotonic()
         try:
-            while supernode.alive:
+            while supernode.look() and late is None:
                 time.sleep(0.2)
-                supernode.trim()
+                late = lateness.due()
         finally:
             supernode.stop()
         now = time.monotonic()
+        if late is not None:
+            failing = now
+            say(late)
+            continue
         if now - begun > _PATIENCE:
             failing = now
         if now - failing > _PATIENCE:
             raise supernode.ended()
         say(
             f"the SuperNode ended; again in {_AGAIN:g} s. A link takes a node for connected up to a minute after it "
-            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{last_lines(supernode.log)}"
+            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{supernode.last_words()}"
         )
         time.sleep(_AGAIN)
 
 
 def _command(supernode: str, node: Node, place: Path) -> list[str]:
-    command = [supernode, "--superlink", node.link, "--host", "127.0.0.1", "--port", str(free_port())]
+    command = [supernode, "--superlink", node.link]
     if node.insecure_test:
         command.append("--insecure")
     else:

@@ -37,6 +37,9 @@ class Post(Protocol):
     def nodes(self) -> Mapping[int, str]:
         """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
 
+    def names(self) -> Mapping[int, str] | None:
+        """The registered name of each node's key; None where the network does not register keys."""
+
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         """Sends letters to nodes, each to be answered within so many seconds; a ticket for each that was taken."""
 
