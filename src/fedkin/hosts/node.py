@@ -14,6 +14,7 @@ from fedkin.core import ConfigError
 from fedkin.data import SOURCES
 from fedkin.hosts.account import Limits
 from fedkin.hosts.offline import check_version, environment, program
+from fedkin.hosts.own import Allowed
 from fedkin.hosts.ports import free_port
 from fedkin.hosts.programs import Program, last_lines
 from fedkin.hosts.store import checked_name
@@ -47,17 +48,22 @@ class Node:
     text: tuple[str, ...] = ()
     """Columns of a table that are to be read as texts although they hold numbers here."""
     max_describe_epsilon: float | None = None
-    """Take part only in runs that tell class counts with this epsilon or less, or none; they see no exact ones."""
+    """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
+    would be larger; runs see no exact ones."""
     min_dp_noise: float | None = None
     """Take part only in runs with private training and at least this noise (dp_noise)."""
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    allow_code: tuple[str, ...] = ()
+    """Code that runs may name beside the methods and networks of the catalogue: installed packages (team), modules
+    (team.nets) or files (./nets.py, named nets:build). A run that names other code is refused."""
     insecure_test: bool = False
     """No certificates and no keys: for trying out on one machine."""
 
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
         Limits(self.max_describe_epsilon, self.min_dp_noise, self.max_epsilon)
+        Allowed.of(self.allow_code)
         if self.data not in SOURCES and not Path(self.data).exists():
             raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
         if self.insecure_test == (self.ca is not None or self.key is not None):
@@ -96,7 +102,8 @@ def run_node(node: Node, say: Say) -> None:
 
 def _duty(node: Node, data: str, folder: Path) -> Duty:
     limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon)
-    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits)
+    code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
+    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits, code)
 
 
 def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:

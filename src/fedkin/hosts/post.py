@@ -15,7 +15,9 @@ CODES: Mapping[str, str] = {
     "disk": "its disk could not be written or read; its own log says why",
     "failed": "its program failed; its own log says why",
     "settings": "it cannot use the run's settings; its own log says why",
-    "budget": "its data's owner allows no more of them to be told (--max-epsilon); its own log says how much was",
+    "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
+    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-describe-epsilon); its own "
+    "log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",
     "late": "the letter came too late",

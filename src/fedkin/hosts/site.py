@@ -25,10 +25,10 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.hosts.account import Account, Limits, OverBudget
-from fedkin.hosts.own import settings_of
+from fedkin.hosts.own import Allowed, NotAllowed, settings_of
 from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
-from fedkin.hosts.takehome import take_home
+from fedkin.hosts.takehome import sharing_at, take_home
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
@@ -43,6 +43,7 @@ log = logging.getLogger("fedkin.site")
 _CODES: Sequence[tuple[type[Exception], str, str]] = (
     (OutOfRange, "range", "%s"),
     (OverBudget, "budget", "%s"),
+    (NotAllowed, "code", "%s"),
     (KeyError, "unreadable", "a letter that cannot be read: no %s"),
     (LetterError, "unreadable", "a letter that cannot be read: %s"),
     (DataError, "data", "%s"),
@@ -62,12 +63,21 @@ class Site:
         data: its data.
         folder: where it keeps what is its own, below a folder of its name.
         limits: what the owner of the data allows.
+        allowed: code that runs may name. Default: methods and networks of the catalogue only.
     """
 
-    def __init__(self, client: str, data: SiteData, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        client: str,
+        data: SiteData,
+        folder: Path,
+        limits: Limits | None = None,
+        allowed: Allowed | None = None,
+    ) -> None:
         self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
+        self.allowed = allowed or Allowed()
         self.store = Store(folder, client)
-        self.account = Account(folder, client, self.limits.max_epsilon)
+        self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_describe_epsilon)
         self._job: tuple[str, Job] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
         self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
@@ -105,10 +115,10 @@ class Site:
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
-        settings = settings_of(of.head["settings"])
+        settings = self._settings(of.head)
         self.limits.check(settings.run)
         privacy_of(settings.run).require_method(settings.method)
-        card = self.data.card(settings.data.sharing(settings.run.seed))
+        card = self.data.card(sharing_at(settings, self.data))
         return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
 
     def _describe(self, of: Letter) -> Letter:
@@ -167,7 +177,8 @@ class Site:
         kept, job = self._kept(of.head), self._job_of(of.head)
         answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
         place = self.store.path(of.head["run"]).parent / "model"
-        take_home(place, self.client, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
+        settings = self._settings(of.head)
+        take_home(place, self.client, settings, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(of.head)).asked:
             log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
@@ -188,6 +199,10 @@ class Site:
         again = Letter({**of.head, "kind": "evaluate"}, of.body)
         return self._perform(job, again, kept.ledger.state(of.head["ack"])).reply.test
 
+    def _settings(self, head: Mapping[str, Any]) -> Settings:
+        """Read a letter's settings, which may name allowed code only."""
+        return settings_of(head["settings"], self.allowed)
+
     def _kept(self, head: Mapping[str, Any]) -> Kept:
         kept = self.store.load(head["run"])
         if head["session"] < kept.session:
@@ -200,7 +215,7 @@ class Site:
         Made when it is first wanted, and anew when its memory was put back to an older state: that one may not know of
         all uploads that were masked.
         """
-        if not settings_of(head["settings"]).run.secure_aggregation:
+        if not self._settings(head).run.secure_aggregation:
             return {}
         from fedkin.hosts.masks import new_secret, public_of  # here: other runs need no cryptography
 
@@ -210,7 +225,7 @@ class Site:
         return {"public": public_of(kept.secret)}
 
     def _privacy(self, head: Mapping[str, Any]) -> Privacy:
-        return privacy_of(settings_of(head["settings"]).run)
+        return privacy_of(self._settings(head).run)
 
     def _spent(self, head: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
         """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
@@ -232,12 +247,12 @@ class Site:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
         key = json.dumps([digest(head["settings"]), head["card"], head["client"]], sort_keys=True)
         if self._job is None or self._job[0] != key:
-            self._job = (key, self._made(settings_of(head["settings"]), head))
+            self._job = (key, self._made(self._settings(head), head))
         return self._job[1]
 
     def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
         card, seed = Card.from_json(head["card"]), settings.run.seed
-        shard = self.data.shard(card, head["client"], settings.data.sharing(seed))
+        shard = self.data.shard(card, head["client"], sharing_at(settings, self.data))
         make = factory(settings.model.model, card.shape, card.classes)
         net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
         if network_mark(net) != head["network"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,32 @@ def checked_name(name: str, what: str) -> str:
     if not (isinstance(name, str) and NAME.fullmatch(name)) or set(name) == {"."}:
         raise ConfigError(f"{what} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -, got {str(name)[:80]!r}")
     return name
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder for its owner alone, and those above it that are missing, so that they outlive a loss of power.
+
+    Raises:
+        OSError: it could not be made.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        above = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read; when this returns, it is on the disk.
+
+    Raises:
+        OSError: the file could not be written; what was there before is untouched.
+    """
+    private_folder(path.parent)
+    write_atomic(path, content, sync=True, mode=0o600)
 
 
 @dataclass
@@ -116,4 +143,4 @@ class Store:
         if kept.secret:
             meta |= {"secret": kept.secret.hex(), "masked": str(kept.masked)}
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
-        write_atomic(self.path(run), content, sync=True)
+        write_private(self.path(run), content)

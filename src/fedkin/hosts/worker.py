@@ -33,6 +33,7 @@ class Duty:
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
         max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
+        allow_code: code that runs may name, see `Allowed.of`.
     """
 
     client: str
@@ -43,6 +44,7 @@ class Duty:
     max_describe_epsilon: float | None = None
     min_dp_noise: float | None = None
     max_epsilon: float | None = None
+    allow_code: tuple[str, ...] = ()
 
 
 class Watch:
@@ -96,7 +98,9 @@ class Watch:
         if self._to is None or self._process is None or self._process.poll() is not None:
             self._end()
             here, there = socket.socketpair()
-            command = [sys.executable, "-m", "fedkin.hosts.worker", str(there.fileno()), json.dumps(asdict(self._duty))]
+            # -P: no module is looked for in the working folder, where -m would look first
+            command = [sys.executable, "-P", "-m", "fedkin.hosts.worker"]
+            command += [str(there.fileno()), json.dumps(asdict(self._duty))]
             self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
             there.close()
             self._to = here
@@ -178,14 +182,18 @@ def main(args: Sequence[str]) -> None:
 
     from fedkin.data import SiteData
     from fedkin.hosts.account import Limits
+    from fedkin.hosts.own import Allowed
     from fedkin.hosts.site import Site
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
-    duty = Duty(**{**told, "texts": tuple(told["texts"])})
+    duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
     limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon)
-    site = Site(duty.client, SiteData(duty.data, share=duty.share, texts=duty.texts), Path(duty.folder), limits)
+    allowed = Allowed.of(duty.allow_code)
+    allowed.findable()
+    data = SiteData(duty.data, share=duty.share, texts=duty.texts)
+    site = Site(duty.client, data, Path(duty.folder), limits, allowed)
     with socket.socket(fileno=int(args[0])) as of:
         send(of, Letter({"ready": True}))
         while (letter := receive(of)) is not None:

@@ -226,16 +226,17 @@ def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
 
 
-def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
+def write_atomic(path: Path, content: bytes, *, sync: bool = False, mode: int = 0o666) -> None:
     """Write a file whole or not at all: to a neighbour first, then renamed over the old one.
 
     Args:
         sync: come back only when it would also survive a loss of power.
+        mode: permissions of the file, less those that the process masks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with new.open("wb") as file:
+        with open(new, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             if sync:
                 file.flush()
