@@ -39,6 +39,10 @@ class OverBudget(Exception):
     """An answer would take more from the data than their owner allows."""
 
 
+class Withheld(Exception):
+    """An answer that the owner lets nobody have."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What the owner of the data sets for all runs.
@@ -47,6 +51,8 @@ class Limits:
         max_describe_epsilon: of all class counts told at joining, over all runs; then none are told exactly.
         min_dp_noise: least noise of private training; then there is no plain training.
         max_epsilon: of one sample over all runs, training and counts told at joining together.
+        only_masked: uploads leave with the masks of secure aggregation, or not at all.
+        keep_scores: no results of evaluations leave.
 
     Raises:
         ConfigError: a limit is not a number above 0.
@@ -55,10 +61,12 @@ class Limits:
     max_describe_epsilon: float | None = None
     min_dp_noise: float | None = None
     max_epsilon: float | None = None
+    only_masked: bool = False
+    keep_scores: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not 0 < value < math.inf:
+        for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {value}")
 
     @property
@@ -86,6 +94,12 @@ class Limits:
             raise ConfigError(
                 f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
                 f"{self.max_epsilon:g}"
+            )
+
+        if self.only_masked and not run.secure_aggregation:
+            raise ConfigError(
+                "the run asks for uploads without masks (secure_aggregation = false in [run]); this node was started "
+                "with --only-masked"
             )
 
     def check_words(self, run: RunSettings, method: Method, net: Net) -> None:

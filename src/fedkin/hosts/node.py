@@ -13,6 +13,7 @@ from pathlib import Path
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
 from fedkin.hosts.account import Limits
+from fedkin.hosts.maskkeys import Signing
 from fedkin.hosts.offline import check_version, environment, program
 from fedkin.hosts.own import Allowed
 from fedkin.hosts.ports import free_port
@@ -54,6 +55,13 @@ class Node:
     """Take part only in runs with private training and at least this noise (dp_noise)."""
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    only_masked: bool = False
+    """Take part only in runs with secure aggregation: no upload leaves without masks."""
+    peers: Path | None = None
+    """Folder with the public keys (NAME.pub) of the other clients, got from them and not from the link's operator: an
+    upload is masked only for a sum with these."""
+    keep_scores: bool = False
+    """Tell no results of evaluations: they are exact numbers, of models that the server chooses."""
     allow_code: tuple[str, ...] = ()
     """Code that runs may name beside the methods and networks of the catalogue: installed packages (team), modules
     (team.nets) or files (./nets.py, named nets:build). A run that names other code is refused."""
@@ -63,6 +71,11 @@ class Node:
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
         Limits(self.max_describe_epsilon, self.min_dp_noise, self.max_epsilon)
+        if self.peers is not None and not self.only_masked:
+            raise ConfigError(
+                "--peers says with whom masked uploads are added up, and without --only-masked a run may ask for "
+                "uploads without masks; give --only-masked, too"
+            )
         Allowed.of(self.allow_code)
         if self.data not in SOURCES and not Path(self.data).exists():
             raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
@@ -76,6 +89,7 @@ class Node:
         for path in (self.ca, self.key):
             if path is not None and not path.is_file():
                 raise ConfigError(f"no file {path}")
+        Signing(self.key, self.peers).check(self.client_id)
 
 
 def run_node(node: Node, say: Say) -> None:
@@ -101,9 +115,10 @@ def run_node(node: Node, say: Say) -> None:
 
 
 def _duty(node: Node, data: str, folder: Path) -> Duty:
-    limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon)
+    limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon, node.only_masked, node.keep_scores)
+    key, peers = (None if path is None else str(path.resolve()) for path in (node.key, node.peers))
     code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
-    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits, code)
+    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits, code, key, peers)
 
 
 def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:

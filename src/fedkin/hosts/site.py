@@ -24,7 +24,8 @@ from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
-from fedkin.hosts.account import Account, Limits, OverBudget
+from fedkin.hosts.account import Account, Limits, OverBudget, Withheld
+from fedkin.hosts.maskkeys import MaskKeys, Signing
 from fedkin.hosts.own import Allowed, NotAllowed, settings_of
 from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
@@ -64,6 +65,7 @@ class Site:
         folder: where it keeps what is its own, below a folder of its name.
         limits: what the owner of the data allows.
         allowed: code that runs may name. Default: methods and networks of the catalogue only.
+        signing: what its keys for masks are signed with, and which others' signatures it asks for.
     """
 
     def __init__(
@@ -73,9 +75,11 @@ class Site:
         folder: Path,
         limits: Limits | None = None,
         allowed: Allowed | None = None,
+        signing: Signing | None = None,
     ) -> None:
         self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
         self.allowed = allowed or Allowed()
+        self.mask_keys = MaskKeys(client, signing or Signing())
         self.store = Store(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_describe_epsilon)
         self._job: tuple[str, Job] | None = None
@@ -100,6 +104,9 @@ class Site:
         if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
+        if isinstance(e, Withheld):
+            log.info("%s", e)
+            return self._no(head, "scores")
         if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
         kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
@@ -133,7 +140,7 @@ class Site:
                 job = replace(job, told=lambda *_: counts)
             kept.said = self._perform(job, of, Bundle()).reply
             self.store.save(of.head["run"], kept)
-        return self._yes(of.head, kept.said, **self._public(of.head, kept))
+        return self._yes(of.head, kept.said, **self._public(of.head))
 
     def _survey(self, of: Letter) -> Letter:
         kept = self._kept(of.head)
@@ -141,7 +148,7 @@ class Site:
 
     def _update(self, of: Letter) -> Letter:
         head, kept = of.head, self._kept(of.head)
-        key = self._public(head, kept)
+        key = self._public(head)
         new, ledger = head["session"] > kept.session, kept.ledger
         if not new and ledger.late(head["seq"]):
             return self._no(head, "late", have=ledger.at)
@@ -155,16 +162,20 @@ class Site:
         job = self._job_of(head)
         table = Table.read(head) if key else None
         if table is not None:
-            table.require(head["client"], key["public"], len(job.shards[head["client"]].train), kept.masked)
+            size, last = len(job.shards[head["client"]].train), max(kept.masked, self.mask_keys.last(head["run"]))
+            table.require(head["client"], key["public"], size, last, key.get("signature", ""))
+            self.mask_keys.require_peers(table, head["client"])
         answer = self._perform(job, of, ledger.committed)
         spent = self._spent(head, answer.spent)
-        reply = answer.reply if table is None else _masked(answer.reply, table, head["client"], kept)
+        reply = answer.reply if table is None else self._masked(answer.reply, table, head["client"], kept)
         ledger.propose(head["seq"], answer.state, reply, told)
         kept.session = max(kept.session, head["session"])
         self.store.save(head["run"], kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
     def _evaluate(self, of: Letter) -> Letter:
+        if self.limits.keep_scores:
+            raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
         head, kept = of.head, self._kept(of.head)
         answer, reply = self._perform(self._job_of(head), of, kept.ledger.state(head["ack"])), Bundle()
         self._reported[head["run"]] = head["round"], answer.reply.test
@@ -209,20 +220,18 @@ class Site:
             raise OutOfStep(kept.ledger.at, head["ack"])
         return kept
 
-    def _public(self, head: Mapping[str, Any], kept: Kept) -> dict[str, str]:
-        """This client's public key for masks, in a run with secure aggregation; nothing in others.
+    def _public(self, head: Mapping[str, Any]) -> dict[str, str]:
+        """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
+        return self.mask_keys.told(head["run"]) if self._settings(head).run.secure_aggregation else {}
 
-        Made when it is first wanted, and anew when its memory was put back to an older state: that one may not know of
-        all uploads that were masked.
-        """
-        if not self._settings(head).run.secure_aggregation:
-            return {}
-        from fedkin.hosts.masks import new_secret, public_of  # here: other runs need no cryptography
+    def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
+        """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
+        from fedkin.hosts.masks import masked  # here: other runs need no cryptography
 
-        if not kept.secret or kept.ledger.behind(head["ack"]):
-            kept.secret = new_secret()
-            self.store.save(head["run"], kept)
-        return {"public": public_of(kept.secret)}
+        addend = fixed(upload, Pool((), table.weight, table.total))
+        self.mask_keys.used(table.run, table.round)
+        kept.masked = table.round
+        return masked(addend, table, number, self.mask_keys.secret(table.run))
 
     def _privacy(self, head: Mapping[str, Any]) -> Privacy:
         return privacy_of(self._settings(head).run)
@@ -290,14 +299,6 @@ class Site:
         "evaluate": _evaluate,
         "keep": _keep,
     }
-
-
-def _masked(upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
-    """An upload as a masked addend; the round counts as masked from here on."""
-    from fedkin.hosts.masks import masked
-
-    kept.masked = table.round
-    return masked(fixed(upload, Pool((), table.weight, table.total)), table, number, kept.secret)
 
 
 class _One(Sequence[Shard]):

@@ -54,7 +54,7 @@ def write_private(path: Path, content: bytes) -> None:
         OSError: the file could not be written; what was there before is untouched.
     """
     private_folder(path.parent)
-    write_atomic(path, content, sync=True, mode=0o600)
+    write_atomic(path, content, sync=True, private=True)
 
 
 @dataclass
@@ -65,14 +65,12 @@ class Kept:
         ledger: its state, and the answer that is not acknowledged yet.
         session: the server's session that last wrote; an older one's letters are echoes.
         said: what the client said of itself when it joined, so that it is never drawn anew; None before.
-        secret: its private key for the masks of secure aggregation; empty in a run without.
         masked: the last round whose upload it masked.
     """
 
     ledger: Ledger
     session: int = 0
     said: Bundle | None = None
-    secret: bytes = b""
     masked: int = 0
 
 
@@ -119,8 +117,7 @@ class Store:
             answer=parts["answer"] if pending else None,
         )
         said = parts["said"] if int(meta["said"]) else None
-        secret, masked = bytes.fromhex(meta.get("secret", "")), int(meta.get("masked", "0"))
-        return Kept(ledger, int(meta["session"]), said, secret, masked)
+        return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")))
 
     def save(self, run: str, kept: Kept) -> None:
         """Replaces the file; when this returns it is on the disk.
@@ -140,7 +137,7 @@ class Store:
             "session": str(kept.session),
             "said": str(int(kept.said is not None)),
         }
-        if kept.secret:
-            meta |= {"secret": kept.secret.hex(), "masked": str(kept.masked)}
+        if kept.masked:
+            meta["masked"] = str(kept.masked)
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
         write_private(self.path(run), content)

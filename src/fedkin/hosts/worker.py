@@ -33,7 +33,10 @@ class Duty:
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
         max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
+        only_masked, keep_scores: likewise.
         allow_code: code that runs may name, see `Allowed.of`.
+        key: file of the node's private key, which signs its keys for masks.
+        peers: folder of the keys of those with whom its uploads may be added up.
     """
 
     client: str
@@ -44,7 +47,11 @@ class Duty:
     max_describe_epsilon: float | None = None
     min_dp_noise: float | None = None
     max_epsilon: float | None = None
+    only_masked: bool = False
+    keep_scores: bool = False
     allow_code: tuple[str, ...] = ()
+    key: str | None = None
+    peers: str | None = None
 
 
 class Watch:
@@ -182,6 +189,7 @@ def main(args: Sequence[str]) -> None:
 
     from fedkin.data import SiteData
     from fedkin.hosts.account import Limits
+    from fedkin.hosts.maskkeys import Signing
     from fedkin.hosts.own import Allowed
     from fedkin.hosts.site import Site
 
@@ -189,11 +197,12 @@ def main(args: Sequence[str]) -> None:
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
     duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
-    limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon)
+    limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon, duty.only_masked, duty.keep_scores)
     allowed = Allowed.of(duty.allow_code)
     allowed.findable()
     data = SiteData(duty.data, share=duty.share, texts=duty.texts)
-    site = Site(duty.client, data, Path(duty.folder), limits, allowed)
+    key, peers = (None if path is None else Path(path) for path in (duty.key, duty.peers))
+    site = Site(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
     with socket.socket(fileno=int(args[0])) as of:
         send(of, Letter({"ready": True}))
         while (letter := receive(of)) is not None:
