@@ -25,6 +25,8 @@ from torch import Tensor
 
 from fedkin.config import RunSettings
 from fedkin.core import ConfigError, Method, Net, RunFolderError
+from fedkin.data import Card
+from fedkin.data.card import MAX_CATEGORIES
 from fedkin.engines.noise import noisy_counts
 from fedkin.hosts.store import checked_name, private_folder, write_private
 from fedkin.privacy import Spent, composed, says_at_joining
@@ -32,6 +34,7 @@ from fedkin.privacy import Spent, composed, says_at_joining
 log = logging.getLogger("fedkin.site")
 _FORMAT = 2
 _WITHOUT_DIGEST = 1  # the format before, which is read and written anew with the next entry
+_LEAST_NOISE, _MOST_NOISE = 0.01, 1e6
 _DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
 
 
@@ -53,6 +56,8 @@ class Limits:
         max_epsilon: of one sample over all runs, training and counts told at joining together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
         keep_scores: no results of evaluations leave.
+        target: the column with the class, of a table. The values of a target are told to the server by name, so a run
+            that could choose any column would learn the values of each.
 
     Raises:
         ConfigError: a limit is not a number above 0.
@@ -63,6 +68,7 @@ class Limits:
     max_epsilon: float | None = None
     only_masked: bool = False
     keep_scores: bool = False
+    target: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
@@ -96,10 +102,37 @@ class Limits:
                 f"{self.max_epsilon:g}"
             )
 
+        if (
+            noise and not _LEAST_NOISE <= noise <= _MOST_NOISE
+        ):  # beyond these the accountant fails, for all runs to come
+            raise ConfigError(
+                f"the run asks for private training with dp_noise = {noise:g}; nodes take 0, or {_LEAST_NOISE:g} to "
+                f"{_MOST_NOISE:g}"
+            )
         if self.only_masked and not run.secure_aggregation:
             raise ConfigError(
                 "the run asks for uploads without masks (secure_aggregation = false in [run]); this node was started "
                 "with --only-masked"
+            )
+
+    def check_card(self, card: Card) -> None:
+        """Make sure that the classes of a table may be told.
+
+        Raises:
+            ConfigError: the run takes another column for the class than the owner says, or, where the owner says
+                nothing, one with more values than a column of texts may have.
+        """
+        if card.kind != "table":
+            return
+        if self.target is not None and card.target != self.target:
+            raise ConfigError(
+                f"the run takes column {card.target!r} for the class; this node was started with --target {self.target}"
+            )
+        if self.target is None and card.classes > MAX_CATEGORIES:
+            raise ConfigError(
+                f"the run takes column {card.target!r} for the class, which has {card.classes} different values here, "
+                f"and all of them would be told; more than {MAX_CATEGORIES} are told only where the owner says so: "
+                f"start the node with --target {card.target}"
             )
 
     def check_words(self, run: RunSettings, method: Method, net: Net) -> None:

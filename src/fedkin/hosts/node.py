@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fedkin.core import ConfigError
@@ -55,6 +55,9 @@ class Node:
     """Take part only in runs with private training and at least this noise (dp_noise)."""
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    target: str | None = None
+    """The column of a table that holds the class; a run that takes another column is refused. The server is told its
+    different values. Default: any column with at most 50."""
     only_masked: bool = False
     """Take part only in runs with secure aggregation: no upload leaves without masks."""
     peers: Path | None = None
@@ -70,7 +73,7 @@ class Node:
 
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
-        Limits(self.max_describe_epsilon, self.min_dp_noise, self.max_epsilon)
+        _limits(self)
         if self.peers is not None and not self.only_masked:
             raise ConfigError(
                 "--peers says with whom masked uploads are added up, and without --only-masked a run may ask for "
@@ -114,11 +117,16 @@ def run_node(node: Node, say: Say) -> None:
         _keep_up(lambda: _command(supernode, node, place), folder, say)
 
 
+def _limits(node: Node) -> Limits:
+    return Limits(**{f.name: getattr(node, f.name) for f in fields(Limits)})
+
+
 def _duty(node: Node, data: str, folder: Path) -> Duty:
-    limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon, node.only_masked, node.keep_scores)
     key, peers = (None if path is None else str(path.resolve()) for path in (node.key, node.peers))
     code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
-    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits, code, key, peers)
+    limits = vars(_limits(node))
+    place = str(folder)
+    return Duty(node.client_id, data, place, node.share, node.text, **limits, allow_code=code, key=key, peers=peers)
 
 
 def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:

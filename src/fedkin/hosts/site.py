@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.config import Settings, digest
-from fedkin.core import Bundle, ClientError, DataError, FedkinError, Net
+from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError, Net
 from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
@@ -126,6 +126,7 @@ class Site:
         self.limits.check(settings.run)
         privacy_of(settings.run).require_method(settings.method)
         card = self.data.card(sharing_at(settings, self.data))
+        self.limits.check_card(card)
         return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
 
     def _describe(self, of: Letter) -> Letter:
@@ -218,6 +219,13 @@ class Site:
         kept = self.store.load(head["run"])
         if head["session"] < kept.session:
             raise OutOfStep(kept.ledger.at, head["ack"])
+        of = _kind_of_run(head["settings"])
+        if kept.of not in ("", of):
+            raise ConfigError(
+                f"run {head['run']} was begun here with other settings. What a client keeps for itself under one method "
+                "may be what it sends under another, so they cannot change on the way; submit it as a new run"
+            )
+        kept.of = of
         return kept
 
     def _public(self, head: Mapping[str, Any]) -> dict[str, str]:
@@ -261,6 +269,7 @@ class Site:
 
     def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
         card, seed = Card.from_json(head["card"]), settings.run.seed
+        self.limits.check_card(card)
         shard = self.data.shard(card, head["client"], sharing_at(settings, self.data))
         make = factory(settings.model.model, card.shape, card.classes)
         net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
@@ -299,6 +308,12 @@ class Site:
         "evaluate": _evaluate,
         "keep": _keep,
     }
+
+
+def _kind_of_run(table: Mapping[str, Any]) -> str:
+    """Return a fingerprint of the settings that must not change while a run goes on; it may become longer."""
+    run = {n: v for n, v in table.get("run", {}).items() if n not in ("rounds", "eval_every")}
+    return digest({**table, "run": run})
 
 
 class _One(Sequence[Shard]):

@@ -66,12 +66,14 @@ class Kept:
         session: the server's session that last wrote; an older one's letters are echoes.
         said: what the client said of itself when it joined, so that it is never drawn anew; None before.
         masked: the last round whose upload it masked.
+        of: fingerprint of the run's settings; "" before the first letter.
     """
 
     ledger: Ledger
     session: int = 0
     said: Bundle | None = None
     masked: int = 0
+    of: str = ""
 
 
 class Store:
@@ -117,7 +119,7 @@ class Store:
             answer=parts["answer"] if pending else None,
         )
         said = parts["said"] if int(meta["said"]) else None
-        return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")))
+        return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")), meta.get("of", ""))
 
     def save(self, run: str, kept: Kept) -> None:
         """Replaces the file; when this returns it is on the disk.
@@ -136,6 +138,7 @@ class Store:
             "mark": ledger.mark,
             "session": str(kept.session),
             "said": str(int(kept.said is not None)),
+            "of": kept.of,
         }
         if kept.masked:
             meta["masked"] = str(kept.masked)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedkin.hosts.wire import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _START = 120.0  # seconds for a worker to load torch
 
 
@@ -33,7 +35,7 @@ class Duty:
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
         max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
-        only_masked, keep_scores: likewise.
+        only_masked, keep_scores, target: likewise.
         allow_code: code that runs may name, see `Allowed.of`.
         key: file of the node's private key, which signs its keys for masks.
         peers: folder of the keys of those with whom its uploads may be added up.
@@ -49,6 +51,7 @@ class Duty:
     max_epsilon: float | None = None
     only_masked: bool = False
     keep_scores: bool = False
+    target: str | None = None
     allow_code: tuple[str, ...] = ()
     key: str | None = None
     peers: str | None = None
@@ -183,6 +186,15 @@ class Counter:
                 send(of, self._watch.ask(letter))
 
 
+class _Printable(logging.Formatter):
+    """Lines without control characters: a text of a letter must not make up lines of the log, nor write to a terminal
+    as its programs do."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
+        return super().formatMessage(record)
+
+
 def main(args: Sequence[str]) -> None:
     """The worker: answers letters on the socket it was given until the other side closes it."""
     import torch
@@ -193,11 +205,13 @@ def main(args: Sequence[str]) -> None:
     from fedkin.hosts.own import Allowed
     from fedkin.hosts.site import Site
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
     duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
-    limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon, duty.only_masked, duty.keep_scores)
+    limits = Limits(**{f.name: getattr(duty, f.name) for f in fields(Limits)})
     allowed = Allowed.of(duty.allow_code)
     allowed.findable()
     data = SiteData(duty.data, share=duty.share, texts=duty.texts)
