@@ -222,8 +222,8 @@ class Site:
         of = _kind_of_run(head["settings"])
         if kept.of not in ("", of):
             raise ConfigError(
-                f"run {head['run']} was begun here with other settings. What a client keeps for itself under one method "
-                "may be what it sends under another, so they cannot change on the way; submit it as a new run"
+                f"run {head['run']} was begun here with other settings. What a client keeps for itself under one "
+                "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
             )
         kept.of = of
         return kept

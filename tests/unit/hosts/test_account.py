@@ -120,16 +120,14 @@ def test_ended_at_each_step_of_writing(moment: str, tmp_path: Path, monkeypatch:
     Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)
 
     def spend_and_die(pipe: int) -> None:
-        replace = os.replace
-        deaths: dict[str, Any] = {
-            "fsync": lambda _: os._exit(9),
-            "replace": lambda *_: os._exit(9),
-            "after": lambda *names: (replace(*names), os._exit(9)),
+        replace, opened = os.replace, Path.open
+        deaths: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+            "open": (Path, "open", lambda p, *how: os._exit(9) if p.suffix == ".new" else opened(p, *how)),
+            "fsync": (os, "fsync", lambda _: os._exit(9)),
+            "replace": (os, "replace", lambda *_: os._exit(9)),
+            "after": (os, "replace", lambda *names: (replace(*names), os._exit(9))),
         }
-        if moment == "open":
-            monkeypatch.setattr("fedkin.report.folder.open", lambda *_, **__: os._exit(9), raising=False)
-        else:
-            monkeypatch.setattr(os, moment if moment != "after" else "replace", deaths[moment])
+        monkeypatch.setattr(*deaths[moment])
         Account(tmp_path, "c0").spend("a", 1.0, {0.1: 1}, 1e-5)
         os.write(pipe, b".")
 
