@@ -102,9 +102,8 @@ class Limits:
                 f"{self.max_epsilon:g}"
             )
 
-        if (
-            noise and not _LEAST_NOISE <= noise <= _MOST_NOISE
-        ):  # beyond these the accountant fails, for all runs to come
+        # beyond these the accountant fails or never ends, and so it would for all runs to come
+        if noise and not _LEAST_NOISE <= noise <= _MOST_NOISE:
             raise ConfigError(
                 f"the run asks for private training with dp_noise = {noise:g}; nodes take 0, or {_LEAST_NOISE:g} to "
                 f"{_MOST_NOISE:g}"

@@ -123,7 +123,6 @@ class Site:
     def _hello(self, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
         settings = self._settings(of.head)
-        self.limits.check(settings.run)
         privacy_of(settings.run).require_method(settings.method)
         card = self.data.card(sharing_at(settings, self.data))
         self.limits.check_card(card)
@@ -212,13 +211,16 @@ class Site:
         return self._perform(job, again, kept.ledger.state(of.head["ack"])).reply.test
 
     def _settings(self, head: Mapping[str, Any]) -> Settings:
-        """Read a letter's settings, which may name allowed code only."""
-        return settings_of(head["settings"], self.allowed)
+        """Read a letter's settings, which name allowed code and stay within the owner's limits."""
+        found = settings_of(head["settings"], self.allowed)
+        self.limits.check(found.run)
+        return found
 
     def _kept(self, head: Mapping[str, Any]) -> Kept:
         kept = self.store.load(head["run"])
         if head["session"] < kept.session:
             raise OutOfStep(kept.ledger.at, head["ack"])
+        self._settings(head)
         of = _kind_of_run(head["settings"])
         if kept.of not in ("", of):
             raise ConfigError(
@@ -280,7 +282,6 @@ class Site:
             )
         privacy = privacy_of(settings.run)
         privacy.require(settings.method, net)
-        self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
         run = settings.run

@@ -122,7 +122,7 @@ def test_ended_at_each_step_of_writing(moment: str, tmp_path: Path, monkeypatch:
     def spend_and_die(pipe: int) -> None:
         replace, opened = os.replace, Path.open
         deaths: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-            "open": (Path, "open", lambda p, *how: os._exit(9) if p.suffix == ".new" else opened(p, *how)),
+            "open": (Path, "open", lambda p, *a, **k: os._exit(9) if p.suffix == ".new" else opened(p, *a, **k)),
             "fsync": (os, "fsync", lambda _: os._exit(9)),
             "replace": (os, "replace", lambda *_: os._exit(9)),
             "after": (os, "replace", lambda *names: (replace(*names), os._exit(9))),
