@@ -112,9 +112,9 @@ def settings(name: str, **tables: Mapping[str, Any]) -> Settings:
     return settings_from({"method": {"name": name, **tables.get("method", {})}, **whole})
 
 
-def sites(folder: Path, clients: int = 3) -> dict[int, Site]:
+def sites(folder: Path, clients: int = 3, **more: Any) -> dict[int, Site]:
     """Sites ``c0``, ``c1``, ... on nodes 100, 101, ... with one share of the digits each."""
-    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks") for i in range(clients)}
+    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks", **more) for i in range(clients)}
 
 
 def on_hosts(s: Settings, folder: Path, post: Direct, **more: Any) -> Result:

@@ -11,7 +11,7 @@ from fedkin.core import Bundle, ConfigError, DataError, Net
 from fedkin.data import Card
 from fedkin.engines.check import described, refusal
 from fedkin.hosts.lateness import EXPIRED
-from fedkin.hosts.letters import Clerk, no
+from fedkin.hosts.letters import Clerk, no, signature_in
 from fedkin.hosts.members import KEY, Member
 from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.store import checked_name
@@ -37,6 +37,7 @@ class Newcomer:
     key: str
     card: Card
     public: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ class Enrolment:
             if not bad:
                 break
         for i, name in enumerate(sorted(self.new), start=known):
-            members.listed.append(Member(name, self.new[name].key, self.new[name].public))
+            came = self.new[name]
+            members.listed.append(Member(name, came.key, came.public, came.signature))
             self._say(round, name, f"joins as client {i}")
         if self.new:
             members.save()
@@ -278,7 +280,8 @@ class Enrolment:
         public = got.head.get("public") if isinstance(got, Letter) else None
         if not (isinstance(public, str) and KEY.fullmatch(public)):
             return "it does not say its public key, which secure aggregation needs"
-        self.new[name] = replace(self.new[name], public=public)
+        signature = signature_in(got) if isinstance(got, Letter) else ""
+        self.new[name] = replace(self.new[name], public=public, signature=signature)
         return found
 
     def _checked(self, found: Bundle | object, schema: Bundle) -> Bundle | str:

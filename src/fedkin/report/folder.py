@@ -226,16 +226,19 @@ def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
 
 
-def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
+def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: bool = False) -> None:
     """Write a file whole or not at all: to a neighbour first, then renamed over the old one.
 
     Args:
         sync: come back only when it would also survive a loss of power.
+        private: only its owner may read it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with new.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             file.write(content)
             if sync:
                 file.flush()
