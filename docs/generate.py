@@ -10,7 +10,7 @@ from fedkin.course import one_thread
 from fedkin.data import Classes, Dirichlet, federate, load
 from fedkin.engines import needs
 from fedkin.engines.noise import says
-from fedkin.methods import METHODS, TITLES
+from fedkin.methods import METHODS
 from fedkin.models.start import factory
 from fedkin.report.charts import Spec, svg
 from fedkin.testing.payloads import page
@@ -22,21 +22,21 @@ KEPT = ("<!-- what methods keep: made by docs/generate.py -->\n", "<!-- end of w
 CLIENTS = 10_000
 
 
-def kept(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
+def kept(methods: Mapping[str, Method]) -> str:
     """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings."""
     net = Net(factory("cam-lenet", (3, 32, 32), 10), (3, 32, 32), 10)
     rows = [
         "| method | server, each client | server, each pair | client | banks, disk | states, disk | pairs, memory |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
-    for name, method in methods.items():
+    for method in methods.values():
         with one_thread():
             found = needs(method, net, Recipe())
         assert found is not None
         sizes = (found.row, found.pair, found.state)
         large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
         cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "-" for n in large]
-        rows.append(f"| {titles[name]} | {' | '.join(cells)} |")
+        rows.append(f"| {method.title} | {' | '.join(cells)} |")
     return "".join(row + "\n" for row in rows)
 
 
@@ -44,10 +44,10 @@ def _bytes(n: int) -> str:
     return "-" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
 
 
-def private(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
+def private(methods: Mapping[str, Method]) -> str:
     """The table of who can have which privacy option, with default settings."""
     rows = ["| method | `dp_noise` | `describe_epsilon` |", "| --- | --- | --- |"]
-    for name, method in methods.items():
+    for method in methods.values():
         try:
             said = says(method, network("mlp"))
             noise = f"yes: a client says its {' and '.join(said)}" if said else "nothing is said"
@@ -55,7 +55,7 @@ def private(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
             said, noise = [], "no: what it says does not follow from class counts"
         beside = method.beside_training
         training = f"no: a client also tells {beside}" if beside else "yes, with `describe_epsilon`" if said else "yes"
-        rows.append(f"| {titles[name]} | {training} | {noise} |")
+        rows.append(f"| {method.title} | {training} | {noise} |")
     return "".join(row + "\n" for row in rows)
 
 
@@ -97,12 +97,12 @@ def histograms() -> Spec:
 
 def main() -> None:
     here, methods = Path(__file__).parent, {name: make() for name, make in METHODS.items()}
-    (here / "what-leaves-a-client.md").write_text(page(methods, TITLES), encoding="utf-8")
+    (here / "what-leaves-a-client.md").write_text(page(methods), encoding="utf-8")
     (here / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
     path = here / "robust-and-private.md"
-    path.write_text(renewed(path.read_text(encoding="utf-8"), private(methods, TITLES)), encoding="utf-8")
+    path.write_text(renewed(path.read_text(encoding="utf-8"), private(methods)), encoding="utf-8")
     path = here / "results" / "many-clients.md"
-    path.write_text(renewed(path.read_text(encoding="utf-8"), kept(methods, TITLES), KEPT), encoding="utf-8")
+    path.write_text(renewed(path.read_text(encoding="utf-8"), kept(methods), KEPT), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def read_table(path: Path) -> Table:
     _known(raw, known | {"claims", "left_out", "decimals", "baselines", *SECTIONS}, str(path))
     seeds = tuple(raw.get("seeds", (0, 1, 2)))
     rows = {key: _row(key, value, path) for key, value in raw.get("rows", {}).items()}
-    columns = {key: _column(key, value, f"{path}: column {key}") for key, value in raw.get("columns", {}).items()}
-    scales = {key: _scale(key, value, seeds, f"{path}: scale {key}") for key, value in raw.get("scales", {}).items()}
+    columns = {key: _column(key, value, path) for key, value in raw.get("columns", {}).items()}
+    scales = {key: _scale(key, value, seeds, path) for key, value in raw.get("scales", {}).items()}
     metrics = tuple(raw.get("metrics", ("accuracy",)))
     found = Table(
         paper=path.parent.name,
@@ -63,7 +63,7 @@ def read_table(path: Path) -> Table:
         priority=raw["priority"],
         metrics=metrics,
         shown=raw.get("shown", next(iter(scales), "")),
-        sections=_sections(raw),
+        sections=_sections(raw, path.parent),
         rows=rows,
         columns=columns,
         scales=scales,
@@ -123,25 +123,31 @@ def _known(raw: Mapping[str, Any], names: set[str], where: str) -> None:
             raise ConfigError(f"{where}: unknown entry {name!r}; there are {', '.join(sorted(names))}")
 
 
-def _sections(raw: Mapping[str, Any]) -> Sections:
-    return {name: raw[name] for name in SECTIONS if name in raw}
+def _sections(raw: Mapping[str, Any], folder: Path) -> Sections:
+    """The sections of a config; paths of user methods, ``file.py:Class``, are relative to the table's folder."""
+    found = {name: raw[name] for name in SECTIONS if name in raw}
+    if "method" in found:
+        found["method"] = {placed(name, folder): fields for name, fields in found["method"].items()}
+    return found
 
 
 def _row(key: str, raw: Mapping[str, Any], path: Path) -> Row:
-    """One row; the path of a user method, ``file.py:Class``, is relative to the table's folder."""
+    """One row; its ``[method]`` holds the fields of its own method, and the name where that is not the row's."""
     _known(raw, {"title", "preset", "later", *SECTIONS}, f"{path}: row {key}")
     fields = dict(raw.get("method", {}))
     method = placed(str(fields.pop("name", key)), path.parent)
-    sections = {**_sections(raw), "method": {method: fields}}
+    others = {name: section for name, section in raw.items() if name != "method"}
+    sections = {**_sections(others, path.parent), "method": {method: fields}}
     return Row(key, raw.get("title", get_title(method)), method, raw.get("preset"), sections, raw.get("later", 0))
 
 
-def _column(key: str, raw: Mapping[str, Any], where: str) -> Column:
-    _known(raw, {"title", "metric", "later", *SECTIONS}, where)
-    return Column(key, raw.get("title", key), raw.get("metric"), _sections(raw), raw.get("later", 0))
+def _column(key: str, raw: Mapping[str, Any], path: Path) -> Column:
+    _known(raw, {"title", "metric", "later", *SECTIONS}, f"{path}: column {key}")
+    return Column(key, raw.get("title", key), raw.get("metric"), _sections(raw, path.parent), raw.get("later", 0))
 
 
-def _scale(key: str, raw: Mapping[str, Any], seeds: tuple[int, ...], where: str) -> Scale:
+def _scale(key: str, raw: Mapping[str, Any], seeds: tuple[int, ...], path: Path) -> Scale:
+    where = f"{path}: scale {key}"
     _known(raw, {"text", "guess", "seeds", "columns", "only_columns", "only_rows", "later", *SECTIONS}, where)
     if key not in ("paper", "small"):
         raise ConfigError(f"{where}: a scale is 'paper' or 'small'")
@@ -151,8 +157,8 @@ def _scale(key: str, raw: Mapping[str, Any], seeds: tuple[int, ...], where: str)
         text=raw["text"],
         guess=float(raw["guess"]),
         seeds=tuple(raw.get("seeds", seeds)),
-        sections=_sections(raw),
-        by_column={name: _sections(one) for name, one in raw.get("columns", {}).items()},
+        sections=_sections(raw, path.parent),
+        by_column={name: _sections(one, path.parent) for name, one in raw.get("columns", {}).items()},
         columns=None if columns is None else tuple(columns),
         rows=None if rows is None else tuple(rows),
         later=raw.get("later", 0),

@@ -58,8 +58,8 @@ class Fleet:
             self.start(i)
         return self
 
-    def start(self, i: int, *before: str, env: Mapping[str, str] | None = None) -> Program:
-        """Starts a client's node, through another command if one is given."""
+    def start(self, i: int, *before: str, env: Mapping[str, str] | None = None, name: str | None = None) -> Program:
+        """Starts a client's node, through another command or under another name if one is given."""
         words = [
             *before,
             sys.executable,
@@ -71,7 +71,7 @@ class Fleet:
             "--share",
             str(i),
             "--client-id",
-            f"c{i}",
+            name or f"c{i}",
         ]
         words += ["--link", f"{self.host}:{self.settings.port}", "--folder", str(self.disk(i))]
         words += ["--ca", str(self.place / "keys" / "ca.crt")]

@@ -50,6 +50,7 @@ class Direct:
     Attributes:
         sites: by node.
         keys: the key of each node.
+        named: the registered name of each node's key; None where the network has no names.
         off: nodes that are not connected.
         touch: what happens to letters on their way.
         log: every letter that was sent: client, kind, round.
@@ -57,6 +58,7 @@ class Direct:
 
     sites: dict[int, Site]
     keys: dict[int, str] = field(default_factory=dict)
+    named: dict[int, str] | None = None
     off: set[int] = field(default_factory=set)
     touch: Touch | None = None
     time: Time = field(default_factory=Time)
@@ -66,6 +68,9 @@ class Direct:
 
     def nodes(self) -> Mapping[int, str]:
         return {n: self.keys.get(n, f"key of {self.sites[n].client}") for n in self.sites if n not in self.off}
+
+    def names(self) -> Mapping[int, str] | None:
+        return self.named
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         found = {}
@@ -107,9 +112,9 @@ def settings(name: str, **tables: Mapping[str, Any]) -> Settings:
     return settings_from({"method": {"name": name, **tables.get("method", {})}, **whole})
 
 
-def sites(folder: Path, clients: int = 3) -> dict[int, Site]:
+def sites(folder: Path, clients: int = 3, **more: Any) -> dict[int, Site]:
     """Sites ``c0``, ``c1``, ... on nodes 100, 101, ... with one share of the digits each."""
-    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks") for i in range(clients)}
+    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks", **more) for i in range(clients)}
 
 
 def on_hosts(s: Settings, folder: Path, post: Direct, **more: Any) -> Result:

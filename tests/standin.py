@@ -5,8 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+from base64 import b64encode
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+from fedkin.hosts.signed import Keyring
 
 FORBIDDEN = [
     "/", "/v1/control/list-runs", "/v1/runtime/pull", "/v1/fleet", "/v1/fleet/", "/v1/fleetx/a", "/V1/FLEET/a",
@@ -17,6 +27,27 @@ FORBIDDEN = [
     "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
 ]  # fmt: skip
 """Targets of requests that are not plainly a call of the fleet."""
+
+
+def signed(private: Path, age: float = 0.0) -> dict[str, str]:
+    """The headers with which a SuperNode signs a request, ``age`` seconds ago."""
+    key = load_ssh_private_key(private.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    stamp = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return {
+        "flwr-public-key": b64encode(public).decode(),
+        "flwr-timestamp": stamp,
+        "flwr-signature": b64encode(key.sign(stamp.encode(), ec.ECDSA(SHA256()))).decode(),
+    }
+
+
+class Everyone(Keyring):
+    """A keyring for tests of HTTP: it takes every request for one of ``c0``."""
+
+    def holder(self, headers: Iterable[tuple[bytes, bytes]], now: datetime | None = None) -> str:
+        return "c0"
+
 
 Seen = list[tuple[str, dict[str, str], int]]
 

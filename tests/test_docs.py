@@ -19,7 +19,7 @@ from fedkin.cli import main
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Method
 from fedkin.core.method import FAMILIES
-from fedkin.methods import METHODS, TITLES
+from fedkin.methods import METHODS
 from fedkin.runner import run_settings
 from fedkin.testing.payloads import page
 
@@ -73,7 +73,7 @@ def all_fields(method: Method) -> dict[str, object]:
 def test_a_method_has_its_page_with_all_sections(name: str) -> None:
     """Title, three sentences, the paper, six sections in one order."""
     text = text_of(name)
-    assert text.startswith(f"# {TITLES[name]}\n"), text.splitlines()[0]
+    assert text.startswith(f"# {METHODS[name]().title}\n"), text.splitlines()[0]
     assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
     first = text.split("\n\n")[1].replace("\n", " ")
     ends = re.findall(r"[.!?](?=\s|$)", re.sub(r"\b(?:i\.e|e\.g|et al|vs|Eq|Eqs|cf)\.", "", first))
@@ -133,7 +133,7 @@ def test_there_is_no_page_without_a_method() -> None:
 
 def test_what_leaves_a_client_is_what_the_code_sends() -> None:
     """The page is what a run of each method gives now; `python docs/generate.py` makes it anew."""
-    made = page({name: make() for name, make in METHODS.items()}, TITLES)
+    made = page({name: make() for name, make in METHODS.items()})
     assert made == (ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8")
     assert callable(runpy.run_path(str(ROOT / "docs" / "generate.py"))["main"])
 
@@ -142,14 +142,14 @@ def test_who_can_be_private_is_what_the_code_says() -> None:
     """The table of `robust-and-private.md`; `python docs/generate.py` makes it anew."""
     text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    assert made["renewed"](text, made["private"]({name: make() for name, make in METHODS.items()}, TITLES)) == text
+    assert made["renewed"](text, made["private"]({name: make() for name, make in METHODS.items()})) == text
 
 
 def test_what_methods_keep_is_what_the_code_keeps() -> None:
     """The table of `results/many-clients.md`; `python docs/generate.py` makes it anew."""
     text = (ROOT / "docs" / "results" / "many-clients.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    table = made["kept"]({name: make() for name, make in METHODS.items()}, TITLES)
+    table = made["kept"]({name: make() for name, make in METHODS.items()})
     assert made["renewed"](text, table, made["KEPT"]) == text
 
 

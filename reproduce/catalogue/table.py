@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fedkin.methods import METHODS, TITLES
+from fedkin.methods import METHODS, get_title
 from fedkin.report.first import first_of
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
@@ -27,13 +27,13 @@ from fedkin.report.tables import Grid, comparison_table, to_markdown
 
 def runs_of(folder: Path) -> list[Run]:
     found = [read_run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file()]
-    order = {TITLES[name]: i for i, name in enumerate(METHODS)}
+    order = {get_title(name): i for i, name in enumerate(METHODS)}
     return sorted(found, key=lambda run: (order[run.title], run.seed))
 
 
 def seconds(runs: list[Run]) -> float:
     """Wall seconds of a run, rounds and evaluations: the median over seeds, since other work may stop one."""
-    totals = []
+    totals: list[float] = []
     for run in runs:
         assert run.folder is not None
         lines = [json.loads(text) for text in (run.folder / "timing.jsonl").read_text().splitlines()]

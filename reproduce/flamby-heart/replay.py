@@ -82,7 +82,7 @@ def moved(model: nn.Linear, stream: Stream, lr: float, mu: float = 0.0) -> nn.Li
         grads = torch.autograd.grad(loss_of(w, x, y), list(w.parameters()))
         with torch.no_grad():
             for p, g, b in zip(w.parameters(), grads, begin, strict=True):
-                p -= lr * (g + mu * (p - b))
+                p.sub_(lr * (g + mu * (p - b)))
     return w
 
 

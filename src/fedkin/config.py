@@ -324,6 +324,9 @@ class HostSettings:
     """A client's answer of more megabytes is refused before it is unpacked; Flower has it in memory by then."""
     most_samples: int = 10_000_000
     """A client that claims more training samples is refused: it would outweigh all others."""
+    free_names: bool = False
+    """Take clients under other names than those of their registered keys. By default the client-id is the NAME of
+    NAME.pub at the link, so that no client can come as another."""
 
     def __post_init__(self) -> None:
         for name in ("clients", "least", "max_reply_mb", "most_samples"):

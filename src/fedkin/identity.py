@@ -12,7 +12,6 @@ from fedkin.config import decisive
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
-from fedkin.methods import METHODS, TITLES
 from fedkin.models.start import Model
 from fedkin.privacy import Privacy
 from fedkin.toml import plain
@@ -40,19 +39,6 @@ def sizes_of(federation: Federation) -> dict[str, Any]:
     samples = federation.sizes().sum(dim=0).tolist()
     sizes = {"clients": len(federation), "classes": federation.classes, "inputs": list(federation.shape)}
     return {**sizes, **dict(zip(("training samples", "validation samples", "test samples"), samples, strict=True))}
-
-
-def title_of(method: Method) -> str:
-    """As the catalogue writes it: where a class has several entries, the one with most settings in common."""
-    same = {name: other for name, make in METHODS.items() if _kind(other := make()) == _kind(method)}
-    if not same:
-        inner, own = getattr(method, "inner", None), type(method).__name__
-        return f"{title_of(inner)}-{own}" if isinstance(inner, Method) else own
-    return TITLES[max(same, key=lambda name: _in_common(same[name], method))]
-
-
-def _in_common(a: Method, b: Method) -> int:
-    return sum(vars(b).get(field) == value for field, value in vars(a).items())
 
 
 def _kind(method: Method) -> list[type]:

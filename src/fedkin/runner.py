@@ -36,7 +36,7 @@ from fedkin.engines import (
 )
 from fedkin.extending import complete, extend
 from fedkin.folder import RunFolder, room
-from fedkin.identity import about_of, network_mark, sizes_of, table_of, title_of
+from fedkin.identity import about_of, network_mark, sizes_of, table_of
 from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
@@ -177,7 +177,7 @@ def run(
     shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
     made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
-    title, beside = title or title_of(method), _attacked(false, len(federation))
+    title, beside = title or method.title, _attacked(false, len(federation))
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     about = about_of(made, sizes_of(federation), net)
     course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy, about)

@@ -34,7 +34,6 @@ from fedkin.core import (
     to_all,
     to_each,
 )
-from fedkin.identity import title_of
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FeSEM, get_method, get_title
 from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
@@ -151,7 +150,7 @@ def test_assignment_uses_the_sum_of_logits(
     close([F.cross_entropy((h_ + row)[None], label) for row in f_], with_h)
     hand = ByHand(CAM(IFCA(clusters=2), warmup=0), logit_net(3), [copies(1.0, 5)])
     client = hand.client(0, Bundle(model=h_, **{"inner.centres": f_}))
-    inside = client.inside("inner", offset=client.logits(h_))
+    inside = hand.method._within(client)
     close([inside.loss(row) for row in f_], with_h)
     close([client.loss(row) for row in f_], alone)
     chosen = hand.method.personalize(client)
@@ -611,8 +610,8 @@ def test_entries_of_the_catalogue() -> None:
     assert get_method("ifca-cam") == CAM(IFCA(), warmup_of="global", order="simultaneous", update="mean")
     assert get_method("ifca-cam-eq6") == CAM(IFCA(), warmup_of="global", order="simultaneous", update="damped")
     assert get_method("fesem-cam") == CAM(FeSEM(lam=0.01), warmup_of="cluster", update="mean")
-    assert title_of(CAM(IFCA(clusters=7), warmup=0)) == "IFCA-CAM" == get_title("ifca-cam")
-    assert title_of(CAM(IFCA(clusters=7), update="damped")) == "IFCA-CAM (Eq. 6)" == get_title("ifca-cam-eq6")
+    assert CAM(IFCA(clusters=7), warmup=0).title == "IFCA-CAM" == get_title("ifca-cam")
+    assert CAM(IFCA(clusters=7), update="damped").title == "IFCA-CAM (Eq. 6)" == get_title("ifca-cam-eq6")
 
 
 def test_the_program_chooses_after_training_by_accuracy_alone() -> None:
@@ -806,7 +805,7 @@ def test_any_clustered_method_is_wrapped_by_name(inner: str) -> None:
     method = get_method(f"{inner}-cam")
     assert isinstance(method, CAM)
     assert type(method.inner) is type(get_method(inner))
-    assert get_title(f"{inner}-cam") == f"{get_title(inner)}-CAM" == title_of(method)
+    assert get_title(f"{inner}-cam") == f"{get_title(inner)}-CAM" == method.title
     result = run(method, mlp(), federation(), rounds_=5)
     assert bool(result.state.model.isfinite().all())
     assert not any(report.refused for report in result.reports)

@@ -14,8 +14,7 @@ from fedkin.core.rows import weighted_mean
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Task
 from fedkin.engines.loop import sgd
-from fedkin.functional.sampling import table_by_group, unlikeness
-from fedkin.methods.clustered_sampling import ClusteredSampling
+from fedkin.methods.clustered_sampling import ClusteredSampling, table_by_group, unlikeness
 from fedkin.methods.fedavg import FedAvg
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, Data, Recipe
-from fedkin.functional.affinity import affinity
 from fedkin.methods import DAPFL, FedAvg
+from fedkin.methods.dapfl import affinity
 from toys import (
     ByHand,
     Run,

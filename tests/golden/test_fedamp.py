@@ -14,9 +14,8 @@ import torch
 from fedkin.cli.flags import run_flags
 from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
 from fedkin.data import Dirichlet, federate, load
-from fedkin.functional.attention import attention, largest_step
 from fedkin.methods import DAPFL, Local
-from fedkin.methods.fedamp import FedAMP
+from fedkin.methods.fedamp import FedAMP, attention, largest_step
 from fedkin.models.start import factory
 from toys import (
     ByHand,

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Data, Net, Recipe
-from fedkin.functional.improvement import key
+from fedkin.functional.pair_record import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
 from toys import ByHand, Shard, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net

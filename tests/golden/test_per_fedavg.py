@@ -13,9 +13,8 @@ from fedkin.core import Batch, Bundle, Client, ConfigError, Data, Net, Recipe, T
 from fedkin.core.seeds import generator
 from fedkin.core.train import Loss
 from fedkin.engines.loop import sgd
-from fedkin.functional.meta import meta_gradient, meta_loss, split
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.per_fedavg import PerFedAvg
+from fedkin.methods.per_fedavg import PerFedAvg, meta_gradient, meta_loss, split
 from toys import (
     ByHand,
     Shard,

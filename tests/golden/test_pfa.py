@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from fedkin.core import Bundle, ConfigError, Data, Net, Recipe
 from fedkin.functional.pairs import differences_from
-from fedkin.functional.sparsity import channel_shares
 from fedkin.methods import CAM, FedAvg
-from fedkin.methods.pfa import PFA
+from fedkin.methods.pfa import PFA, channel_shares
 from toys import ByHand, Run, Shard, blobs, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run
 
 SPARSITIES = [(0.625, 0.875, 0.125), (0.5, 0.75, 0.25), (0.1, 0.2, 0.9), (0.125, 0.25, 0.875)]

@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedkin.core import Batch, Bundle, Client, Net, Recipe, Train
-from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
-from fedkin.functional.losses import distillation
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
+from fedkin.methods.pfedcs import candidates, customised_weights, distillation, row_distances, threshold
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
 
 HEADS = torch.tensor(

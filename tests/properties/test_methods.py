@@ -12,11 +12,11 @@ from torch import nn
 from fedkin.core import Bundle, Data, Method, Net, Recipe, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
-from fedkin.functional.affinity import affinity
-from fedkin.functional.collaboration import candidates, row_distances, threshold
 from fedkin.functional.grouping import lloyd, nearest, two_means
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FedProx, Local, PFedCS
 from fedkin.methods.cfic import even_cohort, label_feature
+from fedkin.methods.dapfl import affinity
+from fedkin.methods.pfedcs import candidates, row_distances, threshold
 from toys import ByHand, blobs, close, copies, mlp, plane_net, squares_apart, vector_net
 
 FEW = settings(max_examples=25, deadline=None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -102,7 +104,7 @@ def test_a_method_is_one_file(path: Path) -> None:
 def test_local_sgd_exists_once() -> None:
     """Gradients are taken in one file of each engine, nowhere in methods or networks; and inside one loss, that of a
     meta-step, whose value depends on a gradient."""
-    assert files_that_call(".autograd.grad") == ["engines/steps.py", "functional/meta.py"]
+    assert files_that_call(".autograd.grad") == ["engines/steps.py", "methods/per_fedavg.py"]
     # the passes that are written out, and the two places that walk them
     assert files_that_call(".backward") == ["engines/explicit.py", "engines/steps.py"]
     # a sample's own gradient for private training, a stack of clients' for GPUs; the step is that of terms.py
@@ -146,6 +148,27 @@ def test_global_generators_are_not_used() -> None:
         assert "random" not in set(imports(path)) or name(path) == "testing/trial.py"
         drawn = {c for c in calls(path) if c.startswith(("np.random.", "numpy.random."))}
         assert drawn <= {"np.random.default_rng", "np.random.Generator", "np.random.PCG64", "np.random.SeedSequence"}
+
+
+OTHER_NAMES = {"sklearn": "scikit-learn", "PIL": "pillow", "vl_convert": "vl-convert-python"}
+"""Packages whose import name is not that of their distribution."""
+
+
+def declared() -> set[str]:
+    """The distributions that pyproject.toml names, for fedkin itself or in an extra that users install."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("dev", "docs")}
+    lines = [*project["dependencies"], *(line for of in extras.values() for line in of)]
+    return {re.split(r"[\[<>=!~;\s]", line, maxsplit=1)[0].lower().replace("_", "-") for line in lines}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_package_that_is_imported_is_declared(path: Path) -> None:
+    """A module imports the standard library, fedkin, and distributions that pyproject.toml names; none that only comes
+    with another by chance."""
+    tops = {module.partition(".")[0] for module in imports(path)} - set(sys.stdlib_module_names) - {"fedkin"}
+    wanted = {OTHER_NAMES.get(top, top).lower().replace("_", "-") for top in tops}
+    assert wanted <= declared(), f"declare in pyproject.toml, with the reason: {sorted(wanted - declared())}"
 
 
 def test_nobody_but_the_front_imports_the_front() -> None:

@@ -26,7 +26,7 @@ from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.folder import taken
 from fedkin.locks import writing
-from fedkin.methods import LINES, METHODS, TITLES, get_title
+from fedkin.methods import METHODS, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
@@ -140,7 +140,7 @@ def list_command(args: list[str]) -> int:
     heads = {"papers": ("title", "paper", "presets")}
     kinds: dict[str, dict[str, tuple[str, ...]]] = {
         "methods": {},
-        "papers": {n: (TITLES[n], m.paper, ", ".join(m.presets_for(vars(m)))) for n, m in methods.items()},
+        "papers": {n: (m.title, m.paper, ", ".join(m.presets_for(vars(m)))) for n, m in methods.items()},
         "partitions": {n: (_line(p),) for n, p in PARTITIONS.items()},
         "models": {n: (_line(m),) for n, m in MODELS.items()},
         "data": {n: (_line(s),) for n, s in SOURCES.items()},
@@ -177,7 +177,7 @@ def _list_methods(methods: Mapping[str, Method]) -> None:
     heads = ("what it does", "the server learns", "sums suffice")
     for family in FAMILIES:
         rows = tuple(
-            (n, LINES.get(n) or _line(type(m)), m.reveals, "yes" if m.secure_aggregation else "no")
+            (n, m.summary, m.reveals, "yes" if m.secure_aggregation else "no")
             for n, m in methods.items()
             if m.family == family
         )

@@ -16,6 +16,7 @@ from fedkin.core.errors import ConfigError, EngineError, nearest
 from fedkin.hosts import fronts, keys
 from fedkin.hosts.control import SHUT_OUT
 from fedkin.hosts.offline import check_version
+from fedkin.hosts.private import for_this_user
 from fedkin.report.tables import DASH, Grid
 
 Flags = TypeVar("Flags")
@@ -72,10 +73,13 @@ class LinkFlags:
     """The port that nodes reach; 0 takes a free one."""
     inner_port: int = 8000
     """The SuperLink's port, on this machine only; 0 takes a free one."""
-    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 64
-    """The largest request that passes, in MB. Flower sends large models in pieces of 5 MB."""
+    max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 8
+    """The largest request of a registered node that passes, in MB. Flower sends large models in pieces of 5 MB."""
     gate: bool = True
     """Without it nginx or Caddy stands in front; shows a configuration for each."""
+    check_port: int = 8001
+    """The port, on this machine only, where nginx or Caddy ask whether a node has signed a request; 0 takes a free one.
+    """
     insecure_test: bool = False
     """For tries on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
     revoke: str | None = None
@@ -117,7 +121,7 @@ def keys_command(args: list[str]) -> int:
     make = keys.make_server if isinstance(flags, ServerFlags) else keys.make_authority
     made = make(flags.folder, flags.host, days=flags.days)
     screen.say(f"authority:   {made.ca} (send it to every node)")
-    screen.say(f"its key:     {made.ca_key} (secret; only needed for the next certificate)")
+    screen.say(f"its key:     {made.ca_key} (secret; only needed for the next certificate, so keep it off the link)")
     screen.say(f"certificate: {made.server}, until {made.until:%Y-%m-%d}")
     screen.say(f"its key:     {made.server_key} (secret; stays with the link)")
     screen.say(f"fingerprint: {made.fingerprint} (of the authority, SHA-256; for nodes to compare)")
@@ -145,15 +149,17 @@ def link_command(args: list[str]) -> int:
         gate=flags.gate,
         insecure_test=flags.insecure_test,
         limits=Limits(body=flags.max_body << 20),
+        check_port=flags.check_port,
     )
     screen.say("starting the SuperLink ...")
-    link = links.start_link(settings)
-    try:
-        for line in _told(link, flags):
-            screen.say(line)
-        link.wait(screen.say)
-    finally:
-        link.stop()
+    with for_this_user():
+        link = links.start_link(settings)
+        try:
+            for line in _told(link, flags):
+                screen.say(line)
+            link.wait(screen.say)
+        finally:
+            link.stop()
     return 0
 
 
@@ -216,10 +222,15 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
     folder = settings.key_folder
     lines = told(link.changes, settings)
     if link.gate is not None:
-        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... passes)")
+        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
     lines.append(f"operator:    {link.inner}, on this machine only: who can log in here can run code on every node")
     lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
     lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
+    if (folder / keys.CA_KEY).exists():
+        lines.append(
+            f"             {folder / keys.CA_KEY} is not needed here, and its holder can pose as this link: keep it on "
+            "another machine (docs/deploy.md, The authority's key)"
+        )
     lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are taken while this runs")
     lines += [logs, stop]
     if link.gate is None:
@@ -227,7 +238,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
         inner = int(link.inner.rpartition(":")[2])
         host = flags.host or "link.example.org"
         for front in (fronts.nginx, fronts.caddy):
-            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body).rstrip()]
+            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body, link.checks.port).rstrip()]
     return lines
 
 

@@ -54,6 +54,29 @@ class Method(ABC):
     """Whether the server makes clusters of uploads that are a ``model`` and nothing else."""
 
     @property
+    def title(self) -> str:
+        """The name of the method in tables, as its paper writes it: by default that of the class.
+
+        For a method that wraps another one both names. A method states it as a plain attribute where it differs.
+        """
+        own, inner = type(self).__name__, getattr(self, "inner", None)
+        return f"{inner.title}-{own}" if isinstance(inner, Method) else own
+
+    @property
+    def summary(self) -> str:
+        """What the method does in one sentence: by default the first line of its docstring."""
+        return (type(self).__doc__ or "").strip().splitlines()[0] if type(self).__doc__ else ""
+
+    @property
+    def export_rule(self) -> Mapping[str, Any] | None:
+        """How `predict` makes logits of what `personalize` gave, for the loader in exported folders.
+
+        By default ``{"kind": "model"}``, one network, or None, which cannot be exported, where `predict` is overridden.
+        The other kinds are those of `fedkin.exporting.loader`. A method states it as a plain attribute.
+        """
+        return {"kind": "model"} if type(self).predict is Method.predict else None
+
+    @property
     def beside_training(self) -> str | None:
         """What a client tells of its training data in a round beside vectors that it trained; "" if nothing. None: the
         method does not say, and is taken to tell something.

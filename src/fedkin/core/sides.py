@@ -33,8 +33,6 @@ class Client:
         received: what ``distribute`` sent to it.
         state: what stays on it between rounds; assign a new bundle. Committed only when its upload was aggregated.
         group: the true group of its data where the federation knows it, else -1; for reference rows only.
-        offset: logits ``[n, C]`` added to every model on the training data, or None (set by methods that wrap another).
-        told: class counts ``[C]`` that it tells instead of its own, or None (noise on what it says at joining).
     """
 
     id: int
@@ -47,8 +45,6 @@ class Client:
     seed: int = 0
     round: int = 0
     group: int = -1
-    offset: Tensor | None = None
-    told: Tensor | None = None
     _rng: torch.Generator | None = None
 
     @property
@@ -65,12 +61,11 @@ class Client:
 
     def counts(self) -> Tensor:
         """Training samples per class, int64 ``[C]``; while joining a run with `describe_epsilon`, with noise."""
-        return self.data.counts(self.net.classes) if self.told is None else self.told
+        return self.data.counts(self.net.classes)
 
     def logits(self, w: Tensor) -> Tensor:
-        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode, plus the offset if there is one."""
-        out = chunked(lambda x: self.net(w, x), self.data.x)
-        return out if self.offset is None else out + self.offset
+        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode."""
+        return chunked(lambda x: self.net(w, x), self.data.x)
 
     def features(self, w: Tensor) -> Tensor:
         """The head's input ``[n, d]`` on the training data, eval mode."""
@@ -90,11 +85,9 @@ class Client:
         sums = torch.zeros(self.net.classes, z.shape[1], dtype=torch.float64).index_add_(0, self.data.y, z)
         return (sums / counts.clamp(min=1)[:, None]).float(), counts
 
-    def inside(self, prefix: str, *, offset: Tensor | None = None) -> Client:
-        """This client as a wrapped method sees it: what is under ``prefix.``, with logits shifted by ``offset``."""
-        return replace(
-            self, received=self.received.inside(prefix), state=self.state.inside(prefix), offset=offset, _rng=None
-        )
+    def inside(self, prefix: str) -> Client:
+        """This client as a wrapped method sees it: what it received and keeps under ``prefix.``."""
+        return replace(self, received=self.received.inside(prefix), state=self.state.inside(prefix), _rng=None)
 
 
 def chunked(f: Callable[[Tensor], Tensor], x: Tensor, size: int = _CHUNK) -> Tensor:
@@ -132,8 +125,6 @@ class Round:
         cohort: how many clients a round is meant to have.
         drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
-        damped: group means keep of the old model the fraction of samples that participants in other groups hold
-            (Fed-CAM Eq. 6).
         rule: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
     """
@@ -148,7 +139,6 @@ class Round:
     seed: int = 0
     step: str = ""
     uniform: bool = False
-    damped: bool = False
     rule: Rule = field(default_factory=Rule)
     stream: str = ""
 
@@ -185,17 +175,8 @@ class Round:
         return self.rule.mean(rows, self.weight if weight is None else weight)
 
     def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-        """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``.
-
-        If `damped`: ``(1 - s_g) otherwise_g + s_g mean_g``, s_g the fraction of the participants' samples that group g
-        holds (Fed-CAM Eq. 6; IFCA's averaging of gradients). Clients that are absent from the round do not count.
-        """
-        mean = self.rule.group_mean(rows, self.weight, group, otherwise)
-        if not self.damped:
-            return mean
-        share = torch.zeros(len(otherwise), dtype=torch.float64).index_add_(0, group, self.weight)
-        share = (share / self.weight.sum())[:, None]
-        return ((1 - share) * otherwise.double() + share * mean.double()).to(otherwise.dtype)
+        """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``."""
+        return self.rule.group_mean(rows, self.weight, group, otherwise)
 
     def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
         """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``, by the run's rule.

@@ -71,10 +71,6 @@ class Ledger:
         """Whether a message is older than what this client has already done: an echo, whose answer nobody waits for."""
         return seq < max(self.seq, self.at)
 
-    def behind(self, ack: int) -> bool:
-        """Whether the server knows a later upload than this client does: its memory was put back, or lost."""
-        return ack > self.at and not (self.pending is not None and ack == self.seq)
-
     def state(self, ack: int) -> Bundle:
         """What `settle` would give, without changing anything.
 

@@ -145,10 +145,15 @@ class KeyedCounts:
 
 
 class Hidden(Data):
-    """Data that cannot be read: what a client says at joining may be made of its noisy counts alone."""
+    """Data of which class counts alone can be read: what a client says at joining may be made of its noisy counts."""
 
-    def __init__(self) -> None:
-        """Nothing is in it."""
+    def __init__(self, counts: Tensor) -> None:
+        """Keep the class counts ``[C]`` that stand for the client's own."""
+        object.__setattr__(self, "_counts", counts)
+
+    def counts(self, classes: int) -> Tensor:
+        """The class counts ``[C]`` that were given."""
+        return self._counts
 
     def __getattr__(self, name: str) -> Tensor:
         raise MethodError("describe reads the client's data; with describe_epsilon it may use c.counts() and no more")
@@ -162,8 +167,8 @@ def says(method: Method, net: Net) -> list[str]:
     """
     found: list[Bundle] = []
     for group in (0, 1):  # the only thing, beside data, in which two clients with equal counts differ
-        counts, hidden = torch.arange(net.classes), Hidden()
-        made_up = Client(0, hidden, hidden, net, Recipe(), Bundle(), Bundle(), group=group, told=counts)
+        hidden = Hidden(torch.arange(net.classes))
+        made_up = Client(0, hidden, hidden, net, Recipe(), Bundle(), Bundle(), group=group)
         found.append(method.describe(made_up))
     for name, t in found[0].items():
         if name not in found[1] or not torch.equal(t, found[1][name]):

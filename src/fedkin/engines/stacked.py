@@ -238,8 +238,7 @@ class _DeviceClient(Client):
     _outputs: Outputs
 
     def logits(self, w: Tensor) -> Tensor:
-        out = self._outputs(lambda b, x: self.net(b.w, x), Bundle(w=w), self.data)
-        return out if self.offset is None else out + self.offset
+        return self._outputs(lambda b, x: self.net(b.w, x), Bundle(w=w), self.data)
 
     def features(self, w: Tensor) -> Tensor:
         return self._outputs(lambda b, x: self.net.features_and_logits(b.w, x)[0], Bundle(w=w), self.data)

@@ -266,8 +266,8 @@ def _describe(turn: Turn) -> Bundle:
     job, client = turn.job, turn.client
     size = torch.tensor(len(turn.shard.train))
     if job.told is not None:
-        told, hidden = job.told(client.id, client.counts()), Hidden()
-        client = replace(client, data=hidden, validation=hidden, group=-1, told=told)
+        hidden = Hidden(job.told(client.id, client.counts()))
+        client = replace(client, data=hidden, validation=hidden, group=-1)
     return Bundle(size=size, **job.method.describe(client))
 
 

@@ -5,29 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from fedkin.core import ConfigError, Method
-from fedkin.methods import CAM, Ensemble, FedProto, FedRoD
 
 
 def rule(method: Method) -> dict[str, Any]:
-    """The method's ``predict`` as a rule of `fedkin.exporting.loader`.
+    """The method's ``export_rule``, a rule of `fedkin.exporting.loader`.
 
     Raises:
-        ConfigError: a method of one's own that predicts by code of its own.
+        ConfigError: it has none: a user-defined method with its own `predict`.
     """
-    if isinstance(method, CAM):
-        return {"kind": "additive", "inner": rule(method.inner)}
-    if isinstance(method, Ensemble):
-        return {"kind": "vote", "of": "logits" if method.vote == "logits" else "probabilities"}
-    if isinstance(method, FedProto):
-        return {"kind": "prototypes"}
-    if isinstance(method, FedRoD):
-        return {"kind": "two heads"}
-    if type(method).predict is Method.predict:
-        return {"kind": "model"}
-    raise ConfigError(
-        f"{type(method).__name__} predicts by code of its own, which a folder cannot hold; leave its `predict` as it "
-        "is (one network, Bundle(model=...)) to export its models"
-    )
+    if (found := method.export_rule) is None:
+        raise ConfigError(
+            f"{type(method).__name__} predicts by code of its own, which a folder cannot hold; leave its `predict` as "
+            "it is (one network, Bundle(model=...)) to export its models"
+        )
+    return dict(found)
 
 
 WORDS = {

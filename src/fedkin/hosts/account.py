@@ -6,12 +6,17 @@ what an answer takes before the answer leaves.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import logging
 import math
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +25,16 @@ from torch import Tensor
 
 from fedkin.config import RunSettings
 from fedkin.core import ConfigError, Method, Net, RunFolderError
+from fedkin.data import Card
+from fedkin.data.card import MAX_CATEGORIES
 from fedkin.engines.noise import noisy_counts
-from fedkin.hosts.store import checked_name
+from fedkin.hosts.store import checked_name, private_folder, write_private
 from fedkin.privacy import Spent, composed, says_at_joining
-from fedkin.report.folder import write_atomic
 
 log = logging.getLogger("fedkin.site")
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_DIGEST = 1  # the format before, which is read and written anew with the next entry
+_LEAST_NOISE, _MOST_NOISE = 0.01, 1e6
 _DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
 
 
@@ -34,14 +42,22 @@ class OverBudget(Exception):
     """An answer would take more from the data than their owner allows."""
 
 
+class Withheld(Exception):
+    """An answer that the owner lets nobody have."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What the owner of the data sets for all runs.
 
     Attributes:
-        max_describe_epsilon: largest epsilon of the class counts told at joining; then none are told exactly.
+        max_describe_epsilon: of all class counts told at joining, over all runs; then none are told exactly.
         min_dp_noise: least noise of private training; then there is no plain training.
         max_epsilon: of one sample over all runs, training and counts told at joining together.
+        only_masked: uploads leave with the masks of secure aggregation, or not at all.
+        keep_scores: no results of evaluations leave.
+        target: the column with the class, of a table. The values of a target are told to the server by name, so a run
+            that could choose any column would learn the values of each.
 
     Raises:
         ConfigError: a limit is not a number above 0.
@@ -50,10 +66,13 @@ class Limits:
     max_describe_epsilon: float | None = None
     min_dp_noise: float | None = None
     max_epsilon: float | None = None
+    only_masked: bool = False
+    keep_scores: bool = False
+    target: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not 0 < value < math.inf:
+        for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {value}")
 
     @property
@@ -81,6 +100,38 @@ class Limits:
             raise ConfigError(
                 f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
                 f"{self.max_epsilon:g}"
+            )
+
+        # beyond these the accountant fails or never ends, and so it would for all runs to come
+        if noise and not _LEAST_NOISE <= noise <= _MOST_NOISE:
+            raise ConfigError(
+                f"the run asks for private training with dp_noise = {noise:g}; nodes take 0, or {_LEAST_NOISE:g} to "
+                f"{_MOST_NOISE:g}"
+            )
+        if self.only_masked and not run.secure_aggregation:
+            raise ConfigError(
+                "the run asks for uploads without masks (secure_aggregation = false in [run]); this node was started "
+                "with --only-masked"
+            )
+
+    def check_card(self, card: Card) -> None:
+        """Make sure that the classes of a table may be told.
+
+        Raises:
+            ConfigError: the run takes another column for the class than the owner says, or, where the owner says
+                nothing, one with more values than a column of texts may have.
+        """
+        if card.kind != "table":
+            return
+        if self.target is not None and card.target != self.target:
+            raise ConfigError(
+                f"the run takes column {card.target!r} for the class; this node was started with --target {self.target}"
+            )
+        if self.target is None and card.classes > MAX_CATEGORIES:
+            raise ConfigError(
+                f"the run takes column {card.target!r} for the class, which has {card.classes} different values here, "
+                f"and all of them would be told; more than {MAX_CATEGORIES} are told only where the owner says so: "
+                f"start the node with --target {card.target}"
             )
 
     def check_words(self, run: RunSettings, method: Method, net: Net) -> None:
@@ -130,12 +181,15 @@ class Account:
         folder: where the site keeps what is its own.
         client: what it is called.
         limit: epsilon that all runs together may reach, None: any.
+        counts_limit: epsilon that the class counts told to all runs together may reach, None: any.
     """
 
-    def __init__(self, folder: Path, client: str, limit: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, client: str, limit: float | None = None, counts_limit: float | None = None
+    ) -> None:
         # no run can be called so, as brackets and blanks are not for names of runs
         self.path = folder / checked_name(client, "client-id") / "account (all runs).json"
-        self.limit = limit
+        self.limit, self.counts_limit = limit, counts_limit
 
     def load(self) -> dict[str, Used]:
         """What each run took.
@@ -143,17 +197,20 @@ class Account:
         Raises:
             RunFolderError: the file is damaged.
         """
-        if not self.path.exists():
+        if not os.path.lexists(self.path):  # a link to a disk that is not mounted is no new account
             return {}
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found["format"] != _FORMAT:
+            if found["format"] not in (_FORMAT, _WITHOUT_DIGEST):
                 raise ValueError(f"format {found['format']}")
+            if found["format"] == _FORMAT and found["digest"] != _digest(found["runs"]):
+                raise ValueError("its digest does not fit")
             return {str(run): _used(line) for run, line in found["runs"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise RunFolderError(
-                f"{self.path} is damaged ({e}); restore it. It says what private training has taken from these data in "
-                "all; without it no more is given"
+                f"{self.path} is damaged ({e}), and private runs are refused until it is restored from a backup: it "
+                "holds what they have taken from these data in all. Without a backup, move it away only if all of that "
+                "may be taken a second time"
             ) from e
 
     def told(self, run: str, classes: int) -> Tensor:
@@ -170,13 +227,15 @@ class Account:
             OverBudget: that would be more than the limit; nothing was drawn.
             OSError: they could not be written.
         """
-        runs = self.load()
-        mine = runs.setdefault(run, Used())
-        if mine.counts is None:
-            mine.told = epsilon
-            self._require(runs, delta)
-            mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
-            self._save(runs)
+        with self._locked():
+            runs = self.load()
+            mine = runs.setdefault(run, Used())
+            if mine.counts is None:
+                mine.told = epsilon
+                self._require(runs, delta)
+                self._require_counts(runs)
+                mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
+                self._save(runs)
         if len(mine.counts) != len(counts):
             raise ConfigError(f"run {run} was told counts of {len(mine.counts)} classes; now it has {len(counts)}")
         return torch.tensor(mine.counts)
@@ -188,15 +247,16 @@ class Account:
             OverBudget: that would be more than the limit; nothing was written.
             OSError: it could not be written.
         """
-        runs = self.load()
-        mine = runs.setdefault(run, Used())
-        if not any(spent.values()):
-            return mine
-        for rate, n in spent.items():
-            mine.steps[noise, rate] = mine.steps.get((noise, rate), 0) + n
-        mine.answers += 1
-        self._require(runs, delta)
-        self._save(runs)
+        with self._locked():
+            runs = self.load()
+            mine = runs.setdefault(run, Used())
+            if not any(spent.values()):
+                return mine
+            for rate, n in spent.items():
+                mine.steps[noise, rate] = mine.steps.get((noise, rate), 0) + n
+            mine.answers += 1
+            self._require(runs, delta)
+            self._save(runs)
         if mine.answers & (mine.answers - 1) == 0:  # after 1, 2, 4, 8, ... answers
             log.info("%s", self.words(run, delta))
         return mine
@@ -225,6 +285,28 @@ class Account:
                 f"node was started with --max-epsilon {self.limit:g}, so it says no more"
             )
 
+    def _require_counts(self, runs: Mapping[str, Used]) -> None:
+        if self.counts_limit is None:
+            return
+        # as written: three times 0.1 is not more than 0.3
+        whole = sum((Fraction(repr(used.told)) for used in runs.values()), Fraction())
+        if whole > Fraction(repr(float(self.counts_limit))):
+            raise OverBudget(
+                f"with the class counts of this run their epsilon would be {float(whole):g} over all runs of this "
+                f"client; this node was started with --max-describe-epsilon {self.counts_limit:g}, so it tells no more"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep a second process with this folder from writing between reading and writing: one entry would be lost."""
+        private_folder(self.path.parent)
+        file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
     def _save(self, runs: Mapping[str, Used]) -> None:
         lines: dict[str, Any] = {
             run: {
@@ -236,8 +318,13 @@ class Account:
             }
             for run, used in runs.items()
         }
-        text = json.dumps({"format": _FORMAT, "runs": lines}, indent=1) + "\n"
-        write_atomic(self.path, text.encode(), sync=True, private=True)
+        text = json.dumps({"format": _FORMAT, "digest": _digest(lines), "runs": lines}, indent=1) + "\n"
+        write_private(self.path, text.encode())
+
+
+def _digest(runs: Any) -> str:
+    """Return a fingerprint of the entries, by which a damaged number is noticed."""
+    return hashlib.blake2b(json.dumps(runs, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _used(line: Mapping[str, Any]) -> Used:

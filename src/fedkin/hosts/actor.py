@@ -16,6 +16,8 @@ import torch
 
 from fedkin.core import ConfigError
 from fedkin.data import SiteData, deal
+from fedkin.hosts.maskkeys import Signing
+from fedkin.hosts.own import Allowed
 from fedkin.hosts.site import Site
 from fedkin.hosts.submitted import Virtual, virtual
 from fedkin.hosts.wire import Letter
@@ -52,7 +54,10 @@ def _site(run: Virtual, number: int, clients: int) -> Site:
     key = run.folder, number
     if key not in _SITES:
         data = SiteData(run.data, share=number, dealer=_dealt)
-        _SITES[key] = Site(name_of(number, clients), data, run.folder / "clients")
+        # the simulator's processes belong to the user who submitted the run
+        mine, keys = Allowed(everything=True), Signing(simulated=True)
+        folder = run.folder / "clients"
+        _SITES[key] = Site(name_of(number, clients), data, folder, allowed=mine, signing=keys)
         while len(_SITES) > _MOST_SITES:
             _SITES.popitem(last=False)
     _SITES.move_to_end(key)

@@ -14,6 +14,7 @@ from fedkin.hosts.keys import key_fingerprint
 from fedkin.hosts.offline import CONNECTION, environment, program
 from fedkin.report.folder import write_atomic
 
+BOOK = "nodes.json"  # in the link's folder: which key each node's number stands for
 SHUT_OUT = "unregistered"  # the status of a node whose key is refused
 _IN_USE = "already in use"  # Flower's words for a key that was registered before
 
@@ -56,7 +57,7 @@ class Control:
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder, self.home = folder, home
-        self._book = folder / "nodes.json"
+        self._book = folder / BOOK
 
     def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
         """The answer of ``flwr WORDS CONNECTION --format json``.
@@ -118,6 +119,8 @@ class Control:
         found = {path.stem: (path, key_fingerprint(path)) for path in sorted(keys.glob("*.pub"))}
         listed = {str(node["node-id"]): node for node in self.nodes()}
         book = {number: key for number, key in self.book().items() if number in listed}  # of this database
+        named = {fingerprint: name for name, (_, fingerprint) in reversed(found.items())}
+        book = {n: Key(named.get(k.fingerprint, k.name), k.fingerprint) for n, k in book.items()}  # a file was renamed
         known = {key.fingerprint for key in book.values()}
         new = []
         for name, (path, fingerprint) in found.items():
@@ -142,21 +145,16 @@ class Control:
         if name not in inside:
             raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, inside) if inside else ''}")
         self.ask("supernode", "unregister", str(inside[name]["node-id"]))
+        self._write(self.book())  # a link that runs notices, and its gate refuses the key from then on
         return str(inside[name]["fingerprint"])
+
+    def changed(self) -> int:
+        """When the book of keys was last written, in nanoseconds; 0 before it is there."""
+        return self._book.stat().st_mtime_ns if self._book.exists() else 0
 
     def book(self) -> dict[str, Key]:
         """Which key each node's number stands for."""
-        if not self._book.exists():
-            return {}
-        try:
-            return {
-                str(n): Key(str(k["name"]), str(k["fingerprint"]))
-                for n, k in json.loads(self._book.read_text()).items()
-            }
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(
-                f"{self._book} is damaged ({error!r}); take it away: names of nodes are lost, no more"
-            ) from error
+        return read_book(self.folder)
 
     def _write(self, book: Mapping[str, Key]) -> None:
         write_atomic(self._book, json.dumps({n: asdict(k) for n, k in book.items()}, indent=2).encode())
@@ -169,3 +167,22 @@ class Control:
             if _IN_USE in str(error):
                 return None
             raise EngineError(f"the key {path} was not registered: {error}") from error
+
+
+def read_book(folder: Path) -> dict[str, Key]:
+    """Reads which key each node's number stands for at the link in a folder; empty before a key is registered.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    path = folder / BOOK
+    try:
+        text = path.read_text()
+        return {str(n): Key(str(k["name"]), str(k["fingerprint"])) for n, k in json.loads(text).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({error!r}); restore it, or take it away: nodes whose keys are registered then have no "
+            "name, and only runs with free_names = true in [hosts] take them, until they come with new keys"
+        ) from error

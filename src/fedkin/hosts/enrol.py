@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedkin.core import Bundle, ConfigError, DataError, Net
 from fedkin.data import Card
 from fedkin.engines.check import described, refusal
-from fedkin.hosts.letters import Clerk, no
+from fedkin.hosts.lateness import EXPIRED
+from fedkin.hosts.letters import Clerk, no, signature_in
 from fedkin.hosts.members import KEY, Member
 from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.store import checked_name
@@ -19,6 +20,7 @@ from fedkin.hosts.wire import Letter
 
 log = logging.getLogger("fedkin.hosts")
 _HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
+_PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
 _RARELY = 1.0  # seconds between two looks at most: 20 looks a second take a tenth of a core of the link's machine
 _COUNTS = 1e12  # no client's words hold larger numbers
@@ -35,6 +37,7 @@ class Newcomer:
     key: str
     card: Card
     public: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,15 @@ class Clock:
         self.sleep(max(self.poll, min(_RARELY, (now - since) / 50, (end - now) / 2)))
 
 
+@dataclass(frozen=True)
+class _Hello:
+    """A greeting under way: to which node, until when, and the hellos that expired before it."""
+
+    node: int
+    end: float
+    late: int
+
+
 class Enrolment:
     """Clients by name, wherever they are.
 
@@ -65,7 +77,9 @@ class Enrolment:
         self._keys: Mapping[int, str] = {}
         self._done: set[int] = set()  # nodes that need no greeting: taken, or refused for good
         self._greeted: dict[int, float] = {}
-        self._hellos: dict[str, tuple[int, float]] = {}  # greetings under way: ticket to node and end
+        self._hellos: dict[str, _Hello] = {}  # greetings under way, by ticket
+        self._nameless: set[int] = set()  # nodes without a registered name, of which was told
+        self._late: dict[int, int] = {}  # hellos in a row that a node has answered too late, or not at all
         self.node: dict[str, int] = {}
         self.new: dict[str, Newcomer] = {}
 
@@ -82,28 +96,24 @@ class Enrolment:
         """Asks which nodes are connected."""
         self._keys = self._post.nodes()
         self._done &= set(self._keys)
+        self._late = {node: count for node, count in self._late.items() if node in self._keys}
 
     def meet(self, round: int, seconds: float) -> None:
         """Greets nodes that are not known, and waits at most so long for answers; the others are heard later."""
         self.look()
-        now, under_way = self._clock.now(), {node for node, _ in self._hellos.values()}
+        now, under_way = self._clock.now(), {hello.node for hello in self._hellos.values()}
         strange = [
             n for n in self._keys
             if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
         ]  # fmt: skip
-        if strange:
-            hello = self._clerk.write("hello", round, _HELLO)
-            self._greeted |= dict.fromkeys(strange, now)
-            tickets = self._post.post(dict.fromkeys(strange, hello), _HELLO)
-            self._hellos |= {ticket: (node, now + _HELLO) for node, ticket in tickets.items()}
+        self._greet(round, now, strange)
         while self._hellos and self._clock.now() < now + seconds:
             for ticket, got in self._post.collect(list(self._hellos)).items():
-                self._welcome(round, self._hellos.pop(ticket)[0], got)
+                self._welcome(round, self._hellos.pop(ticket), got)
             if self._hellos:
                 self._clock.sleep(self._clock.poll)
-        late = [ticket for ticket, (_, end) in self._hellos.items() if end <= self._clock.now()]
-        for ticket in late:
-            del self._hellos[ticket]
+        for ticket in [ticket for ticket, hello in self._hellos.items() if hello.end <= self._clock.now()]:
+            self._expired(round, self._hellos.pop(ticket).node)
 
     def take_in(self, net: Net, known: int, round: int) -> dict[int, Bundle]:
         """Gives numbers to newcomers, in the order of their names; what they say of themselves.
@@ -122,7 +132,8 @@ class Enrolment:
             if not bad:
                 break
         for i, name in enumerate(sorted(self.new), start=known):
-            members.listed.append(Member(name, self.new[name].key, self.new[name].public))
+            came = self.new[name]
+            members.listed.append(Member(name, came.key, came.public, came.signature))
             self._say(round, name, f"joins as client {i}")
         if self.new:
             members.save()
@@ -130,7 +141,62 @@ class Enrolment:
         return said
 
     # ---- greetings ------------------------------------------------------------------------------------------------
-    def _welcome(self, round: int, node: int, got: Letter | str) -> None:
+    def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
+        """Says hello to nodes; the number of hellos that expired before travels as the letter's seq, so that a node
+        sees that its answers come too late."""
+        self._greeted |= dict.fromkeys(nodes, now)
+        for patience in (_HELLO, _PATIENT):
+            late = {n: self._late.get(n, 0) for n in nodes}
+            chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= EXPIRED)]
+            letters = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
+            for node, ticket in (self._post.post(letters, patience) if letters else {}).items():
+                self._hellos[ticket] = _Hello(node, now + patience, late[node])
+
+    def _expired(self, round: int, node: int) -> None:
+        """Counts a hello that was not answered in time; after some the events say what to do."""
+        self._late[node] = late = self._late.get(node, 0) + 1
+        if late == EXPIRED:
+            self._say(
+                round,
+                self._registered(node) or "?",
+                f"is connected, but has not answered {late} hellos within {_HELLO:g} s each; its node starts its "
+                "SuperNode anew by itself. If that does not help: look at the load of its machine and its network, and "
+                "start `fedkin node` there again",
+            )
+
+    def _registered(self, node: int) -> str | None:
+        """The name of the key of a node; None where keys have no names."""
+        return (self._post.names() or {}).get(node)
+
+    def _misnamed(self, node: int, name: str) -> str | None:
+        """Why a node must not come under a name; None if it may."""
+        names = None if self._clerk.settings.hosts.free_names else self._post.names()
+        if names is None or node not in names or names[node] == name:
+            return None
+        return (
+            f"its key is registered as {names[node]}, and it came as {name}; start it with --client-id {names[node]}, "
+            "or set free_names = true in [hosts]"
+        )
+
+    def _unnamed(self, round: int, node: int, name: str) -> bool:
+        """Whether a node's key has no registered name (yet), though names are asked for; says so once."""
+        names = None if self._clerk.settings.hosts.free_names else self._post.names()
+        if names is None or node in names:
+            return False
+        if node not in self._nameless:
+            self._nameless.add(node)
+            self._say(
+                round,
+                "?",
+                f"came as {name} with a key that has no name at this link: put its NAME.pub into the link's folder "
+                "nodes/, or set free_names = true in [hosts]; it is asked again",
+            )
+        return True
+
+    def _welcome(self, round: int, hello: _Hello, got: Letter | str) -> None:
+        node = hello.node
+        if got == "expired":
+            self._expired(round, node)
         if isinstance(got, str):
             log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
             return
@@ -139,7 +205,15 @@ class Enrolment:
         except ConfigError as e:
             self._refuse(round, "?", node, str(e))
             return
-        why = self._clerk.stamped(got, "hello", name) or (no(got) if got.head.get("ok") is not True else None)
+        self._late.pop(node, None)
+        if self._unnamed(round, node, name):
+            return
+        if why := self._misnamed(node, name):
+            self._refuse(round, self._registered(node) or "?", node, why)
+            return
+        why = self._clerk.stamped(got, "hello", name, hello.late) or (
+            no(got) if got.head.get("ok") is not True else None
+        )
         if why:  # perhaps another time
             self._say(round, name, why)
             return
@@ -206,7 +280,8 @@ class Enrolment:
         public = got.head.get("public") if isinstance(got, Letter) else None
         if not (isinstance(public, str) and KEY.fullmatch(public)):
             return "it does not say its public key, which secure aggregation needs"
-        self.new[name] = replace(self.new[name], public=public)
+        signature = signature_in(got) if isinstance(got, Letter) else ""
+        self.new[name] = replace(self.new[name], public=public, signature=signature)
         return found
 
     def _checked(self, found: Bundle | object, schema: Bundle) -> Bundle | str:

@@ -183,7 +183,7 @@ class Fleet:
                 self._instead[i] = (m.ack, found.have)
                 again.append(i)
             elif isinstance(found, OtherKey):
-                self.members.goes_public(i, found.public)
+                self.members.goes_public(i, found.public, found.signature)
                 missing[i] = CODES["other-key"]
             else:
                 missing[i] = found if isinstance(found, str) else CODES["late"]

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -129,16 +130,23 @@ class FlowerPost:
         grid: Flower's.
         limit: bytes of an answer at most; looked at when Flower has put it together in memory, which has no limit.
         keys: whether nodes' keys are their own; for nodes that it simulates Flower makes some up, anew in every run.
+        link: the folder of the link, whose book has the names of the keys; None where it is not known.
     """
 
-    def __init__(self, grid: Grid, limit: int, keys: bool = True) -> None:
-        self._grid, self._limit, self._with_keys = grid, limit, keys
+    def __init__(self, grid: Grid, limit: int, keys: bool = True, link: Path | None = None) -> None:
+        self._grid, self._limit, self._with_keys, self._link = grid, limit, keys, link
 
     def nodes(self) -> Mapping[int, str]:
         return {
             node.node_id: sha256(node.public_key).hexdigest() if node.public_key and self._with_keys else ""
             for node in self._grid.get_nodes()
         }
+
+    def names(self) -> Mapping[int, str] | None:
+        from fedkin.hosts.control import read_book  # here: the client's process has no use for it
+
+        book = read_book(self._link) if self._link is not None else {}
+        return {int(number): key.name for number, key in book.items()} or None
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         messages = [
@@ -168,10 +176,12 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedkin.hosts.submitted import run_submitted, unpacked, virtual  # here: the client's process needs no torch
+        # here: the client's process needs no torch
+        from fedkin.hosts.submitted import link_folder, run_submitted, unpacked, virtual
 
         word = context.run_config.get("fedkin", "")
         settings, _ = unpacked(word)
-        run_submitted(FlowerPost(grid, settings.hosts.max_reply_mb << 20, virtual(word) is None), word)
+        post = FlowerPost(grid, settings.hosts.max_reply_mb << 20, virtual(word) is None, link_folder(word))
+        run_submitted(post, word)
 
     return app

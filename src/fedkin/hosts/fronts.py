@@ -1,9 +1,14 @@
-"""Configurations for nginx and Caddy in the place of fedkin's own gate: the same rule, one path and nothing else."""
+"""Configurations for nginx and Caddy in the place of fedkin's gate, with the same rule: one path, signed heads only.
+
+Neither can check the signature of Flower's nodes; both can ask a server on this machine (`headchecks`) with the head of
+a request before they read its body.
+"""
 
 from __future__ import annotations
 
 _NGINX = """\
 # /etc/nginx/conf.d/fedkin.conf: passes the calls of nodes to the SuperLink, refuses all else
+limit_conn_zone $http_flwr_public_key zone=fedkin:1m;
 server {
     listen @PORT@ ssl;
     server_name @HOST@;
@@ -12,12 +17,23 @@ server {
     ssl_protocols TLSv1.2 TLSv1.3;
     client_max_body_size @BODY@m;
     merge_slashes off;
+    client_header_timeout 15s;
+    client_body_timeout 60s;
+    limit_conn fedkin 32;
 
     # $request_uri is the address as it was sent, before nginx takes %2e and .. apart
     if ($request_uri !~ "^/v1/fleet(/[A-Za-z0-9_-]+)+$") { return 403; }
     if ($request_method != POST) { return 403; }
 
+    # asked with the head of each request, before its body is read: has a registered node signed it?
+    location = /fedkin-check {
+        internal;
+        proxy_pass http://127.0.0.1:@CHECK@;
+        proxy_pass_request_body off;
+        proxy_set_header Content-Length "";
+    }
     location /v1/fleet/ {
+        auth_request /fedkin-check;
         proxy_pass https://127.0.0.1:@INNER@;
         proxy_ssl_trusted_certificate @AUTHORITY@;
         proxy_ssl_verify on;
@@ -43,6 +59,10 @@ _CADDY = """\
     servers {
         # what nodes speak
         protocols h1
+        timeouts {
+            read_header 15s
+            idle 90s
+        }
     }
 }
 # no host: whatever name is asked for, the rule is the same
@@ -54,6 +74,10 @@ https://:@PORT@ {
     # {http.request.orig_uri} is the address as it was sent
     @fleet `{http.request.orig_uri}.matches("^/v1/fleet(/[A-Za-z0-9_-]+)+$") && {http.request.method} == "POST"`
     handle @fleet {
+        # asked with the head of each request, before its body is read: has a registered node signed it?
+        forward_auth 127.0.0.1:@CHECK@ {
+            uri /
+        }
         reverse_proxy https://127.0.0.1:@INNER@ {
             flush_interval -1
             header_up -Forwarded
@@ -71,7 +95,9 @@ https://:@PORT@ {
 """
 
 
-def nginx(host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 64) -> str:
+def nginx(
+    host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 8, check: int = 8001
+) -> str:
     """A server block for nginx.
 
     Args:
@@ -82,17 +108,22 @@ def nginx(host: str, port: int, inner: int, authority: str, certificate: str, ke
         certificate: path of the public certificate; the authority's or any that the nodes trust.
         key: path of its key.
         megabytes: the largest body of a request.
+        check: the port on this machine of `headchecks`.
     """
-    return _filled(_NGINX, host, port, inner, authority, certificate, key, megabytes)
+    return _filled(_NGINX, host, port, inner, authority, certificate, key, megabytes, check)
 
 
-def caddy(host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 64) -> str:
+def caddy(
+    host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 8, check: int = 8001
+) -> str:
     """A site block for Caddy 2.6 or newer; arguments as for `nginx`."""
-    return _filled(_CADDY, host, port, inner, authority, certificate, key, megabytes)
+    return _filled(_CADDY, host, port, inner, authority, certificate, key, megabytes, check)
 
 
-def _filled(text: str, host: str, port: int, inner: int, authority: str, certificate: str, key: str, mb: int) -> str:
+def _filled(
+    text: str, host: str, port: int, inner: int, authority: str, certificate: str, key: str, mb: int, check: int
+) -> str:
     values = {"HOST": host, "PORT": port, "INNER": inner, "AUTHORITY": authority, "CERTIFICATE": certificate}
-    for name, value in {**values, "KEY": key, "BODY": mb}.items():
+    for name, value in {**values, "KEY": key, "BODY": mb, "CHECK": check}.items():
         text = text.replace(f"@{name}@", str(value))
     return text

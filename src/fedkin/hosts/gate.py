@@ -1,8 +1,9 @@
-"""The gate in front of a SuperLink: TLS, and only what nodes need.
+"""The gate in front of a SuperLink: TLS, registered keys, and only the calls that nodes need.
 
 A SuperLink answers its nodes and its operator on one port, and does not ask the operator who he is: whoever reaches
 that port can run code on every client. So the SuperLink listens on this machine only, and the gate is what the network
-sees. It passes ``POST /v1/fleet/...`` and answers 403 to all else.
+sees. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and refuses all else before a body
+is read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import ssl
 import threading
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+
+import h11
 
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.hosts.ports import listening
-from fedkin.hosts.relay import PIECE, Limits, Upstream, close, relay
+from fedkin.hosts.relay import PIECE, Limits, Refused, Upstream, close, relay
+from fedkin.hosts.signed import Keyring, Unsigned
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -52,6 +57,11 @@ def client_context(authority: Path) -> ssl.SSLContext:
 class Gate:
     """A gate in a thread of its own, from `start` to `stop`.
 
+    Args:
+        context: TLS with the gate's certificate.
+        upstream: the SuperLink behind it.
+        keyring: the keys of the nodes that may pass; it may change while the gate runs.
+
     Attributes:
         host: where it listens.
         port: the port, a free one if 0 was asked for.
@@ -65,16 +75,17 @@ class Gate:
         port: int,
         context: ssl.SSLContext,
         upstream: Upstream,
+        keyring: Keyring,
         limits: Limits | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self.host, self.port, self.limits = host, port, limits or Limits()
         self.refused: Counter[str] = Counter()
         self.failure: BaseException | None = None
-        self._context, self._upstream = context, upstream
+        self._context, self._upstream, self._keyring = context, upstream, keyring
         self._log = log or logging.getLogger(__name__)
-        self._open: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a signed request: their addresses
+        self._known: dict[asyncio.Task[None], str] = {}  # the others: the names of their keys
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._started = threading.Event()
@@ -120,14 +131,15 @@ class Gate:
         ended = asyncio.create_task(self._ended.wait())
         self._started.set()
         done, _ = await asyncio.wait([accepting, ended], return_when=asyncio.FIRST_COMPLETED)
-        for task in [accepting, ended, *self._tasks]:
+        tasks = [accepting, ended, *self._strangers, *self._known]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(accepting, ended, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if accepting in done and (error := accepting.exception()) is not None:
             raise error
 
     async def _accept(self) -> None:
-        """Takes connections, and closes those over the limits before a handshake has cost anything."""
+        """Takes connections, within the limits."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         while True:
@@ -138,14 +150,53 @@ class Gate:
                 await asyncio.sleep(0.2)
                 continue
             peer = str(address[0])
-            if self._open.total() >= self.limits.connections or self._open[peer] >= self.limits.per_address:
-                self._note(f"{peer} 503 connection: too many at once")
+            if not self._room():
+                self._note(f"{peer} 503 connection: {self.limits.connections} are open, all of registered nodes")
                 link.close()
                 continue
-            self._open[peer] += 1
             task = asyncio.create_task(self._one(link, peer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._strangers[task] = peer
+            task.add_done_callback(partial(self._forget, link))
+
+    def _room(self) -> bool:
+        """Whether one more connection may be taken; ends a stranger's, where that makes the room."""
+        limits, total = self.limits, len(self._strangers) + len(self._known)
+        if len(self._strangers) < limits.strangers and total < limits.connections:
+            return True
+        if not self._strangers:
+            return False
+        ((crowd, count),) = Counter(self._strangers.values()).most_common(1)
+        oldest = next(task for task, peer in self._strangers.items() if peer == crowd)
+        del self._strangers[oldest]
+        oldest.cancel()
+        self._note(f"{crowd} 503 connection: had sent no signed request, and gave way ({count} such from this address)")
+        return True
+
+    def _admit(self, request: h11.Request) -> None:
+        """Lets a request pass that a registered node has signed; from then on the connection is that node's.
+
+        Raises:
+            Refused: with 401 for any other, 412 where a node is to know the reason, 503 where it has too many
+                connections.
+        """
+        try:
+            name = self._keyring.holder(request.headers)
+        except Unsigned as error:
+            # at 401 a SuperNode ends without a word; at 412 the reason is the last line of its log
+            raise Refused(412 if error.honest else 401, str(error)) from error
+        task = asyncio.current_task()
+        assert task is not None
+        if self._known.get(task) == name:
+            return
+        if sum(holder == name for holder in self._known.values()) >= self.limits.per_key:
+            raise Refused(503, f"{name} has {self.limits.per_key} connections already")
+        self._strangers.pop(task, None)
+        self._known[task] = name
+
+    def _forget(self, link: socket.socket, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        self._known.pop(task, None)
+        link.close()  # one that was told to end before it began has not done so itself
 
     async def _one(self, link: socket.socket, peer: str) -> None:
         """One connection from its handshake to its end."""
@@ -160,16 +211,16 @@ class Gate:
                 lambda: protocol, link, ssl=self._context, ssl_handshake_timeout=seconds
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            await relay(reader, writer, peer, self._upstream, self.limits, self._note)
+            await relay(reader, writer, peer, self._upstream, self.limits, self._admit, self._note)
+        except asyncio.CancelledError:  # it gave way, or the gate ends: without a farewell, which could take seconds
+            if writer is not None:
+                writer.transport.abort()
+            raise
         except OSError as error:  # also a handshake that failed: no TLS, or a node that does not trust our certificate
             if writer is None:
                 self._note(f"{peer} TLS handshake: {error}")
         finally:
-            self._open[peer] -= 1
-            self._open += Counter()  # forgets addresses without a connection
-            if writer is None:
-                link.close()
-            else:
+            if writer is not None:
                 await close(writer)
 
     def _note(self, line: str) -> None:

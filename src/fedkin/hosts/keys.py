@@ -20,6 +20,7 @@ from types import ModuleType
 
 from fedkin.core.errors import ConfigError
 from fedkin.hosts.offline import INSTALL
+from fedkin.hosts.private import private_folder
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 730.0
 CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.pem", "server.key"
@@ -213,7 +214,7 @@ def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]
     files += [(name, content, 0o644) for name, content in shown.items()]
     written: list[Path] = []
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder, tighten=False)
         for name, content, mode in files:
             number = os.open(
                 folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode

@@ -11,7 +11,7 @@ from typing import Any
 from fedkin.config import Settings
 from fedkin.core import Bundle
 from fedkin.engines.secure import Pool
-from fedkin.hosts.members import KEY, Members
+from fedkin.hosts.members import KEY, SIGNATURE, Members
 from fedkin.hosts.post import CODES
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import FORMAT, Letter, LetterError
@@ -34,9 +34,11 @@ class OtherKey:
 
     Attributes:
         public: the public one.
+        signature: of its node; "" where nodes have no keys.
     """
 
     public: str
+    signature: str = ""
 
 
 @dataclass
@@ -81,7 +83,8 @@ class Clerk:
         if self.members.card is not None:
             head |= {"card": self.members.card.to_json(), "network": self.network}
         if pool is not None:
-            members = [[i, self.members.listed[i].public] for i in pool.members]
+            listed = [(i, self.members.listed[i]) for i in pool.members]
+            members = [[i, m.public, *([m.client, m.signature] if m.signature else [])] for i, m in listed]
             head["pool"] = {"members": members, "weight": pool.weight, "total": pool.total}
         return letter(head, body)
 
@@ -108,12 +111,18 @@ class Clerk:
                 return OtherUpload(have)
             public = got.head.get("public")
             if got.head.get("code") == "other-key" and isinstance(public, str) and KEY.fullmatch(public):
-                return OtherKey(public)
+                return OtherKey(public, signature_in(got))
             return no(got)
         try:
             return bundle(got, self.settings.hosts.max_reply_mb << 20)
         except LetterError as e:
             return f"its answer cannot be read: {e}"
+
+
+def signature_in(got: Letter) -> str:
+    """Return the signature of a public key in the head of an answer; "" if there is none."""
+    found = got.head.get("signature")
+    return found if isinstance(found, str) and SIGNATURE.fullmatch(found) else ""
 
 
 def no(got: Letter) -> str:

@@ -15,11 +15,14 @@ from typing import IO
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.hosts.control import Changes, Control
 from fedkin.hosts.gate import Gate, client_context, failed, server_context
+from fedkin.hosts.headchecks import HeadChecks
 from fedkin.hosts.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
 from fedkin.hosts.offline import check_version, environment, program, write_connection
 from fedkin.hosts.ports import answers, free_port, listening
+from fedkin.hosts.private import private_folder
 from fedkin.hosts.programs import Program, wait_until
 from fedkin.hosts.relay import Limits, Upstream
+from fedkin.hosts.signed import Keyring
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
@@ -39,6 +42,8 @@ class LinkSettings:
         port: the gate's port, of the SuperLink in a test; 0 takes a free one.
         inner_port: the SuperLink's port on this machine; 0 takes a free one.
         gate: False where nginx or Caddy stands in front.
+        check_port: the port on this machine where nginx or Caddy ask whether a node has signed a request; 0 takes a
+            free one.
         insecure_test: no TLS, no keys, nothing on disk, this machine only.
         limits: what a connection through the gate may use.
     """
@@ -52,9 +57,10 @@ class LinkSettings:
     gate: bool = True
     insecure_test: bool = False
     limits: Limits = field(default_factory=Limits)
+    check_port: int = 8001
 
     def __post_init__(self) -> None:
-        for name, port in (("port", self.port), ("inner port", self.inner_port)):
+        for name, port in (("port", self.port), ("inner port", self.inner_port), ("check port", self.check_port)):
             if not 0 <= port <= 65535:
                 raise ConfigError(f"{name} must be 0 to 65535, got {port}")
         if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
@@ -74,6 +80,10 @@ class LinkSettings:
     @property
     def has_gate(self) -> bool:
         return self.gate and not self.insecure_test
+
+    @property
+    def has_front(self) -> bool:
+        return not self.gate and not self.insecure_test
 
     @property
     def key_folder(self) -> Path:
@@ -99,6 +109,8 @@ class Link:
         changes: which keys were registered when it started.
         superlink: the program.
         gate: in front of it, if there is one.
+        checks: answers nginx or Caddy, if one of them is in front.
+        keyring: the keys that may pass.
     """
 
     def __init__(self, settings: LinkSettings, lock: IO[str]) -> None:
@@ -106,9 +118,11 @@ class Link:
         self.control = Control(settings.folder, settings.home)
         self.changes = Changes((), (), ())
         self.gate: Gate | None = None
+        self.checks: HeadChecks | None = None
+        self.keyring = Keyring()
         self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
         self._log: logging.Logger | None = None
-        self._seen: list[str] = []
+        self._seen: tuple[list[str], int] = [], 0
         self.superlink = Program(
             "the SuperLink", self._command(), environment(settings.home), self.logs / "superlink.log"
         )
@@ -153,6 +167,8 @@ class Link:
         """Ends gate and SuperLink and all that they started; may be called twice."""
         if self.gate is not None:
             self.gate.stop()
+        if self.checks is not None:
+            self.checks.stop()
         self.superlink.stop()
         if self._log is not None:
             for handler in list(self._log.handlers):
@@ -177,27 +193,40 @@ class Link:
         settings = self.settings
         if settings.insecure_test:
             return
-        self._seen = _names(settings.node_folder)
-        self.changes = self.control.register(settings.node_folder)
+        self.changes = self._registered()
+        if settings.has_front:
+            self.checks = HeadChecks(settings.check_port, self.keyring).start()
         if settings.has_gate:
             keys = settings.key_folder
             self._log = _gate_log(self.logs / "gate.log")
             inside = Upstream(host, int(port), client_context(keys / CA))
             context = server_context(keys / SERVER, keys / SERVER_KEY)
-            self.gate = Gate(settings.listen, settings.port, context, inside, settings.limits, self._log)
+            limits = settings.limits
+            self.gate = Gate(settings.listen, settings.port, context, inside, self.keyring, limits, self._log)
             self.gate.start()
 
     def _look(self, say: Say) -> None:
-        """Registers keys that were put into the folder since."""
-        names = _names(self.settings.node_folder)
-        if names == self._seen:
+        """Registers keys that were put into the folder since, and drops those that are gone or shut out."""
+        if self._now() == self._seen:
             return
-        self._seen = names  # also if a key is no good: it is said once
         try:
-            for line in told(self.control.register(self.settings.node_folder), self.settings):
+            for line in told(self._registered(), self.settings):
                 say(line)
         except (ConfigError, EngineError) as error:
+            self._seen = self._now()  # also if a key is no good: it is said once
             say(f"a new key was not taken: {error}")
+
+    def _registered(self) -> Changes:
+        """Registers the keys in the folder, and lets those pass that are not shut out."""
+        folder = self.settings.node_folder
+        names = _names(folder)
+        changes = self.control.register(folder)
+        self.keyring.load(folder / name for name in names if name.removesuffix(".pub") not in changes.shut)
+        self._seen = names, self.control.changed()
+        return changes
+
+    def _now(self) -> tuple[list[str], int]:
+        return _names(self.settings.node_folder), self.control.changed()
 
 
 def start_link(settings: LinkSettings) -> Link:
@@ -215,13 +244,15 @@ def start_link(settings: LinkSettings) -> Link:
     listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate tells of its own port
     if settings.has_gate:
         listening(settings.listen, settings.port).close()
-    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.has_front:
+        listening(LOOPBACK, settings.check_port).close()
+    private_folder(settings.folder)
     lock = _locked(settings.folder)
     link: Link | None = None
     try:
-        settings.home.mkdir(mode=0o700, exist_ok=True)
+        private_folder(settings.home)
         if not settings.insecure_test:
-            settings.node_folder.mkdir(parents=True, exist_ok=True)
+            private_folder(settings.node_folder, tighten=False)
         link = Link(settings, lock)
         write_connection(settings.home, link.inner, None if settings.insecure_test else settings.key_folder / CA)
         link._open()
@@ -238,7 +269,7 @@ def told(changes: Changes, settings: LinkSettings) -> list[str]:
     folder = settings.node_folder
     lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
     lines += [
-        f"{name} may still come in though {folder / name}.pub is gone; to shut it out for good: "
+        f"{name} is refused at the gate as long as {folder / name}.pub is gone; to shut it out for good: "
         f"fedkin link {settings.folder} --revoke {name}"
         for name in changes.gone
     ]

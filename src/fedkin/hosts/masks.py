@@ -3,27 +3,33 @@ can make.
 
 The pairwise masks of Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
 Aggregation for Privacy-Preserving Machine Learning, CCS 2017, without their recovery of drop-outs. Two members agree on
-a secret by X25519 (RFC 7748) of keys that are made for one run; HKDF-SHA-256 (RFC 5869) makes a key for this upload of
-it, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added modulo 2^64. Without all its partners' masks an upload is
-as good as random.
+a secret by X25519 (RFC 7748) of keys that one process of each makes for one run; HKDF-SHA-256 (RFC 5869) makes a key
+for this upload of it, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added modulo 2^64. Without all its partners'
+masks an upload is as good as random. `docs/security.md` has test vectors.
 
 A stream must never be used twice. It depends on all that a server could ask for anew: the run, the round, the members
 with their keys, what they weigh together and the form of the upload; and a site masks for one such table in a round.
+Keys are never on a disk (`fedkin.hosts.maskkeys`), so no older state of a disk brings a stream back.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedkin.core import Bundle
 from fedkin.hosts.table import Table
@@ -40,6 +46,68 @@ def new_secret() -> bytes:
 def public_of(secret: bytes) -> str:
     """The public key of a private one, in hexadecimal digits."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A node's private key, which signs its keys for masks."""
+
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def of(cls, content: bytes) -> Signer:
+        """Read a key in OpenSSH's format, as `fedkin.hosts.keys` makes it.
+
+        Raises:
+            ValueError: it is another kind of key, or encrypted.
+        """
+        try:
+            key = load_ssh_private_key(content, None)
+        except (TypeError, UnsupportedAlgorithm) as e:  # an encrypted one raises TypeError
+            raise ValueError(str(e)) from e
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+        return cls(key)
+
+    def sign(self, run: str, client: str, public: str) -> str:
+        """Return the signature of a client's public key for the masks of a run, in base64."""
+        return base64.b64encode(self.key.sign(_statement(run, client, public), ec.ECDSA(SHA384()))).decode()
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A node's public key, which its signatures are checked with."""
+
+    key: ec.EllipticCurvePublicKey
+
+    @classmethod
+    def of(cls, content: bytes) -> Signed:
+        """Read a key in OpenSSH's format.
+
+        Raises:
+            ValueError: it is not one on an elliptic curve.
+        """
+        try:
+            key = load_ssh_public_key(content)
+        except UnsupportedAlgorithm as e:
+            raise ValueError(str(e)) from e
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+        return cls(key)
+
+    def signed(self, signature: str, run: str, client: str, public: str) -> bool:
+        """Return whether a signature is this node's, of this client's key for the masks of this run."""
+        try:
+            raw = base64.b64decode(signature, validate=True)
+            self.key.verify(raw, _statement(run, client, public), ec.ECDSA(SHA384()))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def _statement(run: str, client: str, public: str) -> bytes:
+    """Return what is signed; its beginning tells it from all else that a node signs."""
+    return json.dumps(["fedkin key for masks 1", run, client, public]).encode()
 
 
 def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:

@@ -18,6 +18,8 @@ from fedkin.report.folder import write_atomic
 
 KEY = re.compile("[0-9a-f]{64}")
 """A public key for masks, as it is written down and sent."""
+SIGNATURE = re.compile("[A-Za-z0-9+/=]{0,200}")
+"""A node's signature of that key; empty where nodes have no keys."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class Member:
         client: what it is called.
         key: fingerprint of the key that its node must show; "" where nodes have none.
         public: its public key for the masks of secure aggregation; "" in a run without.
+        signature: of that key by its node; "" where nodes have none.
     """
 
     client: str
     key: str
     public: str = ""
+    signature: str = ""
 
 
 @dataclass
@@ -79,7 +83,10 @@ class Members:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             card = None if found["card"] is None else Card.from_json(found["card"])
-            listed = [Member(str(m["client"]), str(m["key"]), str(m.get("public", ""))) for m in found["clients"]]
+            listed = [
+                Member(str(m["client"]), str(m["key"]), str(m.get("public", "")), str(m.get("signature", "")))
+                for m in found["clients"]
+            ]
             return cls(path, str(found["run"]), card, listed)
         except (ValueError, KeyError, TypeError) as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or begin the run in another folder") from e
@@ -90,14 +97,12 @@ class Members:
 
     def to_json(self) -> dict[str, Any]:
         card = None if self.card is None else self.card.to_json()
-        clients = [
-            {"client": m.client, "key": m.key, **({"public": m.public} if m.public else {})} for m in self.listed
-        ]
+        clients = [{n: v for n, v in vars(m).items() if v or n in ("client", "key")} for m in self.listed]
         return {"run": self.run, "card": card, "clients": clients}
 
-    def goes_public(self, number: int, key: str) -> None:
-        """Writes down another public key of a member."""
-        self.listed[number] = replace(self.listed[number], public=key)
+    def goes_public(self, number: int, key: str, signature: str = "") -> None:
+        """Write down another public key of a member, and its node's signature of it."""
+        self.listed[number] = replace(self.listed[number], public=key, signature=signature)
         self.save()
 
     def number_of(self) -> Mapping[str, int]:

@@ -6,17 +6,21 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
 from fedkin.hosts.account import Limits
-from fedkin.hosts.offline import check_version, environment, program
-from fedkin.hosts.ports import free_port
-from fedkin.hosts.programs import Program, last_lines
+from fedkin.hosts.lateness import Lateness
+from fedkin.hosts.maskkeys import Signing
+from fedkin.hosts.offline import check_version, program
+from fedkin.hosts.own import Allowed
+from fedkin.hosts.private import for_this_user, open_to_others, private_folder
 from fedkin.hosts.store import checked_name
+from fedkin.hosts.supernode import SuperNode
+from fedkin.hosts.wire import Letter
 from fedkin.hosts.worker import Counter, Duty, Watch
 
 _LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
@@ -47,17 +51,37 @@ class Node:
     text: tuple[str, ...] = ()
     """Columns of a table that are to be read as texts although they hold numbers here."""
     max_describe_epsilon: float | None = None
-    """Take part only in runs that tell class counts with this epsilon or less, or none; they see no exact ones."""
+    """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
+    would be larger; runs see no exact ones."""
     min_dp_noise: float | None = None
     """Take part only in runs with private training and at least this noise (dp_noise)."""
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    target: str | None = None
+    """The column of a table that holds the class; a run that takes another column is refused. The server is told its
+    different values. Default: any column with at most 50."""
+    only_masked: bool = False
+    """Take part only in runs with secure aggregation: no upload leaves without masks."""
+    peers: Path | None = None
+    """Folder with the public keys (NAME.pub) of the other clients, got from them and not from the link's operator: an
+    upload is masked only for a sum with these."""
+    keep_scores: bool = False
+    """Tell no results of evaluations: they are exact numbers, of models that the server chooses."""
+    allow_code: tuple[str, ...] = ()
+    """Code that runs may name beside the methods and networks of the catalogue: installed packages (team), modules
+    (team.nets) or files (./nets.py, named nets:build). A run that names other code is refused."""
     insecure_test: bool = False
     """No certificates and no keys: for trying out on one machine."""
 
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
-        Limits(self.max_describe_epsilon, self.min_dp_noise, self.max_epsilon)
+        _limits(self)
+        if self.peers is not None and not self.only_masked:
+            raise ConfigError(
+                "--peers says with whom masked uploads are added up, and without --only-masked a run may ask for "
+                "uploads without masks; give --only-masked, too"
+            )
+        Allowed.of(self.allow_code)
         if self.data not in SOURCES and not Path(self.data).exists():
             raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
         if self.insecure_test == (self.ca is not None or self.key is not None):
@@ -70,10 +94,11 @@ class Node:
         for path in (self.ca, self.key):
             if path is not None and not path.is_file():
                 raise ConfigError(f"no file {path}")
+        Signing(self.key, self.peers).check(self.client_id)
 
 
 def run_node(node: Node, say: Say) -> None:
-    """Runs until the user stops it; a SuperNode that ends is started again.
+    """Runs until the user stops it; a SuperNode that ends, or answers too late, is started again.
 
     Raises:
         ConfigError: Flower is missing or of another version.
@@ -83,48 +108,76 @@ def run_node(node: Node, say: Say) -> None:
     supernode = program("flower-supernode")
     data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
     folder = node.folder.resolve()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    watch = Watch(_duty(node, data, folder / "clients"))
-    with contextlib.ExitStack() as ends:
+    if private_folder(folder):
+        say(f"{folder} was open to other users of this machine; it is this user's alone now (mode 0700)")
+    if node.key is not None and (advice := open_to_others(node.key)):
+        say(advice)
+    with for_this_user(), contextlib.ExitStack() as ends:
+        watch = _Attentive(_duty(node, data, folder / "clients"))
         ends.callback(watch.close)
         watch.start()
         place = _socket_place(folder, node.client_id, ends)
         ends.callback(Counter(place, watch).close)
         say(f"{node.client_id} is at work for {node.link}; its state and logs are in {folder}. Stop it with Ctrl-C.")
-        _keep_up(lambda: _command(supernode, node, place), folder, say)
+        _keep_up(_command(supernode, node, place), folder, watch.lateness, say)
+
+
+class _Attentive(Watch):
+    """A watch that notices when the server has its client's answers too late."""
+
+    def __init__(self, duty: Duty) -> None:
+        super().__init__(duty)
+        self.lateness = Lateness()
+
+    def ask(self, letter: Letter) -> Letter:
+        begun = time.monotonic()
+        answer = super().ask(letter)
+        self.lateness.heard(letter.head, time.monotonic() - begun)
+        return answer
+
+
+def _limits(node: Node) -> Limits:
+    return Limits(**{f.name: getattr(node, f.name) for f in fields(Limits)})
 
 
 def _duty(node: Node, data: str, folder: Path) -> Duty:
-    limits = (node.max_describe_epsilon, node.min_dp_noise, node.max_epsilon)
-    return Duty(node.client_id, data, str(folder), node.share, node.text, *limits)
+    key, peers = (None if path is None else str(path.resolve()) for path in (node.key, node.peers))
+    code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
+    limits = vars(_limits(node))
+    place = str(folder)
+    return Duty(node.client_id, data, place, node.share, node.text, **limits, allow_code=code, key=key, peers=peers)
 
 
-def _keep_up(command: Callable[[], list[str]], folder: Path, say: Say) -> None:
-    """Starts the SuperNode again whenever it ends; raises `EngineError` if it keeps ending at once."""
+def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Say) -> None:
+    """Starts the SuperNode again whenever it ends or is late; raises `EngineError` if it keeps ending at once."""
     failing = time.monotonic()
     while True:
-        supernode = Program("the SuperNode", command(), environment(folder / "flwr"), folder / "supernode.log")
+        supernode, late = SuperNode(command, folder), None
         begun = time.monotonic()
         try:
-            while supernode.alive:
+            while supernode.look() and late is None:
                 time.sleep(0.2)
-                supernode.trim()
+                late = lateness.due()
         finally:
             supernode.stop()
         now = time.monotonic()
+        if late is not None:
+            failing = now
+            say(late)
+            continue
         if now - begun > _PATIENCE:
             failing = now
         if now - failing > _PATIENCE:
             raise supernode.ended()
         say(
             f"the SuperNode ended; again in {_AGAIN:g} s. A link takes a node for connected up to a minute after it "
-            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{last_lines(supernode.log)}"
+            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{supernode.last_words()}"
         )
         time.sleep(_AGAIN)
 
 
 def _command(supernode: str, node: Node, place: Path) -> list[str]:
-    command = [supernode, "--superlink", node.link, "--host", "127.0.0.1", "--port", str(free_port())]
+    command = [supernode, "--superlink", node.link]
     if node.insecure_test:
         command.append("--insecure")
     else:

@@ -1,8 +1,17 @@
-"""People's own methods and networks on real hosts: what is installed on every host, never a file that a run names."""
+"""User-defined methods and networks on real hosts: what a node's owner allows, and never a file that a run names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedkin.config import Settings, settings_from
@@ -10,24 +19,161 @@ from fedkin.core import ConfigError
 from fedkin.core.importing import is_import_path
 from fedkin.core.sources import fingerprint, is_file
 
+_ENTRIES = (("method", "name"), ("model", "model"))
 
-def settings_of(table: Mapping[str, Any], where: str = "the run's settings") -> Settings:
-    """The settings of a run that somebody else sent.
+
+class NotAllowed(ConfigError):
+    """A run names code that the node's owner does not allow."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Code that runs may name at a node, beside the methods and networks of the catalogue.
+
+    Attributes:
+        modules: packages and modules; a package stands for every module in it.
+        files: single files by the name of the module that each becomes.
+        everything: the submitter of runs is the owner of the machine, as in Flower's simulator.
+    """
+
+    modules: tuple[str, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    everything: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Allowed:
+        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py.
+
+        Raises:
+            ConfigError: a value is neither the name of a module nor a file, or a file has the name of a module that is
+                installed.
+        """
+        modules, files = list[str](), dict[str, Path]()
+        for word in words:
+            if not word.endswith(".py"):
+                if not all(part.isidentifier() for part in word.split(".")):
+                    raise ConfigError(
+                        f"--allow-code {word}: expected a package (team), a module (team.nets) or a file (./nets.py)"
+                    )
+                modules.append(word)
+                continue
+            file = Path(word).expanduser().resolve()
+            _require_module_file(file, word, files)
+            files[file.stem] = file
+        return cls(tuple(modules), files)
+
+    def covers(self, module: str) -> bool:
+        """Whether runs may name things of this module."""
+        inside = any(module == name or module.startswith(f"{name}.") for name in self.modules)
+        return self.everything or inside or module in self.files
+
+    def load(self, name: str, what: str) -> None:
+        """Import the module that a run names, from where Python's packages are, never from the working folder.
+
+        Args:
+            name: ``package.module:attribute``.
+            what: the entry of the run's settings, for messages.
+
+        Raises:
+            NotAllowed: the module, or the module where the thing is defined, is not allowed; the former was not
+                imported then, and nothing was called.
+            ConfigError: importing it failed.
+        """
+        path, _, attribute = name.rpartition(":")
+        if not self.covers(path):
+            raise NotAllowed(
+                f"the run's {what} is {name}, and this node uses the methods and networks of the catalogue only, so "
+                f"module {path} was not imported. If it is trusted here, start the node with --allow-code {path}"
+            )
+        if self.everything:
+            return
+        try:
+            module = importlib.import_module(path)
+        except Exception as cause:  # whatever a person's module raises at import
+            raise ConfigError(
+                f"{name}: importing {path} failed: {type(cause).__name__}: {cause}. A node finds installed packages "
+                f"and files that --allow-code names (--allow-code ./{path}.py), and nothing in its working folder"
+            ) from cause
+        self._require_home(module, attribute, name)
+
+    def _require_home(self, module: ModuleType, attribute: str, name: str) -> None:
+        """Raises `NotAllowed` if the thing was only imported into the allowed module, as ``os.system`` may be."""
+        thing: Any = module
+        for part in attribute.split("."):
+            thing = getattr(thing, part, None)
+            if inspect.ismodule(thing):
+                raise NotAllowed(
+                    f"{name} goes through another module, {thing.__name__}; name a class or a function of "
+                    f"{module.__name__} itself"
+                )
+        home = getattr(thing, "__module__", None) if inspect.isroutine(thing) or inspect.isclass(thing) else None
+        if isinstance(home, str) and not self.covers(home):
+            raise NotAllowed(
+                f"{name} is defined in module {home}, which this node does not allow; if it is trusted here, start the "
+                f"node with --allow-code {home}, too"
+            )
+
+    def findable(self) -> None:
+        """Let Python find the allowed files as modules of this process."""
+        if self.files:
+            sys.meta_path.insert(0, _Files(self.files))
+
+
+class _Files(MetaPathFinder):
+    """Finds single files as modules, and nothing that lies beside them."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        return None if file is None else importlib.util.spec_from_file_location(fullname, file)
+
+
+def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> None:
+    """Raises `ConfigError` if a file cannot become a module of its name."""
+    if not file.is_file():
+        raise ConfigError(f"--allow-code {word}: there is no file {file}")
+    if not file.stem.isidentifier():
+        raise ConfigError(
+            f"--allow-code {word}: runs name a file by its name without .py, and {file.stem} cannot be the name of a "
+            "module; use letters, digits and _ only"
+        )
+    if others.get(file.stem, file) != file:
+        raise ConfigError(f"--allow-code {word}: {others[file.stem]} has the same name; rename one of the two")
+    taken = file.stem in sys.stdlib_module_names or file.stem == "__main__"
+    there = None if taken else importlib.util.find_spec(file.stem)
+    if taken or (there is not None and there.origin != str(file)):
+        raise ConfigError(f"--allow-code {word}: a module {file.stem} is installed already; give the file another name")
+
+
+def settings_of(
+    table: Mapping[str, Any], allowed: Allowed | None = None, where: str = "the run's settings"
+) -> Settings:
+    """Read the settings of a run that another host sent.
+
+    Args:
+        table: the settings.
+        allowed: code that they may name. Default: the catalogue's alone.
 
     Raises:
+        NotAllowed: they name code that is not allowed here; it was not imported.
         ConfigError: they name a file, a setting is unknown, or a method's text is another here.
     """
-    for part, key in (("method", "name"), ("model", "model")):
+    for part, key in _ENTRIES:
         of = table.get(part)
         if isinstance(of, Mapping):
             require_installed(name := str(of.get(key, "")))
-            _require_same(name, of.get("code"))
-    return settings_from(table, where)
+            if is_import_path(name):
+                (allowed or Allowed()).load(name, f"[{part}] {key}")
+                _require_same(name, of.get("code"))
+    return settings_from(table, "the run's settings")
 
 
 def _require_same(name: str, code: object) -> None:
-    """Raises `ConfigError` if the sender has another text of an own method or network; ``code`` is its fingerprint."""
-    if code is not None and is_import_path(name) and code != fingerprint(name):
+    """Raises `ConfigError` if the sender has another text of a user-defined method or network; ``code`` is its
+    fingerprint."""
+    if code is not None and code != fingerprint(name):
         raise ConfigError(
             f"{name} has another text here than at the server; install the same version of its package on both, and "
             "start this node again"
@@ -41,5 +187,6 @@ def require_installed(*names: str) -> None:
         if is_file(name):
             raise ConfigError(
                 f"{name} is a file of this machine, and no code is sent to nodes: make it a package, install it on the "
-                "server and on every node, and name it package.module:attribute; or play the run here with fedkin run"
+                "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "
+                "package.module:attribute; or play the run here with fedkin run"
             )

@@ -15,13 +15,17 @@ CODES: Mapping[str, str] = {
     "disk": "its disk could not be written or read; its own log says why",
     "failed": "its program failed; its own log says why",
     "settings": "it cannot use the run's settings; its own log says why",
-    "budget": "its data's owner allows no more of them to be told (--max-epsilon); its own log says how much was",
+    "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
+    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-describe-epsilon); its own "
+    "log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",
     "late": "the letter came too late",
     "range": OUT_OF_RANGE,
     "masked": "it has masked an upload of this round for others, and does not do so twice",
-    "other-key": "its key for masks is a new one (its memory was lost or put back); from the next round on it is used",
+    "other-key": "its key for masks is a new one, as its program was started anew; from the next round on it is used",
+    "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
+    "scores": "its owner lets no results of evaluations leave (--keep-scores)",
     "no-node": "no fedkin node runs beside its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
@@ -36,6 +40,9 @@ class Post(Protocol):
 
     def nodes(self) -> Mapping[int, str]:
         """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
+
+    def names(self) -> Mapping[int, str] | None:
+        """The registered name of each node's key; None where the network does not register keys."""
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         """Sends letters to nodes, each to be answered within so many seconds; a ticket for each that was taken."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import EngineError
+from fedkin.hosts.private import for_this_user, private_folder
 
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 
@@ -41,9 +42,9 @@ class Program:
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name, self.log, self.command = name, log, list(command)
-        log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log.parent, tighten=False)
         launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
-        with log.open("ab") as output:
+        with for_this_user(), log.open("ab") as output:
             self._process = subprocess.Popen(
                 launch,
                 env=dict(env),

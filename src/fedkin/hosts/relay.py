@@ -1,12 +1,15 @@
-"""One connection through the gate: each request is judged by its head, then streamed to the SuperLink.
+"""One connection through the gate: each request is judged by its signed head, then streamed to the SuperLink.
 
-Requests are parsed by h11 and written anew from what it understood, so that nothing can reach the SuperLink which the
-gate read differently (RFC 9112, section 11.2); every request gets a connection of its own to the SuperLink.
+No byte of a body is read, and the SuperLink is not asked, before the head's signature is known to be that of a
+registered node. Requests are parsed by h11 and written anew from what it understood, so that nothing can reach the
+SuperLink which the gate read differently (RFC 9112, section 11.2); every request gets a connection of its own to the
+SuperLink.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
 from collections.abc import Callable
@@ -29,42 +32,52 @@ _HOP = frozenset(
 _OURS = frozenset([b"host", b"expect", b"forwarded", b"x-real-ip"])  # and x-forwarded-*: a node could lie about itself
 _REASONS = {
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     408: "Request Timeout",
+    412: "Precondition Failed",
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
     502: "Bad Gateway",
+    503: "Service Unavailable",
     504: "Gateway Timeout",
 }
 
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
 Note = Callable[[str], None]
+Admit = Callable[[h11.Request], None]
+"""Raises `Refused` for a request whose head no registered node has signed, or whose node has too many connections."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a connection may use.
+    """What connections may use.
 
     Attributes:
         body: bytes of one request. Flower sends pieces of 5 MB.
+        first_seconds: until a connection's first request begins. A node sends it as soon as it is connected.
         head_seconds: for a request's head, from its first byte on; also for a TLS handshake.
-        idle_seconds: between two requests.
+        idle_seconds: between two requests of a registered node.
         body_seconds: for one request with its body and answer.
         stall_seconds: without a single byte moving.
         linger_seconds: after a refusal. A client in the midst of its body would meet a reset before it has read why.
         connections: at the same time, from all nodes.
-        per_address: at the same time, from one address.
+        strangers: connections at the same time that have sent no signed request yet. One more takes the place of the
+            oldest from the address that has the most, so that idle ones keep nobody out.
+        per_key: connections of one registered node at the same time. Flower's nodes use 3.
     """
 
-    body: int = 64 << 20
+    body: int = 8 << 20
+    first_seconds: float = 10.0
     head_seconds: float = 15.0
     idle_seconds: float = 90.0
     body_seconds: float = 600.0
     stall_seconds: float = 60.0
     linger_seconds: float = 1.0
     connections: int = 512
-    per_address: int = 64
+    strangers: int = 256
+    per_key: int = 32
 
 
 @dataclass(frozen=True)
@@ -103,14 +116,17 @@ def judge(request: h11.Request, limit: int) -> None:
         raise Refused(413, f"a body of {given[b'content-length'].decode()} bytes, the limit is {limit}")
 
 
-async def relay(reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, note: Note) -> None:
+async def relay(
+    reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, admit: Admit, note: Note
+) -> None:
     """Serves one client's requests, one after another, until it leaves or one is refused.
 
     Args:
         peer: the client's address, for the log and for the SuperLink's.
+        admit: called with the head of each request before its body is read.
         note: takes a line for each refused request.
     """
-    passage = _Passage(reader, writer, peer, upstream, limits)
+    passage = _Passage(reader, writer, peer, upstream, limits, admit)
     try:
         while await passage.next():
             pass
@@ -133,8 +149,11 @@ async def close(writer: Writer) -> None:
 class _Passage:
     """The state of one client's connection."""
 
-    def __init__(self, reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits) -> None:
+    def __init__(
+        self, reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, admit: Admit
+    ) -> None:
         self.reader, self.writer, self.peer, self.upstream, self.limits = reader, writer, peer, upstream, limits
+        self.admit, self.patience = admit, limits.first_seconds
         self.ours = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD)
         self.what = "?"
 
@@ -142,7 +161,7 @@ class _Passage:
         """Serves the next request; whether another may follow."""
         self.what = "?"
         try:
-            async with asyncio.timeout(self.limits.idle_seconds):
+            async with asyncio.timeout(self.patience):
                 first = await self.reader.read(1)
         except TimeoutError:  # nobody wanted anything
             return False
@@ -159,6 +178,7 @@ class _Passage:
             raise Refused(408, "too slow") from error
         if again:
             self.ours.start_next_cycle()
+            self.patience = self.limits.idle_seconds
         return again
 
     async def head(self, first: bytes) -> h11.Request:
@@ -185,6 +205,7 @@ class _Passage:
     async def carry(self, request: h11.Request) -> bool:
         """A judged request to the SuperLink and its answer back; whether another may follow."""
         judge(request, self.limits.body)
+        self.admit(request)
         try:
             async with asyncio.timeout(self.limits.stall_seconds):
                 reader, writer = await self.upstream.connect()
@@ -202,8 +223,9 @@ class _Passage:
         """The answer to a request that does not pass, if it is not being answered already; the connection ends."""
         if self.ours.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        text = f"fedkin gate: {error.why}\n".encode()
-        headers = [("content-type", "text/plain"), ("content-length", str(len(text))), ("connection", "close")]
+        # in the form of Flower's own errors, so that a SuperNode has the reason in its log
+        text = json.dumps({"code": error.status, "detail": f"fedkin gate: {error.why}"}).encode() + b"\n"
+        headers = [("content-type", "application/json"), ("content-length", str(len(text))), ("connection", "close")]
         reason = _REASONS.get(error.status, "Refused").encode()
         with suppress(OSError):
             response = h11.Response(status_code=error.status, headers=headers, reason=reason)

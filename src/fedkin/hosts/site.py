@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.config import Settings, digest
-from fedkin.core import Bundle, ClientError, DataError, FedkinError, Net
+from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError, Net
 from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
@@ -24,11 +24,12 @@ from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
-from fedkin.hosts.account import Account, Limits, OverBudget
-from fedkin.hosts.own import settings_of
+from fedkin.hosts.account import Account, Limits, OverBudget, Withheld
+from fedkin.hosts.maskkeys import MaskKeys, Signing
+from fedkin.hosts.own import Allowed, NotAllowed, settings_of
 from fedkin.hosts.store import Kept, Store
 from fedkin.hosts.table import Table, Unmasked
-from fedkin.hosts.takehome import take_home
+from fedkin.hosts.takehome import sharing_at, take_home
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
@@ -43,6 +44,7 @@ log = logging.getLogger("fedkin.site")
 _CODES: Sequence[tuple[type[Exception], str, str]] = (
     (OutOfRange, "range", "%s"),
     (OverBudget, "budget", "%s"),
+    (NotAllowed, "code", "%s"),
     (KeyError, "unreadable", "a letter that cannot be read: no %s"),
     (LetterError, "unreadable", "a letter that cannot be read: %s"),
     (DataError, "data", "%s"),
@@ -62,12 +64,24 @@ class Site:
         data: its data.
         folder: where it keeps what is its own, below a folder of its name.
         limits: what the owner of the data allows.
+        allowed: code that runs may name. Default: methods and networks of the catalogue only.
+        signing: what its keys for masks are signed with, and which others' signatures it asks for.
     """
 
-    def __init__(self, client: str, data: SiteData, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        client: str,
+        data: SiteData,
+        folder: Path,
+        limits: Limits | None = None,
+        allowed: Allowed | None = None,
+        signing: Signing | None = None,
+    ) -> None:
         self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
+        self.allowed = allowed or Allowed()
+        self.mask_keys = MaskKeys(client, signing or Signing())
         self.store = Store(folder, client)
-        self.account = Account(folder, client, self.limits.max_epsilon)
+        self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_describe_epsilon)
         self._job: tuple[str, Job] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
         self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
@@ -90,6 +104,9 @@ class Site:
         if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
+        if isinstance(e, Withheld):
+            log.info("%s", e)
+            return self._no(head, "scores")
         if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
         kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
@@ -105,10 +122,10 @@ class Site:
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
-        settings = settings_of(of.head["settings"])
-        self.limits.check(settings.run)
+        settings = self._settings(of.head)
         privacy_of(settings.run).require_method(settings.method)
-        card = self.data.card(settings.data.sharing(settings.run.seed))
+        card = self.data.card(sharing_at(settings, self.data))
+        self.limits.check_card(card)
         return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
 
     def _describe(self, of: Letter) -> Letter:
@@ -123,7 +140,7 @@ class Site:
                 job = replace(job, told=lambda *_: counts)
             kept.said = self._perform(job, of, Bundle()).reply
             self.store.save(of.head["run"], kept)
-        return self._yes(of.head, kept.said, **self._public(of.head, kept))
+        return self._yes(of.head, kept.said, **self._public(of.head))
 
     def _survey(self, of: Letter) -> Letter:
         kept = self._kept(of.head)
@@ -131,7 +148,7 @@ class Site:
 
     def _update(self, of: Letter) -> Letter:
         head, kept = of.head, self._kept(of.head)
-        key = self._public(head, kept)
+        key = self._public(head)
         new, ledger = head["session"] > kept.session, kept.ledger
         if not new and ledger.late(head["seq"]):
             return self._no(head, "late", have=ledger.at)
@@ -145,16 +162,20 @@ class Site:
         job = self._job_of(head)
         table = Table.read(head) if key else None
         if table is not None:
-            table.require(head["client"], key["public"], len(job.shards[head["client"]].train), kept.masked)
+            size, last = len(job.shards[head["client"]].train), max(kept.masked, self.mask_keys.last(head["run"]))
+            table.require(head["client"], key["public"], size, last, key.get("signature", ""))
+            self.mask_keys.require_peers(table, head["client"])
         answer = self._perform(job, of, ledger.committed)
         spent = self._spent(head, answer.spent)
-        reply = answer.reply if table is None else _masked(answer.reply, table, head["client"], kept)
+        reply = answer.reply if table is None else self._masked(answer.reply, table, head["client"], kept)
         ledger.propose(head["seq"], answer.state, reply, told)
         kept.session = max(kept.session, head["session"])
         self.store.save(head["run"], kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
     def _evaluate(self, of: Letter) -> Letter:
+        if self.limits.keep_scores:
+            raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
         head, kept = of.head, self._kept(of.head)
         answer, reply = self._perform(self._job_of(head), of, kept.ledger.state(head["ack"])), Bundle()
         self._reported[head["run"]] = head["round"], answer.reply.test
@@ -167,7 +188,8 @@ class Site:
         kept, job = self._kept(of.head), self._job_of(of.head)
         answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
         place = self.store.path(of.head["run"]).parent / "model"
-        take_home(place, self.client, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
+        settings = self._settings(of.head)
+        take_home(place, self.client, settings, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(of.head)).asked:
             log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
@@ -188,29 +210,41 @@ class Site:
         again = Letter({**of.head, "kind": "evaluate"}, of.body)
         return self._perform(job, again, kept.ledger.state(of.head["ack"])).reply.test
 
+    def _settings(self, head: Mapping[str, Any]) -> Settings:
+        """Read a letter's settings, which name allowed code and stay within the owner's limits."""
+        found = settings_of(head["settings"], self.allowed)
+        self.limits.check(found.run)
+        return found
+
     def _kept(self, head: Mapping[str, Any]) -> Kept:
         kept = self.store.load(head["run"])
         if head["session"] < kept.session:
             raise OutOfStep(kept.ledger.at, head["ack"])
+        self._settings(head)
+        of = _kind_of_run(head["settings"])
+        if kept.of not in ("", of):
+            raise ConfigError(
+                f"run {head['run']} was begun here with other settings. What a client keeps for itself under one "
+                "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
+            )
+        kept.of = of
         return kept
 
-    def _public(self, head: Mapping[str, Any], kept: Kept) -> dict[str, str]:
-        """This client's public key for masks, in a run with secure aggregation; nothing in others.
+    def _public(self, head: Mapping[str, Any]) -> dict[str, str]:
+        """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
+        return self.mask_keys.told(head["run"]) if self._settings(head).run.secure_aggregation else {}
 
-        Made when it is first wanted, and anew when its memory was put back to an older state: that one may not know of
-        all uploads that were masked.
-        """
-        if not settings_of(head["settings"]).run.secure_aggregation:
-            return {}
-        from fedkin.hosts.masks import new_secret, public_of  # here: other runs need no cryptography
+    def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
+        """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
+        from fedkin.hosts.masks import masked  # here: other runs need no cryptography
 
-        if not kept.secret or kept.ledger.behind(head["ack"]):
-            kept.secret = new_secret()
-            self.store.save(head["run"], kept)
-        return {"public": public_of(kept.secret)}
+        addend = fixed(upload, Pool((), table.weight, table.total))
+        self.mask_keys.used(table.run, table.round)
+        kept.masked = table.round
+        return masked(addend, table, number, self.mask_keys.secret(table.run))
 
     def _privacy(self, head: Mapping[str, Any]) -> Privacy:
-        return privacy_of(settings_of(head["settings"]).run)
+        return privacy_of(self._settings(head).run)
 
     def _spent(self, head: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
         """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
@@ -232,12 +266,13 @@ class Site:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
         key = json.dumps([digest(head["settings"]), head["card"], head["client"]], sort_keys=True)
         if self._job is None or self._job[0] != key:
-            self._job = (key, self._made(settings_of(head["settings"]), head))
+            self._job = (key, self._made(self._settings(head), head))
         return self._job[1]
 
     def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
         card, seed = Card.from_json(head["card"]), settings.run.seed
-        shard = self.data.shard(card, head["client"], settings.data.sharing(seed))
+        self.limits.check_card(card)
+        shard = self.data.shard(card, head["client"], sharing_at(settings, self.data))
         make = factory(settings.model.model, card.shape, card.classes)
         net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
         if network_mark(net) != head["network"]:
@@ -247,7 +282,6 @@ class Site:
             )
         privacy = privacy_of(settings.run)
         privacy.require(settings.method, net)
-        self.limits.check(settings.run)
         self.limits.check_words(settings.run, settings.method, net)
         mine = _One(head["client"], laid_out(net, shard))
         run = settings.run
@@ -277,12 +311,10 @@ class Site:
     }
 
 
-def _masked(upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
-    """An upload as a masked addend; the round counts as masked from here on."""
-    from fedkin.hosts.masks import masked
-
-    kept.masked = table.round
-    return masked(fixed(upload, Pool((), table.weight, table.total)), table, number, kept.secret)
+def _kind_of_run(table: Mapping[str, Any]) -> str:
+    """Return a fingerprint of the settings that must not change while a run goes on; it may become longer."""
+    run = {n: v for n, v in table.get("run", {}).items() if n not in ("rounds", "eval_every")}
+    return digest({**table, "run": run})
 
 
 class _One(Sequence[Shard]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import save
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.engines.ledger import Ledger
-from fedkin.report.folder import make_private, write_atomic
+from fedkin.report.folder import write_atomic
 from fedkin.states import checksum
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -30,6 +31,32 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder for its owner alone, and those above it that are missing, so that they outlive a loss of power.
+
+    Raises:
+        OSError: it could not be made.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        above = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read; when this returns, it is on the disk.
+
+    Raises:
+        OSError: the file could not be written; what was there before is untouched.
+    """
+    private_folder(path.parent)
+    write_atomic(path, content, sync=True, private=True)
+
+
 @dataclass
 class Kept:
     """What a client keeps of one run.
@@ -38,15 +65,15 @@ class Kept:
         ledger: its state, and the answer that is not acknowledged yet.
         session: the server's session that last wrote; an older one's letters are echoes.
         said: what the client said of itself when it joined, so that it is never drawn anew; None before.
-        secret: its private key for the masks of secure aggregation; empty in a run without.
         masked: the last round whose upload it masked.
+        of: fingerprint of the run's settings; "" before the first letter.
     """
 
     ledger: Ledger
     session: int = 0
     said: Bundle | None = None
-    secret: bytes = b""
     masked: int = 0
+    of: str = ""
 
 
 class Store:
@@ -92,8 +119,7 @@ class Store:
             answer=parts["answer"] if pending else None,
         )
         said = parts["said"] if int(meta["said"]) else None
-        secret, masked = bytes.fromhex(meta.get("secret", "")), int(meta.get("masked", "0"))
-        return Kept(ledger, int(meta["session"]), said, secret, masked)
+        return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")), meta.get("of", ""))
 
     def save(self, run: str, kept: Kept) -> None:
         """Replaces the file; when this returns it is on the disk.
@@ -112,9 +138,9 @@ class Store:
             "mark": ledger.mark,
             "session": str(kept.session),
             "said": str(int(kept.said is not None)),
+            "of": kept.of,
         }
-        if kept.secret:
-            meta |= {"secret": kept.secret.hex(), "masked": str(kept.masked)}
+        if kept.masked:
+            meta["masked"] = str(kept.masked)
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
-        make_private(self.path(run).parent)
-        write_atomic(self.path(run), content, sync=True, private=True)
+        write_private(self.path(run), content)

@@ -78,6 +78,16 @@ def virtual(word: object) -> Virtual | None:
     return Virtual(Path(str(told["folder"])), str(told["data"])) if "data" in told else None
 
 
+def link_folder(word: object) -> Path | None:
+    """The folder of the link that a run was submitted to; None where it is not known.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _told(word)
+    return Path(str(told["link"])) if "link" in told else None
+
+
 def command(word: object) -> str:
     """What submits such a run once more.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from fedkin.engines.secure import LEAST
 from fedkin.hosts.members import KEY
 from fedkin.hosts.wire import LetterError
 
-_MOST = 10_000  # members of a pool
+_MOST, _LONGEST = 10_000, 200  # members of a pool; characters of a name or a signature
 
 
 class Unmasked(Exception):
@@ -19,10 +19,13 @@ class Unmasked(Exception):
     Attributes:
         code: why, as the server is told.
         more: what else it is told.
+
+    Args:
+        words: what this client's own log says.
     """
 
-    def __init__(self, code: str, **more: str) -> None:
-        super().__init__(f"no masks: {code}")
+    def __init__(self, code: str, words: str = "", **more: str) -> None:
+        super().__init__(f"no masks: {words or code}")
         self.code, self.more = code, more
 
 
@@ -35,6 +38,7 @@ class Table:
         members: number and public key of each, ascending by number.
         weight: what the one who was told weighs.
         total: what all weigh together.
+        signed: by number, the name of a member and its node's signature of its key; empty for those without.
     """
 
     run: str
@@ -42,6 +46,7 @@ class Table:
     members: tuple[tuple[int, str], ...]
     weight: float
     total: float
+    signed: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> Table:
@@ -60,15 +65,18 @@ class Table:
         if not LEAST <= len(listed) <= _MOST:
             raise LetterError(f"a sum of {len(listed)} uploads; at least {LEAST} are needed, at most {_MOST} taken")
         for one in listed:
-            if not (isinstance(one, list) and len(one) == 2 and type(one[0]) is int and _is_key(one[1])):
+            if not (isinstance(one, list) and len(one) in (2, 4) and type(one[0]) is int and _is_key(one[1])):
                 raise LetterError("a member is listed by its number and its public key")
-        numbers, keys = {n for n, _ in listed}, {key for _, key in listed}
+            if not all(isinstance(text, str) and len(text) <= _LONGEST for text in one[2:]):
+                raise LetterError("a member's name and signature are texts")
+        numbers, keys = {one[0] for one in listed}, {one[1] for one in listed}
         if len(numbers) < len(listed) or len(keys) < len(listed):
             raise LetterError("a member is listed twice, or two have one key")
-        members = tuple((n, key) for n, key in sorted(listed))
-        return cls(str(head["run"]), int(head["round"]), members, float(weight), float(total))
+        members = tuple(sorted((one[0], one[1]) for one in listed))
+        signed = {one[0]: (one[2], one[3]) for one in listed if len(one) == 4}
+        return cls(str(head["run"]), int(head["round"]), members, float(weight), float(total), signed)
 
-    def require(self, number: int, key: str, size: int, last: int) -> None:
+    def require(self, number: int, key: str, size: int, last: int, signature: str = "") -> None:
         """Makes sure that this member may mask an upload for this table.
 
         Args:
@@ -76,6 +84,7 @@ class Table:
             key: its public key.
             size: its training samples.
             last: the round of its last masked upload.
+            signature: of its public key by its node, if there is one.
 
         Raises:
             LetterError: it weighs more than its samples, or than the places there are to be drawn for.
@@ -86,7 +95,7 @@ class Table:
         if self.round <= last:
             raise Unmasked("masked")
         if dict(self.members).get(number) != key:
-            raise Unmasked("other-key", public=key)
+            raise Unmasked("other-key", public=key, **({"signature": signature} if signature else {}))
 
 
 def _is_key(text: object) -> bool:

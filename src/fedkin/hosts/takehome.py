@@ -7,32 +7,49 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from fedkin.config import digest
+from fedkin.config import Settings, digest
 from fedkin.core import Bundle
 from fedkin.data import Card, SiteData
+from fedkin.data.sites import Sharing
 from fedkin.engines import Job
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
-from fedkin.hosts.own import settings_of
 from fedkin.methods import get_title
 from fedkin.runner import privacy_of
 
 
+def sharing_at(settings: Settings, data: SiteData) -> Sharing:
+    """Return how a run wants a site's data read and split.
+
+    What the run calls its data is nothing to a site: a letter must not make it look for paths on its disk.
+    """
+    return replace(settings.data, data=data.data).sharing(settings.run.seed)
+
+
 def take_home(
-    place: Path, client: str, data: SiteData, head: Mapping[str, Any], job: Job, model: Bundle, reported: Tensor | None
+    place: Path,
+    client: str,
+    settings: Settings,
+    data: SiteData,
+    head: Mapping[str, Any],
+    job: Job,
+    model: Bundle,
+    reported: Tensor | None,
 ) -> None:
     """Writes what a client predicts with; an export that is there from before is replaced.
 
     Args:
         place: the folder.
         client: what the client is called.
+        settings: those of the run.
         data: its data, as they were read for ``job``.
         head: of the letter that asks for it.
         job: the run at this host.
@@ -43,8 +60,8 @@ def take_home(
         ConfigError: a method that predicts by code of its own.
         EngineError, RunFolderError, OSError: see `write_export`.
     """
-    settings, number = settings_of(head["settings"]), head["client"]
-    card, how, table = Card.from_json(head["card"]), settings.data.sharing(settings.run.seed), settings.table()
+    number, how, table = head["client"], sharing_at(settings, data), settings.table()
+    card = Card.from_json(head["card"])
     origin = Origin(
         method=job.method,
         net=job.net,

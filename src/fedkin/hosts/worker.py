@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedkin.hosts.wire import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _START = 120.0  # seconds for a worker to load torch
 
 
@@ -33,6 +35,10 @@ class Duty:
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
         max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
+        only_masked, keep_scores, target: likewise.
+        allow_code: code that runs may name, see `Allowed.of`.
+        key: file of the node's private key, which signs its keys for masks.
+        peers: folder of the keys of those with whom its uploads may be added up.
     """
 
     client: str
@@ -43,6 +49,12 @@ class Duty:
     max_describe_epsilon: float | None = None
     min_dp_noise: float | None = None
     max_epsilon: float | None = None
+    only_masked: bool = False
+    keep_scores: bool = False
+    target: str | None = None
+    allow_code: tuple[str, ...] = ()
+    key: str | None = None
+    peers: str | None = None
 
 
 class Watch:
@@ -96,7 +108,9 @@ class Watch:
         if self._to is None or self._process is None or self._process.poll() is not None:
             self._end()
             here, there = socket.socketpair()
-            command = [sys.executable, "-m", "fedkin.hosts.worker", str(there.fileno()), json.dumps(asdict(self._duty))]
+            # -P: no module is looked for in the working folder, where -m would look first
+            command = [sys.executable, "-P", "-m", "fedkin.hosts.worker"]
+            command += [str(there.fileno()), json.dumps(asdict(self._duty))]
             self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
             there.close()
             self._to = here
@@ -172,20 +186,37 @@ class Counter:
                 send(of, self._watch.ask(letter))
 
 
+class _Printable(logging.Formatter):
+    """Lines without control characters: a text of a letter must not make up lines of the log, nor write to a terminal
+    as its programs do."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
+        return super().formatMessage(record)
+
+
 def main(args: Sequence[str]) -> None:
     """The worker: answers letters on the socket it was given until the other side closes it."""
     import torch
 
     from fedkin.data import SiteData
     from fedkin.hosts.account import Limits
+    from fedkin.hosts.maskkeys import Signing
+    from fedkin.hosts.own import Allowed
     from fedkin.hosts.site import Site
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
-    duty = Duty(**{**told, "texts": tuple(told["texts"])})
-    limits = Limits(duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon)
-    site = Site(duty.client, SiteData(duty.data, share=duty.share, texts=duty.texts), Path(duty.folder), limits)
+    duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
+    limits = Limits(**{f.name: getattr(duty, f.name) for f in fields(Limits)})
+    allowed = Allowed.of(duty.allow_code)
+    allowed.findable()
+    data = SiteData(duty.data, share=duty.share, texts=duty.texts)
+    key, peers = (None if path is None else Path(path) for path in (duty.key, duty.peers))
+    site = Site(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
     with socket.socket(fileno=int(args[0])) as of:
         send(of, Letter({"ready": True}))
         while (letter := receive(of)) is not None:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, ready, to_all, to_each
+from fedkin.core import (
+    Bundle,
+    Client,
+    Download,
+    Method,
+    MethodError,
+    Net,
+    Recipe,
+    Round,
+    Train,
+    Work,
+    cross_entropy,
+    finish,
+    first,
+    ready,
+    to_all,
+    to_each,
+)
 from fedkin.core.rows import grow, put
-from fedkin.functional.additive import for_rounds, train_both
+from fedkin.functional.damping import moved_by_share
+
+Order: TypeAlias = Literal["simultaneous", "cluster-first", "global-first"]
+Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Tensor, Bundle]]
 
 _TABLES = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}  # of the paper; fedbase is the package behind them
 _PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrapped method
@@ -66,7 +86,7 @@ class CAM(Method):
     """Rounds before both models are trained together, counted in the run. Default: 3 of 10, as in the paper."""
     warmup_of: Literal["global", "cluster"] = "global"
     """What the warm-up trains: the global model by FedAvg, or a cluster model on each client alone."""
-    order: Literal["simultaneous", "cluster-first", "global-first"] = "simultaneous"
+    order: Order = "simultaneous"
     """Which of the two models a client trains first; each is trained with the other's output added."""
     update: Literal["mean", "damped"] = "mean"
     """New cluster model: its members' mean, or moved by their share of the participants' samples (Eq. 6)."""
@@ -74,6 +94,20 @@ class CAM(Method):
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
     persist: bool = False
     """Clients go on from their own last cluster model instead of the cluster's."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.inner.title}-CAM" + (" (Eq. 6)" if self.update == "damped" else "")
+
+    @property
+    def export_rule(self) -> Mapping[str, Any] | None:
+        inner = self.inner.export_rule
+        return None if inner is None else {"kind": "additive", "inner": inner}
+
+    @property
+    def summary(self) -> str:
+        moves = "; cluster models move by their members' share of the samples" if self.update == "damped" else ""
+        return f"A global plus a cluster model whose logits add up, in the clusters of {self.inner.title}{moves}."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,9 +128,10 @@ class CAM(Method):
         """The round as the wrapped method sees it.
 
         Its random starts are independent of h's, and its group means are those of ``update``: the members' mean (Eq.
-        11), or Eq. 6, which `Round.group_mean` computes.
+        11), or Eq. 6.
         """
-        return r.but(stream="inner", damped=self.update == "damped")
+        inside = r.but(stream="inner")
+        return _Damped(**vars(inside)) if self.update == "damped" else inside
 
     def _rounds_of_warmup(self, r: Round) -> int:
         return round(0.3 * r.total) if self.warmup is None else self.warmup
@@ -140,7 +175,7 @@ class CAM(Method):
             if r.index < self._rounds_of_warmup(r):
                 return s
             ids = s.warm.nonzero().flatten()  # the first clusters, of all models that were warmed up
-            inside, models = self._inside(r).but(ids=ids, damped=False), Bundle(model=s.own[ids])
+            inside, models = r.but(stream="inner", ids=ids), Bundle(model=s.own[ids])
             inner = self.inner.aggregate(s.inside("inner"), inside, models).under("inner")
             return Bundle(model=s.model, warm=s.warm, **inner)
         s, mine = s.but(model=r.mean(up.model)), up.inside("inner")  # Eq. 9; without "inner.": warm-up of h
@@ -164,7 +199,11 @@ class CAM(Method):
 
     def _within(self, c: Client) -> Client:
         """The client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
-        return c.inside("inner", offset=c.logits(c.received.model) if self.choose_on == "sum" else None)
+        inside = c.inside("inner")
+        if self.choose_on == "cluster":
+            return inside
+        seen = {field.name: getattr(inside, field.name) for field in fields(Client)}
+        return _Beside(**seen, alone=inside, partner=c.logits(c.received.model))
 
     def answer(self, c: Client) -> Bundle:
         return self.inner.answer(self._within(c))
@@ -197,3 +236,84 @@ class CAM(Method):
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         return net(b.alone, x) if "alone" in b else net(b.model, x) + self.inner.predict(net, b.inside("inner"), x)
+
+
+# ---- round and client as the wrapped method sees them ---------------------------------------------------------------
+@dataclass(frozen=True)
+class _Damped(Round):
+    """A round in which a cluster model moves by its members' share of the participants' samples (Eq. 6)."""
+
+    def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
+        return moved_by_share(self, super().group_mean(rows, group, otherwise), group, otherwise)
+
+
+@dataclass(kw_only=True)
+class _Beside(Client):
+    """A client that measures every model together with h: the logits of both are added (Eq. 2).
+
+    Attributes:
+        alone: the same client, measuring single models.
+        partner: logits of h on the training data ``[n, C]``.
+    """
+
+    alone: Client
+    partner: Tensor
+
+    def logits(self, w: Tensor) -> Tensor:
+        return self.alone.logits(w) + self.partner
+
+    def features(self, w: Tensor) -> Tensor:
+        return self.alone.features(w)
+
+
+# ---- training of two models whose logits add up ---------------------------------------------------------------------
+
+
+def train_both(
+    c: Client, h: Tensor, work: Work, order: Order, *, start: Tensor | None = None, alone: Train | None = None
+) -> Both:
+    """Train two models, each with the other's logits added: for ``yield from`` in a client's program.
+
+    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner stands
+    still, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
+    Otherwise the second model is trained next to the trained first.
+
+    Args:
+        c: the client, whose logits are those of one model.
+        h: the global model ``[P]``.
+        work: the program that trains the cluster model f; it asks for one training.
+        order: which model is trained first.
+        start: where f starts, if not where its program says.
+        alone: carried out instead of what the program asks for, without a partner; h is then trained next to it.
+
+    Returns:
+        The trained h, the trained f and what the program returned.
+
+    Raises:
+        MethodError: the program asks for more than one training, or trains by a loss of its own, to which a partner's
+            logits cannot be added.
+    """
+    f = first(work)
+    if f.loss is not cross_entropy:
+        name = getattr(f.loss, "__name__", str(f.loss))
+        raise MethodError(f"a method that trains by {name} cannot be wrapped; the wrapped one must use cross-entropy")
+    f = f if start is None else f.but(start=start)
+    if alone is not None:
+        w = yield alone
+        g = yield Train(h).beside(c.logits(w))  # Eq. 8
+    elif order == "simultaneous":  # Eqs. 8 and 5
+        g, w = yield (Train(h).beside(c.logits(f.start)), f.beside(c.logits(h)))
+    elif order == "cluster-first":
+        w = yield f.beside(c.logits(h))  # Eq. 5
+        g = yield Train(h).beside(c.logits(w))  # Eq. 8
+    else:
+        g = yield Train(h).beside(c.logits(f.start))  # Eq. 8
+        w = yield f.beside(c.logits(g))  # Eq. 5
+    return g, w, finish(work, w)
+
+
+def for_rounds(start: Tensor, rounds: int, recipe: Recipe) -> Train:
+    """Return one request for as much training from ``start [P]`` as the recipe asks for in ``rounds`` rounds."""
+    if recipe.steps is not None:
+        return Train(start, steps=rounds * recipe.steps)
+    return Train(start, epochs=rounds * recipe.epochs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +29,18 @@ class Ensemble(Method):
     """Weight of the proximal term mu/2 ||w - w_received||^2: 0 is FedAvg+, FedProx+ has 0.95 in the paper."""
     vote: Literal["probabilities", "logits"] = "probabilities"
     """What the members' vote is the mean of: class probabilities (soft voting), or logits (the authors' program)."""
+
+    @property
+    def title(self) -> str:
+        return "FedProx+" if self.mu else "FedAvg+"
+
+    @property
+    def export_rule(self) -> Mapping[str, Any]:
+        return {"kind": "vote", "of": self.vote}
+
+    @property
+    def summary(self) -> str:
+        return f"Several global models, each trained by {self.title[:-1]} on its own, that vote."
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put
-from fedkin.functional.attention import attention, cosine_attention, largest_step_among, others_of
 from fedkin.functional.pairs import cosines_from, distances_from, median_above_zero, renewed, widened
+
+_BLOCK = 1 << 20  # pairs of clients handled in one step
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,16 @@ class FedAMP(Method):
     """heur: what a client's own model weighs in its mixture. Default: one over the number of models."""
     over: Literal["bank", "participants"] = "bank"
     """Mix the last models of all clients that have sent one, or only those of a round's participants."""
+
+    @property
+    def title(self) -> str:
+        return "HeurFedAMP" if self.variant == "heur" else "FedAMP"
+
+    @property
+    def summary(self) -> str:
+        if self.variant == "heur":
+            return "A model per client, pulled towards a mixture by the cosines of the models."
+        return "A model per client, pulled towards a mixture in which similar models attract each other."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,3 +177,59 @@ class FedAMP(Method):
     def notes(self, s: Bundle) -> dict[str, float]:
         wanted = ("pull", "clamped") if self.variant == "heur" else ("sigma", "step", "guarded", "pull", "clamped")
         return {name: float(s[name]) for name in wanted}
+
+
+# ---- weights from distances and from cosines ------------------------------------------------------------------------
+
+
+def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) -> Tensor:
+    """FedAMP's weights float64 ``[m, a]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
+
+    The own weight is what the others leave; it is negative where ``step`` is larger than `largest_step`.
+
+    Args:
+        d: squared distances of m models to a models, their own among them, ``[m, a]``.
+        others: bool ``[m, a]``, row i: whom client i may learn from; never itself.
+        me: int64 ``[m]``, the column of each client's own model.
+        sigma: scale of distances, above 0.
+        step: length of the gradient step (its factor of 2 is absorbed).
+    """
+    xi = step * _slope(d, others, sigma)
+    return xi.scatter_(1, me[:, None], 1 - xi.sum(1, keepdim=True))
+
+
+def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
+    """The longest step of `attention` that leaves nobody a negative own weight; infinite if nobody learns."""
+    largest = float(_slope(d, others, sigma).sum(1).max()) if len(d) else 0.0
+    return 1 / largest if largest > 0 else torch.inf
+
+
+def largest_step_among(near: Tensor, ids: Tensor, may_teach: Tensor, sigma: float) -> float:
+    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
+    parts = ids.split(max(1, _BLOCK // max(1, len(near))))
+    return min(largest_step(near[some], others_of(some, may_teach), sigma) for some in parts)
+
+
+def others_of(ids: Tensor, may_teach: Tensor) -> Tensor:
+    """Whom each of ``ids [m]`` may learn from, bool ``[m, K]``: those in ``may_teach [K]``, but itself."""
+    return may_teach.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
+
+
+def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
+    """A'(d) of A(d) = 1 - exp(-d/sigma), 0 where a client may not learn."""
+    return torch.where(others, torch.exp(-d.double() / sigma) / sigma, 0.0)
+
+
+def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
+    """HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
+
+    A client with nobody to learn from keeps all of its own.
+
+    Args:
+        cos: cosines of m models with a models ``[m, a]``; others, me: as in `attention`.
+    """
+    anybody = others.any(1, keepdim=True)
+    logits = torch.where(others, scale * cos.double(), -torch.inf)
+    shares = torch.where(anybody, logits, 0.0).softmax(1)
+    kept = torch.where(anybody, own.double()[:, None], 1.0)
+    return ((1 - kept) * shares).scatter_(1, me[:, None], kept)

@@ -12,6 +12,7 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to
 class FedAvgFT(Method):
     """FedAvg; to predict, each client fine-tunes a copy of the global model on its own data."""
 
+    title = "FedAvg + FT"
     paper = "Cheng, Chadha, Duchi: Fine-tuning is Fine in Federated Learning, arXiv 2108.07313"
     family = "own model"
     reveals = "its model"

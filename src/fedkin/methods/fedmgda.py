@@ -17,6 +17,7 @@ from fedkin.functional.simplex import shortest
 class FedMGDA(Method):
     """One global model that moves along the shortest mixture of the participants' normalised updates."""
 
+    title = "FedMGDA+"
     paper = "Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-Objective Optimization, IEEE TNSE 9(4), 2022"
     family = "one global model"
     reveals = "its model"

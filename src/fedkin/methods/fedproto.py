@@ -21,6 +21,7 @@ class FedProto(Method):
     family = "knowledge"
     reveals = "which classes it has and its mean feature of each"
     beside_training = "which classes it has and its mean feature of each"
+    export_rule: ClassVar = {"kind": "prototypes"}
     secure_aggregation = False
     presets: ClassVar = {
         "code": {"restrict_classes": True, "recipe": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch": 4}},

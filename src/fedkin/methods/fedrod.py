@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ class FedRoD(Method):
     family = "own part"
     reveals = "its model, and with it which classes it lacks"
     beside_training = "its class counts, which are part of its loss"
+    export_rule: ClassVar = {"kind": "two heads"}
     robust = True
     secure_aggregation = True
 

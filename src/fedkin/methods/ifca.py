@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 from fedkin.core.rows import grow
+from fedkin.functional.damping import moved_by_share
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ class IFCA(Method):
         if 0 <= int(s.redraws) < self.max_redraws and smallest < self.init_min_share:
             draw = int(s.redraws) + 1
             return Bundle(centres=self._starts(r, draw), labels=labels, redraws=torch.tensor(draw))
-        # Algorithm 1, model averaging: a centre becomes its members' mean. Gradient averaging adds the members' changes
-        # over the samples of all participants: c + sum_{k in j} n_k (w_k - c) / sum_k n_k = (1 - s) c + s mean, with s
-        # the members' fraction of the samples. That is the mean that `Round.group_mean` calls damped.
-        means = r.but(damped=r.damped or self.average == "gradients")
-        centres = means.group_mean(up.model, up.cluster, s.centres)
+        if self.average == "models":  # Algorithm 1, model averaging
+            centres = r.group_mean(up.model, up.cluster, s.centres)
+        else:  # gradient averaging: c + sum_{k in j} n_k (w_k - c) / sum_k n_k = (1 - s) c + s mean
+            means = r.rule.group_mean(up.model, r.weight, up.cluster, s.centres)
+            centres = moved_by_share(r, means, up.cluster, s.centres)
         if self.share_body:
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]
         return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept

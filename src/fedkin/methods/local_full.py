@@ -14,6 +14,7 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to
 class LocalFull(Method):
     """Every client trains alone in every round and keeps its best model on validation data; nothing is sent."""
 
+    title = "Local (full)"
     paper = "a reference row without a paper"
     family = "no federation"
     reveals = "nothing"

@@ -15,6 +15,7 @@ from fedkin.core.rows import grow
 class Oracle(Method):
     """A reference row: FedAvg inside the true groups of the federation, which a real server does not know."""
 
+    title = "Oracle clusters"
     paper = "a reference row without a paper; FedAvg is McMahan et al., AISTATS 2017"
     family = "clusters"
     reveals = "its model and its true group"

@@ -154,12 +154,12 @@ def _shape(t: Tensor, letters: Mapping[int, str]) -> str:
     return "[" + ", ".join(letters.get(n, str(n)) for n in t.shape) + "]" + kind
 
 
-def page(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
+def page(methods: Mapping[str, Method]) -> str:
     """The page ``what-leaves-a-client.md`` for these methods."""
     found = {name: payloads(method) for name, method in methods.items()}
     leaves = [
         (
-            titles[name],
+            methods[name].title,
             *(found[name].cell(way) for way in ("says", "answers", "sends")),
             f"{found[name].models('sends'):.2f}",
             method.reveals,
@@ -167,7 +167,7 @@ def page(methods: Mapping[str, Method], titles: Mapping[str, str]) -> str:
         )
         for name, method in methods.items()
     ]
-    reaches = [(titles[name], *(found[name].cell(way) for way in _REACHES)) for name in methods]
+    reaches = [(methods[name].title, *(found[name].cell(way) for way in _REACHES)) for name in methods]
     return _INTRODUCTION + _table(_LEAVES_HEADS, leaves) + _BETWEEN + _table(("method", *_REACHES.values()), reaches)
 
 

@@ -20,7 +20,7 @@ from fedkin.cli import DIVERGED, commands
 from fedkin.config import RunSettings, settings_from
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
-from fedkin.methods import METHODS, TITLES
+from fedkin.methods import METHODS
 from fedkin.models import MODELS
 from fedkin.runner import run_settings
 from fedkin.toml import read_toml
@@ -238,7 +238,6 @@ class Failing(Averaging, Method):
 def test_client_code_that_fails(engine: str, fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in a method's client code ends with exit code 1 and one line naming step, client, round and error."""
     monkeypatch.setitem(METHODS, "failing", Failing)
-    monkeypatch.setitem(TITLES, "failing", "Failing")
     done = fedkin(f"run failing {small} --engine {engine} --out a")
 
     assert (done.code, done.out) == (1, "")

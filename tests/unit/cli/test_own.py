@@ -14,7 +14,7 @@ from commandline import Command
 from fedkin.comparison import Plan
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
-from fedkin.hosts.own import settings_of
+from fedkin.hosts.own import Allowed, settings_of
 from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method, get_title
 from fedkin.toml import read_toml
@@ -270,7 +270,7 @@ def test_a_node_with_another_text_says_so(
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     name = "own_of_a_team:Cautious"
     told = Settings(name, get_method(name)).table()
-    assert settings_of(told).name == name
+    assert settings_of(told, Allowed(("own_of_a_team",))).name == name
     told["method"]["code"] = "0" * 32
     with pytest.raises(ConfigError, match="another text here than at the server; install the same version"):
-        settings_of(told)
+        settings_of(told, Allowed(("own_of_a_team",)))

@@ -234,3 +234,25 @@ def test_a_choice_that_does_not_exist_is_refused() -> None:
     """A field with several choices takes none but these; the message names them."""
     with pytest.raises(ConfigError, match=r"variant of DAPFL must be one of 'full', .*; got 'nope'"):
         DAPFL(variant="nope")  # type: ignore[arg-type]
+
+
+def test_titles_and_summaries_say_what_the_settings_are() -> None:
+    """A class that stands for several methods names the one that its settings make; a wrapper names both."""
+    found = {name: (make().title, make().summary) for name, make in METHODS.items()}
+    assert found["clustered-sampling"][0] == "Clustered Sampling"
+    assert found["clustered-sampling-size"][0] == "Clustered Sampling (size)"
+    assert (found["fedavg-ensemble"][0], found["fedprox-ensemble"][0]) == ("FedAvg+", "FedProx+")
+    assert (found["fedamp"][0], found["heur-fedamp"][0]) == ("FedAMP", "HeurFedAMP")
+    assert (found["da-pfl"][0], found["ifca"][0], found["oracle"][0]) == ("DA-PFL", "IFCA", "Oracle clusters")
+    assert found["fesem-cam"][0] == "FeSEM-CAM"
+    assert len({title for title, _ in found.values()}) == len({text for _, text in found.values()}) == len(METHODS)
+    assert all(text.endswith(".") and "\n" not in text for _, text in found.values())
+
+
+def test_export_rules_of_methods() -> None:
+    """One network by default; a method with its own prediction names its rule, and a wrapper that of the inner one."""
+    assert METHODS["fedavg"]().export_rule == {"kind": "model"}
+    assert METHODS["fedrod"]().export_rule == {"kind": "two heads"}
+    assert METHODS["fedproto"]().export_rule == {"kind": "prototypes"}
+    assert METHODS["fedavg-ensemble"]().export_rule == {"kind": "vote", "of": "probabilities"}
+    assert METHODS["ifca-cam"]().export_rule == {"kind": "additive", "inner": {"kind": "model"}}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkin.core import ConfigError, MethodError, Roster, Round, Rule
 from fedkin.core import rows as algebra
+from fedkin.functional.damping import moved_by_share
 from toys import apart, close, vector_net
 
 OTHERS = ("median", "trimmed", "krum", "norm")
@@ -327,12 +328,12 @@ def test_a_round_takes_weights_instead_of_sizes() -> None:
     close(round_([7, 1, 1], rule=Rule("median")).mean(rows, w), [1.5])
 
 
-def test_damped_group_means_keep_their_share_of_the_old_model() -> None:
+def test_models_that_move_by_their_share_keep_the_rest_of_the_old_model() -> None:
     """Group 0: the median 1 of 0, 1, 50 weighs 3/5, the old 10 weighs 2/5: 4.6. Group 1: 2/5 of 8 and 3/5 of 20."""
     rows, group, old = column(0, 1, 50, 8, 8), torch.tensor([0, 0, 0, 1, 1]), column(10, 20, 30)
     r = round_([1] * 5, rule=Rule("median"))
     close(r.group_mean(rows, group, old), [[1], [8], [30]])
-    close(r.but(damped=True).group_mean(rows, group, old), [[4.6], [15.2], [30]])
+    close(moved_by_share(r, r.group_mean(rows, group, old), group, old), [[4.6], [15.2], [30]])
 
 
 def test_a_round_mixes_by_its_rule() -> None:

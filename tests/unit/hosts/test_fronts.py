@@ -11,44 +11,21 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedkin.hosts import fronts, keys
+from fedkin.hosts.headchecks import HeadChecks
 from fedkin.hosts.ports import answers, free_port
-from standin import FORBIDDEN, StandIn
+from fedkin.hosts.signed import Keyring
+from frontprograms import FRONTS, installed
+from standin import FORBIDDEN, Everyone, StandIn, signed
 
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 MEGABYTES = 1
-# what a distribution's own nginx.conf has around a server block, with all that nginx writes in one folder
-_AROUND = """
-daemon off; error_log {here}/error.log; pid {here}/pid; {user}
-events {{}}
-http {{
-    access_log off; client_body_temp_path {here}/a; proxy_temp_path {here}/b; fastcgi_temp_path {here}/c;
-    uwsgi_temp_path {here}/d; scgi_temp_path {here}/e;
-    include {here}/fedkin.conf;
-}}
-"""
-
-
-def nginx(text: str, here: Path) -> list[str]:
-    (here / "fedkin.conf").write_text(text)
-    user = "user root;" if os.getuid() == 0 else ""
-    (here / "nginx.conf").write_text(_AROUND.format(here=here, user=user))
-    return ["nginx", "-e", str(here / "error.log"), "-c", str(here / "nginx.conf")]
-
-
-def caddy(text: str, here: Path) -> list[str]:
-    (here / "Caddyfile").write_text(text.replace("auto_https off", "auto_https off\n    admin off"))
-    return ["caddy", "run", "--config", str(here / "Caddyfile"), "--adapter", "caddyfile"]
-
-
-Write = Callable[[str, Path], list[str]]
-FRONTS: dict[str, tuple[Callable[..., str], Write]] = {"nginx": (fronts.nginx, nginx), "caddy": (fronts.caddy, caddy)}
 
 
 class Front:
@@ -81,15 +58,23 @@ class Front:
 
 
 @contextmanager
-def running(name: str, here: Path, authority: keys.Authority, trusted: Path) -> Iterator[Front]:
+def running(
+    name: str,
+    here: Path,
+    authority: keys.Authority,
+    trusted: Path,
+    keyring: Keyring | None = None,
+    megabytes: int = MEGABYTES,
+) -> Iterator[Front]:
     """A front that lets calls through to a SuperLink whose certificate ``trusted`` signed."""
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed on this machine")
+    installed(name)
     make, write = FRONTS[name]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server, authority.server_key)
     link, port = StandIn(context), free_port()
-    text = make("x", port, link.port, str(trusted), str(authority.server), str(authority.server_key), MEGABYTES)
+    checks = HeadChecks(0, keyring or Everyone()).start()
+    files = str(trusted), str(authority.server), str(authority.server_key)
+    text = make("x", port, link.port, *files, megabytes, checks.port)
     env = {**os.environ, "HOME": str(here), "XDG_DATA_HOME": str(here), "XDG_CONFIG_HOME": str(here)}
     try:
         with (here / "log").open("wb") as log:
@@ -105,6 +90,7 @@ def running(name: str, here: Path, authority: keys.Authority, trusted: Path) -> 
             process.terminate()
             process.wait(20)
     finally:
+        checks.stop()
         link.close()
 
 
@@ -159,6 +145,24 @@ def test_a_body_beyond_the_limit_is_refused(front: Front) -> None:
     """413; the SuperLink does not get it whole."""
     assert front.post("/v1/fleet/echo", bytes((MEGABYTES << 20) + 1))[0] == 413
     assert front.link.seen == []
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_unsigned_heads_are_refused_before_the_body(name: str, authority: keys.Authority, tmp_path: Path) -> None:
+    """A registered node's request passes; without its signature the answer is 401 while none of a body of 6 MB has been
+    sent, and the SuperLink is not asked."""
+    made = keys.make_node_key(tmp_path / "private", "c0")
+    other = keys.make_node_key(tmp_path / "private", "c1")
+    with running(name, tmp_path, authority, authority.ca, Keyring([made.public]), 8) as front:
+        body = bytes(6_000_000)
+        assert front.post("/v1/fleet/echo", body, **signed(made.private)) == (200, body)
+        front.link.seen.clear()
+        assert front.post("/v1/fleet/echo", b"", **signed(other.private))[0] == 401
+        plain = socket.create_connection(("127.0.0.1", front.port), timeout=120)
+        with plain, front._trust.wrap_socket(plain, server_hostname="127.0.0.1") as of:
+            of.sendall(b"POST /v1/fleet/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 6000000\r\n\r\n")
+            assert of.recv(1 << 12).split(b" ", 2)[1] == b"401"
+        assert front.link.seen == []
 
 
 @pytest.mark.parametrize("name", FRONTS)

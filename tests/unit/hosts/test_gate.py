@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,17 @@ pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flowe
 
 from fedkin.hosts.gate import Gate, client_context, server_context
 from fedkin.hosts.relay import HEAD, Limits, Upstream
-from standin import FORBIDDEN, StandIn
+from fedkin.hosts.signed import AGE_SECONDS, Keyring
+from standin import FORBIDDEN, Everyone, StandIn, signed
 
 LIMITS = Limits(
-    body=8 << 20, head_seconds=1.0, idle_seconds=2.0, body_seconds=10.0, stall_seconds=1.0, linger_seconds=0.02
+    body=8 << 20,
+    first_seconds=2.0,
+    head_seconds=1.0,
+    idle_seconds=2.0,
+    body_seconds=10.0,
+    stall_seconds=1.0,
+    linger_seconds=0.02,
 )
 CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: link\r\n"
 
@@ -34,14 +42,14 @@ CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: link\r\n"
 class Site:
     """A gate with a SuperLink's stand-in behind it, both with TLS."""
 
-    def __init__(self, authority: keys.Authority, limits: Limits) -> None:
+    def __init__(self, authority: keys.Authority, limits: Limits, keyring: Keyring | None = None) -> None:
         self.link = StandIn(server_context(authority.server, authority.server_key))
         self.seen = self.link.seen
         self.authority = authority
         self.trust = client_context(authority.ca)
         upstream = Upstream("127.0.0.1", self.link.port, self.trust)
         serving = server_context(authority.server, authority.server_key)
-        self.gate = Gate("127.0.0.1", 0, serving, upstream, limits).start()
+        self.gate = Gate("127.0.0.1", 0, serving, upstream, keyring or Everyone(), limits).start()
 
     def close(self) -> None:
         self.gate.stop()
@@ -271,7 +279,7 @@ def test_a_head_over_the_limit_is_refused(site: Site) -> None:
 
 def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
     """A head that does not end, a body that stalls and one that trickles get 408; an idle connection ends silently."""
-    short = replace(LIMITS, head_seconds=0.2, stall_seconds=0.2, idle_seconds=0.2, body_seconds=0.4)
+    short = replace(LIMITS, first_seconds=0.2, head_seconds=0.2, stall_seconds=0.2, idle_seconds=0.2, body_seconds=0.4)
     site = Site(authority, short)
     try:
         assert site.say(b"POST /v1/fl")[0] == 408
@@ -312,7 +320,8 @@ def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority
     """What listens on the inner port without the authority's certificate gets no request."""
     other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
     inner = Upstream("127.0.0.1", other.link.port, client_context(authority.ca))
-    gate = Gate("127.0.0.1", 0, server_context(other.authority.server, other.authority.server_key), inner, LIMITS)
+    serving = server_context(other.authority.server, other.authority.server_key)
+    gate = Gate("127.0.0.1", 0, serving, inner, Everyone(), LIMITS)
     other.gate.stop()
     other.gate = gate.start()
     try:
@@ -343,7 +352,8 @@ def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     """Nodes do not speak to a gate whose certificate has run out."""
     authority = keys.make_authority(tmp_path, ["127.0.0.1"], days=-0.5)
-    gate = Gate("127.0.0.1", 0, server_context(authority.server, authority.server_key), Upstream("127.0.0.1", 1, None))
+    serving = server_context(authority.server, authority.server_key)
+    gate = Gate("127.0.0.1", 0, serving, Upstream("127.0.0.1", 1, None), Keyring())
     gate.start()
     try:
         plain = socket.create_connection(("127.0.0.1", gate.port), timeout=5)
@@ -353,25 +363,198 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
         gate.stop()
 
 
-def test_connections_are_limited(authority: keys.Authority) -> None:
-    """One connection more than an address may have is closed before its handshake; when one ends, another may come."""
-    site = Site(authority, replace(LIMITS, per_address=2))
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the keys ``c0`` and ``c1``."""
+    folder = tmp_path_factory.mktemp("private")
+    for name in ("c0", "c1"):
+        keys.make_node_key(folder, name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def module_guarded(authority: keys.Authority, private: Path) -> Iterator[Site]:
+    """A gate that knows the key of c0, and nobody else's."""
+    site = Site(authority, LIMITS, Keyring([private / "c0.pub"]))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def guarded(module_guarded: Site) -> Site:
+    module_guarded.seen.clear()
+    module_guarded.gate.refused.clear()
+    return module_guarded
+
+
+def lines(headers: dict[str, str]) -> bytes:
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items())
+
+
+def test_a_signed_request_passes(guarded: Site, private: Path) -> None:
+    """The signature of a registered key over the time is all that a head needs, with Flower's headers kept."""
+    assert guarded.post("/v1/fleet/echo", b"x" * 1000, **signed(private / "c0"))[:2] == (200, b"x" * 1000)
+    assert "flwr-signature" in guarded.seen[0][1]
+
+
+def test_flowers_own_signature_passes(guarded: Site, private: Path) -> None:
+    """The headers that the installed flwr puts on a request are the ones that the gate looks at."""
+    pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
+    httpx = pytest.importorskip("httpx")
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    class Context:
+        request = httpx.Request("POST", "https://link/v1/fleet/echo")
+
+    key = load_ssh_private_key((private / "c0").read_bytes(), None)
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(Context, lambda context: None)
+    made = {name: value for name, value in Context.request.headers.items() if name.startswith("flwr-")}
+    assert guarded.post("/v1/fleet/echo", b"x", **made)[:2] == (200, b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda h: {}, "0 headers flwr-public-key"),
+        (lambda h: {**h, "flwr-signature": ""}, "not made with the key of c0"),
+        (lambda h: {**h, "flwr-signature": "&"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": "now"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": "2026-01-01T00:00:00"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": h["flwr-timestamp"].replace("+00:00", "+00:01")}, "not made with"),
+        (lambda h: {**h, "FLWR-Signature ": "x"}, None),
+        (lambda h: {**h, "flwr-signature": h["flwr-signature"] + "\r\nflwr-signature: x"}, "2 headers"),
+    ],
+)
+def test_an_unsigned_head_is_refused_before_the_body(
+    guarded: Site, private: Path, change: Any, why: str | None
+) -> None:
+    """The answer comes while not a byte of the announced body was sent, in the form of Flower's errors."""
+    headers = change(signed(private / "c0"))
+    status, got = guarded.say(CALL + lines(headers) + b"Content-Length: 6000000\r\n\r\n")
+    assert status == (401 if why else 400)
+    assert guarded.seen == []
+    if why:
+        told = json.loads(got.partition(b"\r\n\r\n")[2])
+        assert told["code"] == 401
+        assert why in told["detail"]
+
+
+def test_other_keys_and_old_signatures_are_refused(guarded: Site, private: Path) -> None:
+    """A key that is not registered, and signatures older than Flower takes or made by a clock far ahead."""
+    status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c1"))
+    assert status == 412
+    assert b"put NAME.pub into the link's folder nodes/" in answer
+    for age in (AGE_SECONDS + 60, -60.0):
+        status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c0", age))
+        assert status == 412
+        assert b"set the clocks" in answer
+    assert guarded.seen == []
+
+
+def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
+    """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
+    keyring = Keyring([private / "c1.pub"])
+    site = Site(authority, LIMITS, keyring)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=10)
     try:
-        first, second = site.raw(), site.raw()
+        for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 412)):
+            if paths:
+                keyring.load(paths)
+            link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
+            answer = link.getresponse()
+            answer.read()
+            assert answer.status == status
+    finally:
+        link.close()
+        site.close()
+
+
+def test_what_is_not_a_key_is_named(private: Path, tmp_path: Path) -> None:
+    """The file is in the text, and the keys from before stay."""
+    keyring = Keyring([private / "c0.pub"])
+    (tmp_path / "odd.pub").write_text("odd")
+    with pytest.raises(ConfigError, match=r"odd\.pub is not a public key in OpenSSH's format"):
+        keyring.load([private / "c1.pub", tmp_path / "odd.pub"])
+    assert len(keyring) == 1
+
+
+def test_idle_connections_keep_nobody_out(authority: keys.Authority, private: Path) -> None:
+    """With more idle connections than strangers may have, all from one address, the next one from there is served; the
+    oldest idle ones gave way."""
+    keyring = Keyring([private / "c0.pub"])
+    site = Site(authority, replace(LIMITS, strangers=4, first_seconds=600.0), keyring)
+    idle = []
+    try:
+        for _ in range(12):
+            idle.append(site.raw())
+        assert site.post("/v1/fleet/echo", b"x", **signed(private / "c0"))[:2] == (200, b"x")
+        assert site.gate.refused["503"] == 9
+        assert idle[0].recv(1) == b""
+    finally:
+        for link in idle:
+            link.close()
+        site.close()
+
+
+def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
+    """The first request has to come soon; between two requests of a registered node there may be more time."""
+    limits = replace(LIMITS, first_seconds=0.2, idle_seconds=600.0)
+    site = Site(authority, limits, Keyring([private / "c0.pub"]))
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    try:
+        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
+        assert link.getresponse().read() == b"x"
+        with site.raw() as quiet:
+            assert quiet.recv(1) == b""  # it ends, and the known node's, which is older and idle too, does not
+        known = link.sock
+        link.request("POST", "/v1/fleet/echo", b"y", signed(private / "c0"))
+        assert link.getresponse().read() == b"y"
+        assert link.sock is known
+    finally:
+        link.close()
+        site.close()
+
+
+def test_connections_are_limited_by_key(authority: keys.Authority, private: Path) -> None:
+    """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
+    one of them ends, another may come."""
+    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600.0), Keyring(private.glob("*.pub")))
+    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60) for _ in "abcd"]
+
+    def ask(i: int, key: str) -> tuple[int, bytes]:
+        links[i].request("POST", "/v1/fleet/echo", b"x", signed(private / key))
+        answer = links[i].getresponse()
+        return answer.status, answer.read()
+
+    try:
+        assert [ask(0, "c0"), ask(1, "c0")] == [(200, b"x")] * 2
+        status, why = ask(2, "c0")
+        assert (status, b"c0 has 2 connections already" in why) == (503, True)
+        assert ask(3, "c1") == (200, b"x")
+        links[0].close()
+        end = time.monotonic() + 120
+        while ask(2, "c0")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    finally:
+        for link in links:
+            link.close()
+        site.close()
+
+
+def test_a_gate_full_of_registered_nodes_refuses_more(authority: keys.Authority, private: Path) -> None:
+    """The limit for all connections holds, and is written down."""
+    site = Site(authority, replace(LIMITS, connections=1, idle_seconds=600.0), Keyring(private.glob("*.pub")))
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    try:
+        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
+        assert link.getresponse().read() == b"x"
         with pytest.raises(OSError):  # reset or end of file, as the machine likes
             site.raw()
-        first.close()
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            try:
-                site.raw().close()
-                break
-            except OSError:
-                time.sleep(0.02)
-        else:
-            pytest.fail("no connection was taken after one had ended")
-        second.close()
+        assert site.gate.refused["503"] == 1
     finally:
+        link.close()
         site.close()
 
 
@@ -387,7 +570,7 @@ def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture)
 
 def test_a_taken_port_is_said(site: Site) -> None:
     """Address and remedy are in the text, and the gate can be stopped though it never started."""
-    gate = Gate("127.0.0.1", site.gate.port, site.gate._context, site.gate._upstream)
+    gate = Gate("127.0.0.1", site.gate.port, site.gate._context, site.gate._upstream, Keyring())
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {site.gate.port} .*choose another"):
         gate.start()
     gate.stop()

@@ -121,7 +121,7 @@ def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: p
         raise OSError("no space left")
 
     with monkeypatch.context() as m:
-        m.setattr(account_module, "write_atomic", full)
+        m.setattr(account_module, "write_private", full)
         assert site.answer(of).head["code"] == "disk"
     assert site.account.load() == {}
     with monkeypatch.context() as m:
@@ -455,7 +455,7 @@ def test_a_limit_holds_at_a_delta_of_its_own(tmp_path: Path) -> None:
 
 def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they cannot be written down the client says nothing in that round."""
-    s, whole = private("fedavg"), account_module.write_atomic
+    s, whole = private("fedavg"), account_module.write_private
     broken = [False]
 
     def write(path: Path, content: bytes, **how: Any) -> None:
@@ -467,10 +467,15 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
         broken[0] = (client, of.head["kind"], of.head["round"]) == ("c1", "update", 2)
         return post.ask(client, of)
 
-    monkeypatch.setattr(account_module, "write_atomic", write)
+    monkeypatch.setattr(account_module, "write_private", write)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert ours.rounds[1]["missing"] == {"1": CODES["disk"]}
     assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
+
+
+def changed(whole: dict[str, Any], **values: Any) -> str:
+    """The text of an account without a digest in which values of run a are others."""
+    return json.dumps({"format": 1, "runs": {"a": {**whole["runs"]["a"], **values}}})
 
 
 @pytest.mark.parametrize(
@@ -478,19 +483,25 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
     [
         lambda whole: "{",
         lambda whole: "[]",
-        lambda whole: json.dumps({**whole, "format": 2}),
-        lambda whole: json.dumps({**whole, "runs": {"a": {}}}),
-        lambda whole: json.dumps({**whole, "runs": {"a": {**whole["runs"]["a"], "steps": [[1.0, 2.0, 3]]}}}),
-        lambda whole: json.dumps({**whole, "runs": {"a": {**whole["runs"]["a"], "told": -1}}}),
+        lambda whole: "",
+        lambda whole: "[" * 100_000,
+        lambda whole: json.dumps({**whole, "format": 3}),
+        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {}}}),
+        lambda whole: json.dumps(
+            {**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "steps": [[1.0, 2.0, 3]]}}}
+        ),
+        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "told": -1}}}),
+        lambda whole: json.dumps(whole).replace("[[1.0, 0.1, 3]]", "[[1.0, 0.1, 1]]"),
+        lambda whole: json.dumps({n: v for n, v in whole.items() if n != "digest"}),
     ],
-    ids=["cut", "a list", "format", "nothing", "rate", "told"],
+    ids=["cut", "a list", "empty", "deep", "format", "nothing", "rate", "told", "another digit", "no digest"],
 )
 def test_a_damaged_account_is_not_begun_anew(change: Any, tmp_path: Path) -> None:
     """Nobody would know what was spent: the client says no until the file is restored."""
     mine = Account(tmp_path, "c0")
     mine.spend("a", 1.0, {0.1: 3}, 1e-5)
     mine.path.write_text(change(json.loads(mine.path.read_text())))
-    with pytest.raises(RunFolderError, match=r"account \(all runs\)\.json is damaged .*restore it"):
+    with pytest.raises(RunFolderError, match=r"account \(all runs\)\.json is damaged .*restored from a backup"):
         mine.spend("a", 1.0, {0.1: 3}, 1e-5)
 
 

@@ -34,6 +34,9 @@ class Actors:
     def nodes(self) -> Mapping[int, str]:
         return {1000 - i: "" for i in range(self._clients)}
 
+    def names(self) -> None:
+        return None
+
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
         for node, letter in letters.items():

@@ -316,8 +316,8 @@ def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("disk", ["same", "empty", "of round 1"])
 def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
-    """Made anew in round 3. On its disk its key survives. With an empty disk, or one that was put back to round 1 and
-    so does not know of all that was masked, it takes a new key: that round is abandoned, the next ones are not."""
+    """A site that is made anew in round 3 has a new key, on the same disk, an empty one, and one of round 1: that round
+    is abandoned, the next ones are not."""
     s, begun = secure("fedavg"), list[bool]()
     mine = tmp_path / "disks" / "c1"
 
@@ -334,15 +334,15 @@ def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
         return post.ask(client, of)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line["abandoned"] for line in ours.rounds] == [False, False, disk != "same", False]
+    assert [line["abandoned"] for line in ours.rounds] == [False, False, True, False]
     assert same_server(ours, traced(s, ours.rounds))
     told = [e["what"] for e in lines(tmp_path, "events") if "its key for masks is a new one" in e["what"]]
-    assert len(told) == (disk != "same")
+    assert len(told) == 1
 
 
-def test_keys_are_of_one_run_and_stay_on_their_disks(tmp_path: Path) -> None:
-    """The public ones are in the server's list, and are those of the private ones on each site's own disk, which no
-    letter carries; another run has others."""
+def test_keys_are_of_one_run_and_one_process(tmp_path: Path) -> None:
+    """The public ones are in the server's list; the private ones are in no letter and on no disk; another run has
+    others, and so has another process."""
     s, post, seen = secure("fedavg"), Direct(sites(tmp_path)), list[str]()
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
@@ -355,12 +355,16 @@ def test_keys_are_of_one_run_and_stay_on_their_disks(tmp_path: Path) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         on_hosts(s, folder, post)
         listed = json.loads((folder / "run" / "clients.json").read_text())
-        stored = [Store(tmp_path / "disks", f"c{i}").load(listed["run"]) for i in range(3)]
-        assert [c["public"] for c in listed["clients"]] == [masks.public_of(kept.secret) for kept in stored]
-        assert {kept.masked for kept in stored} == {4}
-        assert not any(kept.secret.hex() in text for kept in stored for text in seen)
+        secrets = [post.sites[100 + i].mask_keys.secret(listed["run"]) for i in range(3)]
+        assert [c["public"] for c in listed["clients"]] == [masks.public_of(secret) for secret in secrets]
+        assert {Store(tmp_path / "disks", f"c{i}").load(listed["run"]).masked for i in range(3)} == {4}
+        files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        for secret in secrets:
+            assert not any(secret.hex() in text for text in seen)
+            assert not any(secret in content or secret.hex().encode() in content for content in files)
         found += [c["public"] for c in listed["clients"]]
-    assert len(set(found)) == 6
+        found += [masks.public_of(site.mask_keys.secret(listed["run"])) for site in sites(tmp_path).values()]
+    assert len(set(found)) == 12
 
 
 def test_a_newcomer_without_a_key_gets_no_number(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedkin.cli.export import predict_command
 from fedkin.config import Settings
 from fedkin.data import SiteData
 from fedkin.exporting import export_all, folders, load_export
+from fedkin.hosts.own import Allowed
 from fedkin.hosts.post import CODES
 from fedkin.hosts.site import Site
 from fedkin.hosts.wire import Letter
@@ -165,7 +166,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_methods_and_networks_by_import_path(installed: str, tmp_path: Path) -> None:
     """As those of the catalogue."""
     s = settings(f"{installed}.methods:Cautious", model={"model": f"{installed}.nets:build"})
-    on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+    on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
         assert load_export(taken_home(tmp_path, f"c{i}")).card["method"]["name"] == f"{installed}.methods:Cautious"
@@ -175,7 +176,7 @@ def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplo
     """The server says so before the first round, the host when it comes to it; the run is as good as any."""
     s = settings(f"{installed}.methods:Doubling")
     with caplog.at_level(logging.WARNING, "fedkin"):
-        ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+        ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     said = [(record.name, record.getMessage()) for record in caplog.records]
     assert said[0][0] == "fedkin.hosts"
     assert said[0][1].startswith("no client will have a model of its own in the end: Doubling predicts by code of its")

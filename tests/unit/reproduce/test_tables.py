@@ -83,6 +83,32 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
     assert torch.equal(same, mean)
 
 
+def test_the_control_for_ifca_cam_trains_fedavg_and_ifca_apart() -> None:
+    """Its global model is FedAvg's bit for bit; with full batches its clusters are those of IFCA."""
+    table = {
+        "data": {"data": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.2, "samples_per_client": 30},
+        "model": {"model": "linear"},
+        "recipe": {"steps": 5, "batch": 1000, "lr": 0.5},
+        "run": {"rounds": 3, "participation": 1.0, "engine": "loop"},
+    }
+    name = f"{HERE / 'cam' / 'apart.py'}:Apart"
+    methods = [{"name": name, "clusters": 2}, {"name": "fedavg"}, {"name": "ifca", "clusters": 2}]
+    apart, fedavg, ifca = (run_settings(settings_from({**table, "method": m})).server.state for m in methods)
+    assert torch.equal(apart.model, fedavg.model)
+    assert torch.allclose(apart.centres, ifca.centres, atol=1e-5)
+    assert len(set(ifca.labels.tolist())) == 2
+    assert torch.equal(apart.labels, ifca.labels)
+
+
+def test_columns_set_fields_of_user_methods() -> None:
+    """The control for IFCA-CAM has the number of clusters that its column gives it."""
+    (found,) = papers(["cam"])
+    for table in found.tables:
+        for scale in table.scales:
+            numbers = {c.column.key: c.settings.method.clusters for c in cells_of(table, scale) if c.row.key == "apart"}
+            assert numbers == {key: 5 if key.startswith("k5") else 10 for key in table.columns}
+
+
 def test_the_library_does_not_know_of_it() -> None:
     """No module under src imports this package."""
     sources = list((HERE.parent / "src").rglob("*.py"))

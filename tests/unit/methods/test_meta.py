@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedkin.core import Batch, Bundle, Net, cross_entropy
-from fedkin.functional.meta import meta_gradient, meta_loss, split
+from fedkin.methods.per_fedavg import meta_gradient, meta_loss, split
 from toys import apart, blobs, close, mlp, mlp_with_batchnorm
 
 

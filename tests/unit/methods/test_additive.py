@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, MethodError, Recipe, Train, Work, head_loss
-from fedkin.functional.additive import Both, for_rounds, train_both
 from fedkin.methods import Local
+from fedkin.methods.cam import Both, for_rounds, train_both
 from toys import ByHand, copies, federation, mlp, mlp_with_batchnorm, vector_net
 
 

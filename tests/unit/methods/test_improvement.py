@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.functional.improvement import added, gains, greedy, key, recalled, shares
+from fedkin.functional.pair_record import added, key, recalled
+from fedkin.methods.fedfomo import gains, greedy, shares
 from toys import close
 
 GAINS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import rowwise
 from fedkin.core import Bundle
-from fedkin.functional.collaboration import candidates, customised_weights, row_distances, threshold
 from fedkin.functional.grouping import two_gaussians, two_means
 from fedkin.methods import PFedCS
+from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
 from toys import ByHand, close, copies, plane_net
 
 READINGS = ("union", "others", "literal-norm")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedkin.core import Net
-from fedkin.functional.sparsity import channel_shares, sparsity
+from fedkin.methods.pfa import channel_shares, sparsity
 from fedkin.models import MODELS
 from toys import close, mlp
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.functional.grouping import ward_groups
-from fedkin.functional.sampling import draw_slots, left_over, table_by_group, table_by_size
-from fedkin.functional.sampling import unlikeness as unlikeness_of
+from fedkin.methods.clustered_sampling import draw_slots, left_over, table_by_group, table_by_size
+from fedkin.methods.clustered_sampling import unlikeness as unlikeness_of
 from toys import close
 
 MANY = settings(max_examples=500, deadline=None)

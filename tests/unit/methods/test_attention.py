@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.functional.attention import attention as attention_of
-from fedkin.functional.attention import cosine_attention as cosine_attention_of
-from fedkin.functional.attention import largest_step
 from fedkin.functional.linkage import cosines
+from fedkin.methods.fedamp import attention as attention_of
+from fedkin.methods.fedamp import cosine_attention as cosine_attention_of
+from fedkin.methods.fedamp import largest_step
 from toys import squares_apart
 
 POINTS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), min_size=1, max_size=7)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from fedkin.core import Batch, Bundle, head_loss
-from fedkin.functional.losses import distillation
+from fedkin.methods.pfedcs import distillation
 from toys import blobs, close, mlp
 
 

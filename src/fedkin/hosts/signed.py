@@ -1,0 +1,108 @@
+"""Requests of Flower's nodes, judged by their signed headers alone.
+
+A SuperNode signs the time with its private key and sends its public key, the time and the signature as headers of
+every request (``flwr-public-key``, ``flwr-timestamp``, ``flwr-signature``; flwr 1.40 to 1.42). A SuperLink checks them
+after it has read the whole body into memory; a `Keyring` needs the head of the request only.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+from fedkin.core.errors import ConfigError
+
+PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
+AGE_SECONDS = 305.0  # Flower's own bound: 300 s, and 5 s for clocks that differ
+SKEW_SECONDS = 5.0
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Unsigned(Exception):
+    """A request that no registered node has signed; the text gives the reason.
+
+    Attributes:
+        honest: whether a node of Flower's may well have sent it, so that its operator needs the reason.
+    """
+
+    def __init__(self, why: str, *, honest: bool = False) -> None:
+        super().__init__(why)
+        self.honest = honest
+
+
+class Keyring:
+    """The public keys of the nodes that may send requests, each with the name of its file.
+
+    `load` may be called from another thread than `holder`.
+    """
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self._keys: Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+        self.load(paths)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def load(self, paths: Iterable[Path]) -> None:
+        """Replaces all keys by those of some ``NAME.pub`` files.
+
+        Raises:
+            ConfigError: a file is not a public key on an elliptic curve; the former keys stay.
+        """
+        keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+        for path in paths:
+            try:
+                key = load_ssh_public_key(path.read_bytes())
+            except (OSError, ValueError, UnsupportedAlgorithm) as error:
+                raise ConfigError(f"{path} is not a public key in OpenSSH's format ({error})") from error
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ConfigError(f"{path} is a {type(key).__name__}, expected a key on the curve P-384")
+            keys[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = path.stem, key
+        self._keys = keys  # replaced whole: a reader in another thread sees the former keys or the new ones
+
+    def holder(self, headers: Headers, now: datetime | None = None) -> str:
+        """Returns the name of the node that signed a request.
+
+        Args:
+            headers: of the request, with names in lower case.
+            now: this machine's time.
+
+        Raises:
+            Unsigned: a header is missing or there twice, the key is not registered, the time is too far from this
+                machine's, or the signature is not the key's.
+        """
+        public, stamp, signature = (_only(headers, name) for name in (PUBLIC_KEY, TIMESTAMP, SIGNATURE))
+        try:
+            found = self._keys.get(b64decode(public, validate=True))
+            signed = b64decode(signature, validate=True)
+            age = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
+        except (binascii.Error, ValueError, TypeError) as error:  # a time without a zone raises TypeError
+            raise Unsigned(f"its signed headers cannot be read ({error})") from error
+        if found is None:
+            why = "its key is not registered at this link: put NAME.pub into the link's folder nodes/"
+            raise Unsigned(why, honest=True)
+        name, key = found
+        if not -SKEW_SECONDS < age < AGE_SECONDS:
+            why = f"{name} signed it {age:.0f} s ago by this machine's clock; set the clocks of both machines"
+            raise Unsigned(why, honest=True)
+        try:
+            key.verify(signed, stamp, ec.ECDSA(SHA256()))
+        except InvalidSignature as error:
+            raise Unsigned(f"the signature was not made with the key of {name}") from error
+        return name
+
+
+def _only(headers: Headers, name: bytes) -> bytes:
+    values = [value for given, value in headers if given == name]
+    if len(values) != 1:
+        raise Unsigned(f"{len(values)} headers {name.decode()}, expected 1: it is not a request of Flower's nodes")
+    return values[0]
