@@ -324,11 +324,17 @@ class HostSettings:
     """A client's answer of more megabytes is refused before it is unpacked; Flower has it in memory by then."""
     most_samples: int = 10_000_000
     """A client that claims more training samples is refused: it would outweigh all others."""
+    max_share: float = 0.5
+    """Largest share of the samples of a round's clients that one client can have by its claim; its weight is lowered to
+    that, and the run's events and rounds say so. No limit holds for 1 / max_share clients or fewer (two at 0.5); 1
+    switches it off."""
 
     def __post_init__(self) -> None:
         for name in ("clients", "least", "max_reply_mb", "most_samples"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"[hosts] {name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.max_share <= 1:
+            raise ConfigError(f"[hosts] max_share must be above 0 and at most 1, got {self.max_share}")
         for name in ("patience", "deadline"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"[hosts] {name} must be a number of seconds above 0, got {getattr(self, name)}")

@@ -6,9 +6,7 @@ Of other clients there is nothing in it but what is in the model itself.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -20,13 +18,14 @@ from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
+from fedkin.hosts.heads import Asked
 from fedkin.hosts.own import settings_of
 from fedkin.methods import get_title
 from fedkin.runner import privacy_of
 
 
 def take_home(
-    place: Path, client: str, data: SiteData, head: Mapping[str, Any], job: Job, model: Bundle, reported: Tensor | None
+    place: Path, client: str, data: SiteData, head: Asked, job: Job, model: Bundle, reported: Tensor | None
 ) -> None:
     """Writes what a client predicts with; an export that is there from before is replaced.
 
@@ -43,15 +42,15 @@ def take_home(
         ConfigError: a method that predicts by code of its own.
         EngineError, RunFolderError, OSError: see `write_export`.
     """
-    settings, number = settings_of(head["settings"]), head["client"]
-    card, how, table = Card.from_json(head["card"]), settings.data.sharing(settings.run.seed), settings.table()
+    settings, number = settings_of(head.settings), head.client
+    card, how, table = Card.from_json(head.card), settings.data.sharing(settings.run.seed), settings.table()
     origin = Origin(
         method=job.method,
         net=job.net,
         title=get_title(settings.name),
         table=table,
-        marks={"config": digest(table), "network": head["network"], "run": head["run"]},
-        round=head["round"],
+        marks={"config": digest(table), "network": head.network, "run": head.run},
+        round=head.round,
         rounds=settings.run.rounds,
         seed=settings.run.seed,
         data=data.name(how),
