@@ -119,7 +119,7 @@ def false_score(
     told = set(OUTCOMES) if outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
     if set(answer) != names | told:
         return f"sent {sorted(answer)}, expected {sorted(names | told)}"
-    for name in names:
+    for name in sorted(names):  # the same reason in every process
         t = answer[name]
         shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:
