@@ -71,7 +71,7 @@ def soak(place: Path, length: int, every: int, seed: int = 0, method: str = "fed
 
 
 def flat(seen: list[dict[str, float]]) -> bool:
-    """Whether no program's memory grew: the medians of the first and the last third differ by a fifth and 30 MB at most.
+    """Whether no program's memory grew: the medians of the first and the last third differ by 20 % and 30 MB at most.
 
     A few looks are too few to tell, and pass.
     """
