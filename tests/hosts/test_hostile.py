@@ -29,10 +29,13 @@ def own(tmp_path: Path) -> Iterator[Fleet]:
         made.down()
 
 
-def told(folder: Path, client: str) -> dict[int, str]:
+def told(folder: Path, client: str) -> dict[int, list[str]]:
     """What the events say of a client, by round."""
-    found = [json.loads(line) for line in events(folder).splitlines()]
-    return {e["round"]: e["what"] for e in found if e["client"] == client and "joins as" not in e["what"]}
+    found: dict[int, list[str]] = {}
+    for event in map(json.loads, events(folder).splitlines()):
+        if event["client"] == client and "joins as" not in event["what"]:
+            found.setdefault(event["round"], []).append(event["what"])
+    return found
 
 
 @pytest.mark.short
@@ -46,10 +49,11 @@ def test_a_hostile_client_costs_itself_the_round_and_nobody_else(own: Fleet) -> 
     lines = own.finish(folder, 1800)
     assert [line["answered"] for line in lines] == [*[[0, 2]] * 4, [0, 1, 2]], events(folder) + own.words()
     said = told(folder, "c1")
-    assert "$.tensors[0][2][1]" in said[1]
-    assert "unknown field `more`" in said[2]
-    assert said[3] == f"update: {CODES['garbled']}"
-    assert said[4].startswith("update: refused: model holds nan")
+    assert "$.tensors[0][2][1]" in said[1][0]
+    assert "unknown field `more`" in said[2][0]
+    assert said[3] == [f"{step}: {CODES['garbled']}" for step in ("update", "evaluate")]
+    assert list(lines[2]["unevaluated"]) == ["1"]
+    assert said[4][0].startswith("update: refused: model holds nan")
     assert not told(folder, "c0")
     assert not told(folder, "c2")
     assert server_equals(folder, traced(s, lines))
@@ -69,7 +73,7 @@ def test_a_hostile_newcomer_is_left_out(own: Fleet) -> None:
     lines = own.finish(folder, 1800)
     assert [line["answered"] for line in lines] == [[0, 1]] * 2
     assert [c["client"] for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
-    assert "refused: its answer cannot be read" in told(folder, "c1")[1]
+    assert "refused: its answer cannot be read" in told(folder, "c1")[1][0]
 
 
 def test_a_client_that_claims_ten_million_samples(own: Fleet) -> None:
@@ -82,7 +86,7 @@ def test_a_client_that_claims_ten_million_samples(own: Fleet) -> None:
     sizes = simulated(s).server.sizes.tolist()
     others = sizes[0] + sizes[2]
     assert [line["limited"] for line in lines] == [{"1": {"claimed": 10_000_000, "used": others}}] * 2
-    assert f"{others} are used" in told(folder, "c1")[2]
+    assert f"{others} are used" in told(folder, "c1")[2][0]
 
 
 def test_a_run_that_ends_says_why_and_goes_on(own: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
