@@ -16,6 +16,7 @@ from fedkin.hosts.wire import Count, Letter, LetterError, Listed, convert
 Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Signature = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{0,200}\Z")]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
@@ -41,10 +42,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a sum: its number and its public key for masks."""
+    """A member of a sum: its number, its public key for masks, and, where nodes sign those, its name and signature."""
 
     number: Number
     key: Key
+    name: Annotated[str, Meta(max_length=64)] = ""
+    signature: Signature = ""
 
 
 class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,9 +131,11 @@ class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``describe``; ``public`` is the client's public key for masks, in runs with secure aggregation."""
+    """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
+    ``signature`` what its node signed it with, if it has a key."""
 
     public: Key | None = None
+    signature: Signature = ""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -166,12 +171,13 @@ class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         code: of `fedkin.hosts.post.CODES`, or ``out-of-step``.
         have: number of the upload that the client goes on from.
-        public: its public key for masks, where the server knows another.
+        public, signature: its public key for masks, where the server knows another, and its node's signature.
     """
 
     code: Annotated[str, Meta(max_length=40)]
     have: Count | None = None
     public: Key | None = None
+    signature: Signature = ""
 
 
 ANSWERS: dict[Kind, type[Answer]] = {

@@ -123,12 +123,13 @@ def run_submitted(post: Post, word: object) -> Result:
     _log_to(sys.stdout)
     with says_why(word):
         settings, folder = unpacked(word)
-        log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
+    log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
 
-        def on_round(report: Any, line: Mapping[str, Any]) -> None:
-            accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
-            log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
+    def on_round(report: Any, line: Mapping[str, Any]) -> None:
+        accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
+        log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
+    with says_why(word):
         (folder / "failed.txt").unlink(missing_ok=True)
         result = serve(settings, post, folder, command=command(word), on_round=on_round)
         write_page(folder)
