@@ -178,6 +178,27 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
     assert [line["limited"]["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
 
 
+def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
+    """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
+    weight of its cohort of three, of six clients."""
+    run = {"rounds": 6, "secure_aggregation": True, "participation": 0.5, "eval_every": 100}
+    s = settings("fedavg", data={"clients": 6}, hosts={"clients": 6}, run=run)
+    shares: list[float] = []
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if who == "c1" and of.head["kind"] == "update":
+            shares.append(of.head["pool"]["weight"] / of.head["pool"]["total"])
+        if (who, of.head["kind"]) != ("c1", "describe"):
+            return answer
+        b = bundle(answer).but(size=torch.tensor(10**6))
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    assert shares
+    assert set(shares) == {0.5}
+
+
 def test_two_clients_weigh_what_they_claim(tmp_path: Path) -> None:
     """One of two with more than half of the samples is honest for all that is known: the run is the simulator's."""
     data = {"clients": 2, "samples_per_client": None, "alpha": 0.3, "partition": "dirichlet"}
