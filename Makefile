@@ -25,10 +25,10 @@ test: $(STAMP)  ## the tests
 test-all: $(STAMP)  ## the tests and those that take long, such as every rule of the contract at every setting: before a release
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not hosts"
 
-test-hosts: $(STAMP)  ## the tests over real sockets: Flower's programs on loopback, minutes
+test-hosts: $(STAMP)  ## the tests over real sockets, 30 kills and 200 rounds with faults among them: hours (FEDKIN_KILLS=3 FEDKIN_SOAK=20: fewer)
 	$(BIN)/python -m pytest -m hosts
 
-test-hosts-short: $(STAMP)  ## one run of them: a link, three nodes, equal to the simulator
+test-hosts-short: $(STAMP)  ## a few of them: parity, a hostile client, two kills, ten rounds with faults
 	$(BIN)/python -m pytest -m "hosts and short"
 
 lint: $(STAMP)  ## style

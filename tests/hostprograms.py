@@ -117,14 +117,17 @@ class Fleet:
     def faults(self, i: int) -> Path:
         return self.folder / f"faults-c{i}.json"
 
-    def fail(self, i: int, what: Mapping[int, str]) -> None:
-        """From now on: what goes wrong with a client's updates, by round, see `faulty`."""
-        self.faults(i).write_text(json.dumps(what))
+    def fail(self, i: int, what: Mapping[int | str, str] | Mapping[int, str]) -> None:
+        """From now on: what goes wrong with a client's updates, by round, and with other letters; see `faulty`."""
+        new = self.faults(i).with_suffix(".new")  # a worker may read at any moment
+        new.write_text(json.dumps(what))
+        new.replace(self.faults(i))
 
     # ---- runs ---------------------------------------------------------------------------------------------------
     def submit(self, s: Settings, name: str) -> Path:
         """Hands a run to the link; its folder."""
         folder = self.folder / name
+        (folder / "failed.txt").unlink(missing_ok=True)  # as the command does
         submit(s, folder, find_link(self.place))
         return folder
 
@@ -167,3 +170,9 @@ def server_equals(folder: Path, theirs: Result) -> bool:
     ours = {name.removeprefix("server."): t for name, t in stored.items() if name.startswith("server.")}
     state = theirs.server.state
     return ours.keys() == state.keys() and all(torch.equal(ours[name], t) for name, t in state.items())
+
+
+def say(**line: object) -> None:
+    """One line of JSON on the screen."""
+    sys.stdout.write(json.dumps({"time": time.strftime("%H:%M:%S"), **line}) + "\n")
+    sys.stdout.flush()

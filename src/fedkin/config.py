@@ -327,11 +327,17 @@ class HostSettings:
     free_names: bool = False
     """Take clients under other names than those of their registered keys. By default the client-id is the NAME of
     NAME.pub at the link, so that no client can come as another."""
+    max_share: float = 0.5
+    """Largest share of the samples of a round's clients that one client can have by its claim; its weight is lowered to
+    that, and the run's events and rounds say so. No limit holds for 1 / max_share clients or fewer (two at 0.5); 1
+    switches it off."""
 
     def __post_init__(self) -> None:
         for name in ("clients", "least", "max_reply_mb", "most_samples"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"[hosts] {name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.max_share <= 1:
+            raise ConfigError(f"[hosts] max_share must be above 0 and at most 1, got {self.max_share}")
         for name in ("patience", "deadline"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"[hosts] {name} must be a number of seconds above 0, got {getattr(self, name)}")

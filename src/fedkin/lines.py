@@ -28,7 +28,7 @@ _ALWAYS = (
     "bytes_evaluation",
     "evaluated",
 )
-_WITHOUT_EVALUATION = ("cluster_sizes", "notes", "dp_steps")
+_WITHOUT_EVALUATION = ("limited", "cluster_sizes", "notes", "dp_steps")
 
 
 class People(Protocol):
@@ -92,6 +92,12 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
         line |= _views(report, clients)
         if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
             line["unpredicted"] = lost
+    if report.unevaluated:
+        line["unevaluated"] = {str(i): reason for i, reason in sorted(report.unevaluated.items())}
+    if report.limited:
+        line["limited"] = {
+            str(i): {"claimed": claimed, "used": used} for i, (claimed, used) in sorted(report.limited.items())
+        }
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes

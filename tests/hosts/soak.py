@@ -4,22 +4,21 @@
 
 Every few rounds one of these happens: an update fails in the worker (raises, dies, hangs, holds a NaN), a node's power
 fails, the server's power fails. A line of JSON is written for each fault, and at the end whether the server's state
-equals the simulator's with the same participation, and how memory and the database's size went.
+equals the simulator's with the same participation, whether memory stayed flat, and how the database's size went.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
+import statistics
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedkin.hosts.programs import descendants
-from hostprograms import Fleet, rounds, server_equals
+from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced
 
 WORKERS = ("raise", "raise after work", "die", "die after work", "hang", "nan", "shape")
@@ -33,21 +32,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", default="fedrep")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True)
-    draw, fleet = random.Random(args.seed), Fleet(args.folder.resolve())
-    hosts = {"clients": 3, "least": 1, "deadline": 15.0, "patience": 180.0}
-    s = settings(args.method, run={"rounds": args.rounds, "eval_every": args.rounds}, hosts=hosts)
+    return 0 if soak(args.folder, args.rounds, args.every, args.seed, args.method) else 1
+
+
+def soak(place: Path, length: int, every: int, seed: int = 0, method: str = "fedrep") -> bool:
+    """Plays one run with a fault every few rounds; whether it ended as the simulator does and memory stayed flat."""
+    place.mkdir(parents=True, exist_ok=True)
+    draw, fleet, seen = random.Random(seed), Fleet(place.resolve()), list[dict[str, float]]()
+    hosts = {"clients": 3, "least": 1, "deadline": 60.0, "patience": 600.0}
+    s = settings(method, run={"rounds": length, "eval_every": length}, hosts=hosts)
     try:
         fleet.up(0, 1, 2)
         folder = fleet.submit(s, "soak")
-        for at in range(args.every, args.rounds - args.every, args.every):
+        for at in range(every, length - every + 1, every):
             what = draw.choice(["worker"] * 3 + ["node", "server"])
             client = draw.randrange(3)
             if what == "worker":
                 how = draw.choice(WORKERS)
                 fleet.fail(client, {at + 1: how})
                 what = f"worker: {how}"
-            fleet.until(lambda at=at: len(rounds(folder)) >= at, 600)
+            fleet.until(lambda at=at: len(rounds(folder)) >= at, 3600)
+            seen.append(sizes(fleet))  # before the fault: what it starts anew has its memory still to take
             if what == "node":
                 fleet.kill(client)
                 fleet.start(client)
@@ -55,15 +60,29 @@ def main() -> int:
                 fleet.kill_server()
                 fleet.up()
                 fleet.submit(s, "soak")
-            say(round=at, fault=what, client=client, **sizes(fleet))
+            say(round=at, fault=what, client=client, **seen[-1])
         lines = fleet.finish(folder, 3600)
-        theirs = traced(s, lines)
-        equal = server_equals(folder, theirs)
-        missed = sum(3 - len(line["answered"]) for line in lines)
-        say(rounds=len(lines), missed=missed, equal=equal, **sizes(fleet))
-        return 0 if equal else 1
+        equal = server_equals(folder, traced(s, lines)) and len(lines) == length
+        missed, steady = sum(3 - len(line["answered"]) for line in lines), flat(seen)
+        say(rounds=len(lines), faults=len(seen), missed=missed, equal=equal, flat=steady, **sizes(fleet))
+        return equal and steady
     finally:
         fleet.down()
+
+
+def flat(seen: list[dict[str, float]]) -> bool:
+    """Whether no program's memory grew: the medians of the first and the last third differ by 20 % and 30 MB at most.
+
+    A few looks are too few to tell, and pass.
+    """
+    third = len(seen) // 3
+    if third < 3:
+        return True
+    names = [name for name in seen[0] if name != "database_mb"]
+    before, after = (
+        {n: statistics.median(one[n] for one in part) for n in names} for part in (seen[:third], seen[-third:])
+    )
+    return all(after[n] <= 1.2 * before[n] + 30 for n in names)
 
 
 def sizes(fleet: Fleet) -> dict[str, float]:
@@ -85,11 +104,6 @@ def memory(processes: list[int]) -> float:
         except OSError:
             continue
     return total * 4096 / 1e6
-
-
-def say(**line: object) -> None:
-    sys.stdout.write(json.dumps({"time": time.strftime("%H:%M:%S"), **line}) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -96,7 +96,15 @@ def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: M
     return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
 
 
-def false_score(answer: Bundle, names: set[str], classes: int, *, outcomes: bool = False) -> str | None:
+def false_score(
+    answer: Bundle,
+    names: set[str],
+    classes: int,
+    *,
+    outcomes: bool = False,
+    size: int | None = None,
+    most: int = _COUNTS,
+) -> str | None:
     """Why an evaluation cannot be used, or None if it can.
 
     Args:
@@ -104,17 +112,25 @@ def false_score(answer: Bundle, names: set[str], classes: int, *, outcomes: bool
             ``[]``, all int64; `OUTCOMES`.
         names: what it should hold, see `scored`.
         outcomes: whether it may hold `OUTCOMES`; a client whose owner hides them leaves both out.
+        size: the training samples that the client joined with, which its class counts must add up to unless its owner
+            hides them (all are 0); None: they may hold noise.
+        most: samples of an evaluation at most.
     """
     told = set(OUTCOMES) if outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
     if set(answer) != names | told:
         return f"sent {sorted(answer)}, expected {sorted(names | told)}"
-    for name in names:
+    for name in sorted(names):  # the same reason in every process
         t = answer[name]
         shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
         if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):
             return f"{name} holds numbers below 0 or too large"
+        if name not in ("counts", "cluster") and int(t.sum()) > most:
+            return f"{name} is of {int(t.sum())} samples, at most {most} are taken"
+    told_of = int(answer.counts.sum())
+    if size is not None and told_of not in (0, size):
+        return f"counts are of {told_of} training samples, the client joined with {size}"
     return _false_outcomes(answer) if told else None
 
 

@@ -29,6 +29,9 @@ class Plan:
         secure: secure aggregation: the server is to learn sums of uploads and no single one.
         outcomes: in the last round clients send whether each test sample was classified correctly.
         evaluate: which of a client's models is scored: see `fedkin.core.method.Moment`.
+        max_share: share of a round's samples that a client can have at most, see `fedkin.engines.shares`; 1: any. Only
+            real hosts need it: in a simulation nobody claims samples.
+        max_samples: an evaluation on more samples than this is refused.
     """
 
     rounds: int
@@ -43,6 +46,8 @@ class Plan:
     secure: bool = False
     outcomes: bool = False
     evaluate: Moment = "delivered"
+    max_share: float = 1.0
+    max_samples: int = 10**12
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -59,6 +64,8 @@ class Plan:
             raise ConfigError(f"min_answers must be at least 1, got {self.min_answers}")
         if not 1 <= self.over_selection < math.inf:
             raise ConfigError(f"over_selection must be at least 1, such as 1.3, got {self.over_selection}")
+        if not 0 < self.max_share <= 1:
+            raise ConfigError(f"max_share must be above 0 and at most 1, got {self.max_share}")
         if self.secure and self.rule.kind != "mean":
             raise ConfigError(
                 f"secure_aggregation hides single uploads, aggregation = {self.rule.kind!r} must see them; choose one"

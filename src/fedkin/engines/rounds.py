@@ -26,6 +26,7 @@ from fedkin.core import (
 from fedkin.engines.check import bundled, false_score, handed_out, probe, refusal, scored
 from fedkin.engines.plan import Plan
 from fedkin.engines.secure import Pool, pooled, summed
+from fedkin.engines.shares import limited
 from fedkin.engines.tasks import Step
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
@@ -101,6 +102,8 @@ class Report:
         seconds: wall time of the whole round; and of its parts.
         cluster_count: how many clusters there are, empty ones included.
         bytes_evaluation: bytes that had to travel to clients for the evaluation alone, in no other figure.
+        unevaluated: why an evaluation did not come, by id.
+        limited: clients whose claimed number of samples was too large a share: what they claimed, what was used.
     """
 
     round: int
@@ -120,6 +123,8 @@ class Report:
     seconds: dict[str, float]
     cluster_count: int = 0
     bytes_evaluation: int = 0
+    unevaluated: dict[int, str] = field(default_factory=dict)
+    limited: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
@@ -149,7 +154,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
     heard = _heard(method, recipe, transport, plan, server, _round(net, plan, server, t, "survey", here))
-    r = _sampled(method, server.state, _round(net, plan, server, t, "sample", here))
+    r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
     if plan.secure and cohort:
         r, pools, out = pooled(method, server.state, r)
@@ -162,10 +167,13 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     good, refused = _checked(method, recipe, plan, r, messages, replies)
-    abandoned = len(good) < plan.min_answers
+    abandoned, less = len(good) < plan.min_answers, dict[int, tuple[int, int]]()
     if not abandoned:
         ids = torch.tensor(list(good))
-        merged_state = method.aggregate(server.state, r.among(ids).but(step="aggregate"), stack(good))
+        merging = r.among(ids).but(step="aggregate")
+        merging = merging if plan.secure else _weighed(merging, plan)  # sums were weighed by the clients already
+        less = _lowered(server, merging)
+        merged_state = method.aggregate(server.state, merging, stack(good))
         server.state = bundled(method, "aggregate", merged_state)
         server.acks = server.acks.clone()
         server.acks[ids] = t
@@ -198,6 +206,8 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
         },
         cluster_count=count,
         bytes_evaluation=shown.bytes_down,
+        unevaluated=shown.missing,
+        limited=less,
     )
 
 
@@ -216,12 +226,28 @@ def _checked(
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
 
 
+def _weighed(r: Round, plan: Plan) -> Round:
+    """The round with the samples of ``r.ids`` limited to the plan's largest share of their sum."""
+    if plan.max_share == 1 or len(r.ids) == 0:
+        return r
+    size = r.roster.size.clone()
+    size[r.ids] = limited(r.size, plan.max_share)
+    return r.but(roster=Roster(size, r.roster.described))
+
+
+def _lowered(server: Server, r: Round) -> dict[int, tuple[int, int]]:
+    """The clients of a round that claim more samples than are used: what they claim, what is used."""
+    pairs = zip(r.ids.tolist(), server.sizes[r.ids].tolist(), r.size.tolist(), strict=True)
+    return {i: (claimed, used) for i, claimed, used in pairs if claimed != used}
+
+
 def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[int]) -> Round:
+    size = server.sizes if plan.max_share == 1 else limited(server.sizes, plan.max_share)
     return Round(
         index=t,
         total=plan.rounds,
         net=net,
-        roster=server.roster,
+        roster=Roster(size, server.described),
         ids=torch.tensor(sorted(ids), dtype=torch.int64),
         cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.over_selection - 1e-9),
         seed=plan.seed,
@@ -319,30 +345,35 @@ def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | No
 
 @dataclass(frozen=True)
 class _Shown:
-    """Results of an evaluation by client, why other answers are not used, and bytes that had to travel to clients."""
+    """Results of an evaluation by client, why other answers are not used or did not come, and bytes that had to travel
+    to clients."""
 
     found: dict[int, Bundle] = field(default_factory=dict)
     false: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
 
 
 def _evaluated(method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round) -> _Shown:
     """Every client that has joined, in batches, with the models as they are after the round."""
-    found, false, bytes_down = dict[int, Bundle](), dict[int, str](), 0
+    found, false, missing, bytes_down = dict[int, Bundle](), dict[int, str](), dict[int, str](), 0
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = _messages("evaluate", download, part, server)
         bytes_down += _travelling(messages)
-        answers, _ = transport.exchange(messages)
+        answers, late = transport.exchange(messages)
+        missing |= late
         if answers:
             names = scored(method, r.net, recipe, messages[min(answers)].body, plan.evaluate)
         for i, b in answers.items():
-            if why := false_score(b, names, r.net.classes, outcomes=r.index == plan.outcomes_in):
+            size = int(server.sizes[i]) if plan.outcomes else None  # with privacy options counts hold noise
+            last = r.index == plan.outcomes_in
+            if why := false_score(b, names, r.net.classes, outcomes=last, size=size, most=plan.max_samples):
                 false[i] = f"evaluation: {why}"
             else:
                 found[i] = b
-    return _Shown({i: found[i] for i in sorted(found)}, false, bytes_down)
+    return _Shown({i: found[i] for i in sorted(found)}, false, missing, bytes_down)
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:

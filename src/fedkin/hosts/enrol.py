@@ -6,17 +6,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from fedkin.core import Bundle, ConfigError, DataError, Net
+from fedkin.core import Bundle, ConfigError, Net
 from fedkin.data import Card
 from fedkin.engines.check import described, refusal
+from fedkin.hosts import heads
 from fedkin.hosts.lateness import EXPIRED
-from fedkin.hosts.letters import Clerk, no, signature_in
-from fedkin.hosts.members import KEY, Member
+from fedkin.hosts.letters import NONSENSE, Clerk, Reply, attempt
+from fedkin.hosts.members import Member
 from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.store import checked_name
 from fedkin.hosts.versions import unlike, versions
-from fedkin.hosts.wire import Letter
+from fedkin.hosts.wire import Letter, LetterError
 
 log = logging.getLogger("fedkin.hosts")
 _HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
@@ -201,8 +203,8 @@ class Enrolment:
             log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
             return
         try:
-            name = checked_name(str(got.head.get("client")), "client-id")
-        except ConfigError as e:
+            name = checked_name(heads.decode(got, heads.Told).client, "client-id")
+        except (LetterError, ConfigError) as e:
             self._refuse(round, "?", node, str(e))
             return
         self._late.pop(node, None)
@@ -211,17 +213,15 @@ class Enrolment:
         if why := self._misnamed(node, name):
             self._refuse(round, self._registered(node) or "?", node, why)
             return
-        why = self._clerk.stamped(got, "hello", name, hello.late) or (
-            no(got) if got.head.get("ok") is not True else None
-        )
-        if why:  # perhaps another time
-            self._say(round, name, why)
+        found = self._clerk.read(got, "hello", name, hello.late)
+        if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
+            self._say(round, name, found if isinstance(found, str) else NONSENSE)
             return
         former = self.place(name)
         if former not in (None, node):
             self._say(round, name, "is connected already; another node of that name has to wait until it is gone")
             return
-        if why := self._unfit(name, node, got):
+        if why := self._unfit(name, node, found.head):
             self._refuse(round, name, node, why)
             return
         if self.node.get(name) not in (None, node):
@@ -229,18 +229,18 @@ class Enrolment:
         self._done.add(node)
         self.node[name] = node
 
-    def _unfit(self, name: str, node: int, hello: Letter) -> str | None:
+    def _unfit(self, name: str, node: int, hello: heads.Hello) -> str | None:
         """Why a client that says hello is not taken; else it is known, or listed as new."""
         members, key = self._clerk.members, self._keys.get(node, "")
-        why = unlike(hello.head.get("versions"), self._ours) or members.pinned(name, key)
+        why = unlike(hello.versions, self._ours) or members.pinned(name, key)
         if why is not None or name in members.number_of():
             return why
         if key and any(n.key == key and other != name for other, n in self.new.items()):
             return f"client {name} came with the key of another newcomer"
-        try:
-            self.new[name] = Newcomer(node, key, Card.from_json(hello.head.get("card")))
-        except DataError as e:
-            return f"the card of its data cannot be used: {e}"
+        card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
+        if isinstance(card, str):
+            return card
+        self.new[name] = Newcomer(node, key, card)
         return None
 
     def _refuse(self, round: int, name: str, node: int, why: str) -> None:
@@ -263,9 +263,10 @@ class Enrolment:
         while open and self._clock.now() < end:
             for ticket, got in self._post.collect(list(open)).items():
                 name = open.pop(ticket)
-                found = self._checked(self._clerk.read(got, "describe", name), schema)
+                read = self._clerk.read(got, "describe", name)
+                found = attempt(partial(self._checked, read, schema), "its answer")
                 if isinstance(found, Bundle) and self._clerk.settings.run.secure_aggregation:
-                    found = self._with_key(name, got, found)
+                    found = self._with_key(name, read, found)
                 if isinstance(found, Bundle):
                     said[number[name]] = found
                     del bad[name]
@@ -275,18 +276,18 @@ class Enrolment:
                 self._clock.sleep(self._clock.poll)
         return {i: said[i] for i in sorted(said)}, bad
 
-    def _with_key(self, name: str, got: Letter | str, found: Bundle) -> Bundle | str:
+    def _with_key(self, name: str, read: object, found: Bundle) -> Bundle | str:
         """A newcomer's words, if its public key for masks came with them."""
-        public = got.head.get("public") if isinstance(got, Letter) else None
-        if not (isinstance(public, str) and KEY.fullmatch(public)):
+        head = read.head if isinstance(read, Reply) else None
+        if not isinstance(head, heads.Described) or head.public is None:
             return "it does not say its public key, which secure aggregation needs"
-        signature = signature_in(got) if isinstance(got, Letter) else ""
-        self.new[name] = replace(self.new[name], public=public, signature=signature)
+        self.new[name] = replace(self.new[name], public=head.public, signature=head.signature)
         return found
 
-    def _checked(self, found: Bundle | object, schema: Bundle) -> Bundle | str:
-        if not isinstance(found, Bundle):
-            return found if isinstance(found, str) else "it did not answer as a client does"
+    def _checked(self, read: object, schema: Bundle) -> Bundle | str:
+        if not isinstance(read, Reply):
+            return read if isinstance(read, str) else NONSENSE
+        found = read.body
         if why := refusal(found, schema, _COUNTS):
             return why
         most = self._clerk.settings.hosts.most_samples

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedkin.config import HostSettings, Settings
 from fedkin.core import Bundle, EngineError, Net
 from fedkin.data import Card, merge
-from fedkin.engines import Message
+from fedkin.engines import Message, Report
 from fedkin.hosts.enrol import Clock, Enrolment
-from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload
+from fedkin.hosts.heads import Updated
+from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload, Reply
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.spending import Spending
@@ -118,6 +119,18 @@ class Fleet:
         """What private training took beyond what is ``counted``, as far as clients have told it."""
         return {} if self._spending is None else self._spending.beyond(counted)
 
+    def note(self, report: Report) -> None:
+        """Write the clients of a round down whose upload or evaluation was refused, or that claim too many samples."""
+        for i, why in sorted(report.refused.items()):
+            step, _, rest = why.partition(": ")
+            of_upload = step not in ("survey", "evaluation")
+            self._say(
+                report.round, self._name(i), f"update: refused: {why}" if of_upload else f"{step}: refused: {rest}"
+            )
+        for i, (claimed, used) in sorted(report.limited.items()):
+            share = f"{100 * self._hosts.max_share:g} % of the round's ([hosts] max_share)"
+            self._say(report.round, self._name(i), f"claims {claimed} samples, more than {share}: {used} are used")
+
     def states(self, acks: Tensor) -> dict[int, Bundle]:
         """None: every client keeps its own, on its own disk."""
         return {}
@@ -170,11 +183,11 @@ class Fleet:
             m, name = messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
             self._suspects.heard(name, got)
-            if isinstance(found, Bundle) and (why := self._unaccounted(i, m, got)):
+            if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
                 missing[i] = why
-            elif isinstance(found, Bundle):
-                answers[i] = found
-                self._count_seconds(m, got)
+            elif isinstance(found, Reply):
+                answers[i] = found.body
+                self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
             elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
                 goes_on = (
                     f"goes on from upload {found.have}" if found.have else "goes on as a newcomer: its disk was lost"
@@ -199,11 +212,6 @@ class Fleet:
         if enough is not None and len(answers) >= enough:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers
-
-    def _count_seconds(self, m: Message, got: Letter | str) -> None:
-        seconds = got.head.get("training_s", 0.0) if isinstance(got, Letter) else 0.0
-        if m.step == "update" and isinstance(seconds, int | float) and 0 <= seconds < 1e9:
-            self.training_s += seconds
 
     def _unaccounted(self, i: int, m: Message, got: Letter | str) -> str | None:
         """Why an answer cannot be used, as it does not tell what private training spent; None if it does."""

@@ -21,12 +21,25 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.hosts.wire import BODY_LIMIT, Letter, LetterError, head_bytes, head_of, receive, refusal, send
+from fedkin.hosts.heads import envelope
+from fedkin.hosts.wire import (
+    BODY_LIMIT,
+    Letter,
+    LetterError,
+    TooLarge,
+    head_bytes,
+    head_of,
+    reason,
+    receive,
+    refusal,
+    send,
+)
 
 log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
 _KINDS = {"update": "train", "evaluate": "evaluate"}  # all else is a query
 _REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
+_CALLS = 8  # calls for answers in one look: few, as each takes the link 10 ms, and so that a bad reply spoils no other
 _SPARE = 15.0  # seconds that a site may be late in saying that it was too late
 
 
@@ -54,8 +67,10 @@ def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> Letter:
     if arrays is None:
         return Letter(head_of(text))
     body = arrays["bytes"]
-    if body.stype != _BYTES or len(body.data) > limit:
-        raise LetterError(f"the body is of another kind, or larger than {limit} bytes")
+    if body.stype != _BYTES or not isinstance(body.data, bytes):
+        raise LetterError("the body is of another kind")
+    if len(body.data) > limit:
+        raise TooLarge(f"the body has {len(body.data)} bytes, at most {limit} are read")
     return Letter(head_of(text), body.data)
 
 
@@ -68,7 +83,11 @@ def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
     """Hands a letter to the site on this machine and waits for its answer, as long as the letter's deadline says."""
     place = str(node.get("socket", ""))
     try:
-        seconds = min(float(letter.head.get("deadline", 60.0)), 1e6) + _SPARE
+        seconds = envelope(letter).deadline + _SPARE
+    except LetterError as e:
+        log.error("a letter that cannot be read: %s", e)
+        return _no(letter, node, "unreadable")
+    try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
             to.settimeout(seconds)
             to.connect(place)
@@ -150,7 +169,7 @@ class FlowerPost:
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
         messages = [
-            Message(to_records(letter), node, _KINDS.get(letter.head["kind"], "query"), ttl=max(seconds, 1.0))
+            Message(to_records(letter), node, _KINDS.get(envelope(letter).kind, "query"), ttl=max(seconds, 1.0))
             for node, letter in letters.items()
         ]
         tickets = list(self._grid.push_messages(messages))
@@ -158,16 +177,53 @@ class FlowerPost:
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
         found: dict[str, Letter | str] = {}
-        for message in self._grid.pull_messages(list(tickets)):
-            ticket = message.metadata.reply_to_message_id
-            if message.has_error():
-                found[ticket] = _REASONS.get(message.error.code, "flower")
-                continue
-            try:
-                found[ticket] = from_records(message.content, self._limit)
-            except LetterError:
-                found[ticket] = "too-large"
+        for few in _groups(list(tickets), _CALLS if self._with_keys else 1):
+            found |= self._pulled(few)
         return found
+
+    def _pulled(self, tickets: list[str]) -> dict[str, Letter | str]:
+        """The answers to a few letters, in one call of Flower's, which raises for all of them if one cannot be read.
+
+        The replies that such a call had taken from the link are lost; the others are asked for one by one.
+        """
+        try:
+            messages = list(self._grid.pull_messages(tickets))
+        except Exception as e:
+            self._grid.get_nodes()  # raises if it is the link that fails, and not a reply that cannot be read
+            log.warning("a reply is not a message of Flower's: %s: %s", type(e).__name__, reason(e))
+            if len(tickets) == 1:
+                return {tickets[0]: "garbled"}
+            return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
+        found: dict[str, Letter | str] = {}
+        for message in messages:
+            # what a message says it replies to is the sender's word; of a single letter the ticket is known
+            ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
+            if ticket in tickets:
+                found[ticket] = self._letter(message)
+        return found
+
+    def _letter(self, message: Message) -> Letter | str:
+        try:
+            if message.has_error():
+                return _REASONS.get(message.error.code, "flower")
+            return from_records(message.content, self._limit)
+        except TooLarge:
+            return "too-large"
+        except Exception as e:  # the sender chose every part of it
+            log.warning("a reply is not a letter: %s: %s", type(e).__name__, reason(e))
+            return "garbled"
+
+
+def _ticket(message: Message) -> str:
+    try:
+        return str(message.metadata.reply_to_message_id)
+    except Exception:  # the sender chose every part of it
+        return ""
+
+
+def _groups(tickets: list[str], most: int) -> list[list[str]]:
+    """The tickets in ``most`` groups at most, as equal as can be."""
+    return [tickets[i::most] for i in range(min(most, len(tickets)))]
 
 
 def server_app() -> ServerApp:
@@ -176,12 +232,13 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        # here: the client's process needs no torch
-        from fedkin.hosts.submitted import link_folder, run_submitted, unpacked, virtual
+        from fedkin.hosts import submitted  # here: the client's process needs no torch
 
         word = context.run_config.get("fedkin", "")
-        settings, _ = unpacked(word)
-        post = FlowerPost(grid, settings.hosts.max_reply_mb << 20, virtual(word) is None, link_folder(word))
-        run_submitted(post, word)
+        with submitted.says_why(word):
+            settings, _ = submitted.unpacked(word)
+            limit, link = settings.hosts.max_reply_mb << 20, submitted.link_folder(word)
+            post = FlowerPost(grid, limit, submitted.virtual(word) is None, link)
+        submitted.run_submitted(post, word)
 
     return app

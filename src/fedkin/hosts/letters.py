@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 from fedkin.config import Settings
-from fedkin.core import Bundle
+from fedkin.core import Bundle, DataError
 from fedkin.engines.secure import Pool
-from fedkin.hosts.members import KEY, SIGNATURE, Members
+from fedkin.hosts import heads
+from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import FORMAT, Letter, LetterError
+
+log = logging.getLogger("fedkin.hosts")
+T = TypeVar("T")
+NONSENSE = "it did not answer as a client does"
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,17 @@ class OtherKey:
     signature: str = ""
 
 
+@dataclass(frozen=True)
+class Reply:
+    """An answer that can be used: its head, as the type that belongs to the letter, and its tensors."""
+
+    head: heads.Answer
+    body: Bundle
+
+
+Heard: TypeAlias = Reply | OtherUpload | OtherKey
+
+
 @dataclass
 class Clerk:
     """Writes letters of one run and one session of its server, and reads the answers.
@@ -57,7 +74,7 @@ class Clerk:
 
     def write(
         self,
-        kind: str,
+        kind: heads.Kind,
         round: int,
         seconds: float,
         *,
@@ -68,63 +85,69 @@ class Clerk:
         pool: Pool | None = None,
     ) -> Letter:
         """A letter that is to be answered within so many seconds."""
-        head: dict[str, Any] = {
-            "format": FORMAT,
-            "kind": kind,
-            "run": self.members.run,
-            "session": self.session,
-            "round": round,
-            "client": client,
-            "seq": seq,
-            "ack": ack,
-            "deadline": math.ceil(max(seconds, 0.1) * 10) / 10,
-            "settings": self.settings.table(),
-        }
-        if self.members.card is not None:
-            head |= {"card": self.members.card.to_json(), "network": self.network}
-        if pool is not None:
-            listed = [(i, self.members.listed[i]) for i in pool.members]
-            members = [[i, m.public, *([m.client, m.signature] if m.signature else [])] for i, m in listed]
-            head["pool"] = {"members": members, "weight": pool.weight, "total": pool.total}
-        return letter(head, body)
+        card = self.members.card
+        head = heads.Asked(
+            format=FORMAT,
+            kind=kind,
+            run=self.members.run,
+            session=self.session,
+            round=round,
+            client=client,
+            seq=seq,
+            ack=ack,
+            deadline=min(math.ceil(max(seconds, 0.1) * 10) / 10, heads.LONGEST),
+            settings=self.settings.table(),
+            card=None if card is None else card.to_json(),
+            network="" if card is None else self.network,
+            pool=None if pool is None else self._told(pool),
+        )
+        return letter(heads.plain(head), body)
 
-    def stamped(self, got: Letter, kind: str, name: str | None, seq: int = 0) -> str | None:
+    def _told(self, pool: Pool) -> heads.PoolTold:
+        listed = [(i, self.members.listed[i]) for i in pool.members]
+        members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
+        return heads.PoolTold(members, pool.weight, pool.total)
+
+    def _stamped(self, told: heads.Told, kind: str, name: str, seq: int) -> str | None:
         """Why an answer is not the one to a letter of this kind and number; None if it is."""
-        expected: Mapping[str, Any] = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq}
-        if name is not None:
-            expected = {**expected, "client": name}
+        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         for what, value in expected.items():
-            if got.head.get(what) != value or type(got.head.get(what)) is not type(value):
-                return f"its answer is to another letter ({what} is {str(got.head.get(what))[:40]!r}, not {value!r})"
+            if (found := getattr(told, what)) != value:
+                return f"its answer is to another letter ({what} is {str(found)[:40]!r}, not {value!r})"
         return None
 
-    def read(self, got: Letter | str, kind: str, name: str, seq: int = 0) -> Bundle | OtherUpload | OtherKey | str:
-        """The tensors of an answer; or that the client is at another upload, or has another key; or why it cannot be
-        used."""
+    def read(
+        self, got: Letter | str, kind: heads.Kind, name: str, seq: int = 0
+    ) -> Reply | OtherUpload | OtherKey | str:
+        """A client's answer to a letter of this kind and number; or that the client is at another upload, or has
+        another key; or why the answer cannot be used. Never raises for what a client sent."""
         if isinstance(got, str):
             return CODES.get(got, CODES["flower"])
-        if why := self.stamped(got, kind, name, seq):
+        return attempt(lambda: self._read(got, kind, name, seq), "its answer")
+
+    def _read(self, got: Letter, kind: heads.Kind, name: str, seq: int) -> Heard | str:
+        told = heads.decode(got, heads.Told)
+        if why := self._stamped(told, kind, name, seq):
             return why
-        if got.head.get("ok") is not True:
-            have = got.head.get("have")
-            if got.head.get("code") == "out-of-step" and type(have) is int and have >= 0:
-                return OtherUpload(have)
-            public = got.head.get("public")
-            if got.head.get("code") == "other-key" and isinstance(public, str) and KEY.fullmatch(public):
-                return OtherKey(public, signature_in(got))
-            return no(got)
-        try:
-            return bundle(got, self.settings.hosts.max_reply_mb << 20)
-        except LetterError as e:
-            return f"its answer cannot be read: {e}"
+        if told.ok:
+            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
+        refused = heads.decode(got, heads.Refused)
+        if refused.code == "out-of-step" and refused.have is not None:
+            return OtherUpload(refused.have)
+        if refused.code == "other-key" and refused.public is not None:
+            return OtherKey(refused.public, refused.signature)
+        return CODES.get(refused.code, NONSENSE)
 
 
-def signature_in(got: Letter) -> str:
-    """Return the signature of a public key in the head of an answer; "" if there is none."""
-    found = got.head.get("signature")
-    return found if isinstance(found, str) and SIGNATURE.fullmatch(found) else ""
+def attempt(read: Callable[[], T], what: str) -> T | str:
+    """The result of reading something that a client sent; whatever that raises is a reason to refuse it, as a text.
 
-
-def no(got: Letter) -> str:
-    """What a client that says no means."""
-    return CODES.get(str(got.head.get("code")), "it did not answer as a client does")
+    One client's bytes must not end a run, also where nobody thought of what they hold.
+    """
+    try:
+        return read()
+    except (LetterError, DataError) as e:
+        return f"{what} cannot be read: {e}"
+    except Exception as e:
+        log.exception("%s cannot be read", what)
+        return f"{what} cannot be read ({type(e).__name__}); the traceback is in the link's log"

@@ -30,7 +30,8 @@ CODES: Mapping[str, str] = {
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "flower": "Flower could not deliver the letter or its answer",
-    "too-large": "its answer is larger than allowed",
+    "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
+    "garbled": "its answer cannot be read: it is not a letter of fedkin's",
 }
 """What a code means. Only codes travel: the text of a client's exception can hold its data."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -11,7 +13,7 @@ from fedkin.banks import Banks
 from fedkin.config import Settings, digest
 from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
-from fedkin.engines import Plan, hand_over
+from fedkin.engines import Plan, Report, hand_over
 from fedkin.exporting.rules import rule
 from fedkin.folder import RunFolder, room
 from fedkin.hosts.enrol import Clock
@@ -62,7 +64,8 @@ def _served(
     settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
 ) -> Result:
     privacy = privacy_of(settings.run)
-    plan, recipe = plan_of(settings.run), settings.recipe
+    hosts, recipe = settings.hosts, settings.recipe
+    plan = replace(plan_of(settings.run), max_share=hosts.max_share, max_samples=hosts.most_samples)
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
@@ -88,8 +91,14 @@ def _served(
         settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy, about
     )
     banks = Banks(here.bank_files) if settings.run.state == "file" else None
+
+    def noted(report: Report, line: dict[str, Any]) -> None:
+        fleet.note(report)
+        if on_round is not None:
+            on_round(report, line)
+
     with one_thread():
-        result = follow(course, fleet, here, on_round, banks)
+        result = follow(course, fleet, here, noted, banks)
         _keep(course, fleet, plan, result, recipe)
     return result
 

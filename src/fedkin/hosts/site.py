@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from fedkin.config import Settings, digest
@@ -25,6 +26,7 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.hosts.account import Account, Limits, OverBudget, Withheld
+from fedkin.hosts.heads import Asked, decode, plain
 from fedkin.hosts.maskkeys import MaskKeys, Signing
 from fedkin.hosts.own import Allowed, NotAllowed, settings_of
 from fedkin.hosts.store import Kept, Store
@@ -92,7 +94,8 @@ class Site:
         try:
             if head.get("format") != FORMAT:
                 return self._no(head, "versions")
-            return self._steps[str(head.get("kind"))](self, of)
+            asked = decode(of, Asked)
+            return self._steps[asked.kind](self, asked, of)
         except Exception as e:  # what a method of the user's own may raise, too
             return self._refused(head, e)
 
@@ -113,126 +116,126 @@ class Site:
         log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
         return self._no(head, code)
 
-    def _no(self, head: Mapping[str, Any], code: str, **more: Any) -> Letter:
-        return refusal(head, self.client, code, **more)
+    def _no(self, head: Mapping[str, Any] | Asked, code: str, **more: Any) -> Letter:
+        return refusal(plain(head) if isinstance(head, Asked) else head, self.client, code, **more)
 
-    def _yes(self, head: Mapping[str, Any], b: Bundle | None = None, **more: Any) -> Letter:
-        return letter({**stamp(head, self.client), "ok": True, **more}, b)
+    def _yes(self, head: Asked, b: Bundle | None = None, **more: Any) -> Letter:
+        return letter({**stamp(plain(head), self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
-    def _hello(self, of: Letter) -> Letter:
+    def _hello(self, head: Asked, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
-        settings = self._settings(of.head)
+        settings = self._settings(head)
         privacy_of(settings.run).require_method(settings.method)
         card = self.data.card(sharing_at(settings, self.data))
         self.limits.check_card(card)
-        return self._yes(of.head, versions=versions(settings.method), card=card.to_json())
+        return self._yes(head, versions=versions(settings.method), card=card.to_json())
 
-    def _describe(self, of: Letter) -> Letter:
+    def _describe(self, head: Asked, of: Letter) -> Letter:
         """What the client says of itself, once per run: said again word for word if asked again."""
-        kept = self._kept(of.head)
-        job = self._job_of(of.head)
+        kept = self._kept(head)
+        job = self._job_of(head)
         if kept.said is None:
-            privacy = self._privacy(of.head)
+            privacy = self._privacy(head)
             if privacy.describe_epsilon is not None:
-                own = job.shards[of.head["client"]].train.counts(job.net.classes)
-                counts = self.account.tell(of.head["run"], own, privacy.describe_epsilon, privacy.dp_delta)
+                own = job.shards[head.client].train.counts(job.net.classes)
+                counts = self.account.tell(head.run, own, privacy.describe_epsilon, privacy.dp_delta)
                 job = replace(job, told=lambda *_: counts)
-            kept.said = self._perform(job, of, Bundle()).reply
-            self.store.save(of.head["run"], kept)
-        return self._yes(of.head, kept.said, **self._public(of.head))
+            kept.said = self._perform(job, head, of, Bundle()).reply
+            self.store.save(head.run, kept)
+        return self._yes(head, kept.said, **self._public(head))
 
-    def _survey(self, of: Letter) -> Letter:
-        kept = self._kept(of.head)
-        return self._yes(of.head, self._perform(self._job_of(of.head), of, kept.ledger.state(of.head["ack"])).reply)
+    def _survey(self, head: Asked, of: Letter) -> Letter:
+        kept = self._kept(head)
+        return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
 
-    def _update(self, of: Letter) -> Letter:
-        head, kept = of.head, self._kept(of.head)
+    def _update(self, head: Asked, of: Letter) -> Letter:
+        kept = self._kept(head)
         key = self._public(head)
-        new, ledger = head["session"] > kept.session, kept.ledger
-        if not new and ledger.late(head["seq"]):
+        new, ledger = head.session > kept.session, kept.ledger
+        if not new and ledger.late(head.seq):
             return self._no(head, "late", have=ledger.at)
         # numbers that no part of the content depends on are left out: a server that started anew sends the same
         parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
-        told = mark(Letter({n: head[n] for n in parts}, of.body))
-        former = ledger.begin(head["seq"], head["ack"], told)
+        told = mark(Letter({n: of.head[n] for n in parts}, of.body))
+        former = ledger.begin(head.seq, head.ack, told)
         if former is not None:
-            log.info("round %s was answered before; the same answer again", head["round"])
+            log.info("round %s was answered before; the same answer again", head.round)
             return self._yes(head, former, **self._spent(head, {}))
         job = self._job_of(head)
-        table = Table.read(head) if key else None
+        table = Table.read(of.head) if key else None
         if table is not None:
-            size, last = len(job.shards[head["client"]].train), max(kept.masked, self.mask_keys.last(head["run"]))
-            table.require(head["client"], key["public"], size, last, key.get("signature", ""))
-            self.mask_keys.require_peers(table, head["client"])
-        answer = self._perform(job, of, ledger.committed)
+            size, last = len(job.shards[head.client].train), max(kept.masked, self.mask_keys.last(head.run))
+            table.require(head.client, key["public"], size, last, key.get("signature", ""))
+            self.mask_keys.require_peers(table, head.client)
+        answer = self._perform(job, head, of, ledger.committed)
         spent = self._spent(head, answer.spent)
-        reply = answer.reply if table is None else self._masked(answer.reply, table, head["client"], kept)
-        ledger.propose(head["seq"], answer.state, reply, told)
-        kept.session = max(kept.session, head["session"])
-        self.store.save(head["run"], kept)
+        reply = answer.reply if table is None else self._masked(answer.reply, table, head.client, kept)
+        ledger.propose(head.seq, answer.state, reply, told)
+        kept.session = max(kept.session, head.session)
+        self.store.save(head.run, kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
-    def _evaluate(self, of: Letter) -> Letter:
+    def _evaluate(self, head: Asked, of: Letter) -> Letter:
         if self.limits.keep_scores:
             raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
-        head, kept = of.head, self._kept(of.head)
-        answer, reply = self._perform(self._job_of(head), of, kept.ledger.state(head["ack"])), Bundle()
-        self._reported[head["run"]] = head["round"], answer.reply.test
+        kept = self._kept(head)
+        answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
+        self._reported[head.run] = head.round, answer.reply.test
         if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
-            reply = Bundle(counts=self.account.told(head["run"], len(answer.reply.counts)))
+            reply = Bundle(counts=self.account.told(head.run, len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
-    def _keep(self, of: Letter) -> Letter:
+    def _keep(self, head: Asked, of: Letter) -> Letter:
         """Writes down the model that this client predicts with, for use without fedkin's server."""
-        kept, job = self._kept(of.head), self._job_of(of.head)
-        answer = self._perform(job, of, kept.ledger.state(of.head["ack"]))
-        place = self.store.path(of.head["run"]).parent / "model"
-        settings = self._settings(of.head)
-        take_home(place, self.client, settings, self.data, of.head, job, answer.reply, self._evaluation(of, job, kept))
+        kept, job = self._kept(head), self._job_of(head)
+        answer = self._perform(job, head, of, kept.ledger.state(head.ack))
+        place = self.store.path(head.run).parent / "model"
+        settings, told = self._settings(head), self._evaluation(head, of, job, kept)
+        take_home(place, self.client, settings, self.data, head, job, answer.reply, told)
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
-        if (privacy := self._privacy(of.head)).asked:
-            log.info("%s", self.account.words(of.head["run"], privacy.dp_delta))
-        return self._yes(of.head)
+        if (privacy := self._privacy(head)).asked:
+            log.info("%s", self.account.words(head.run, privacy.dp_delta))
+        return self._yes(head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
-    def _evaluation(self, of: Letter, job: Job, kept: Kept) -> Tensor | None:
+    def _evaluation(self, head: Asked, of: Letter, job: Job, kept: Kept) -> Tensor | None:
         """The confusion matrix ``[C, C]`` that was told of the round whose model is kept.
 
         A process that was started since then evaluates again, to the same end; but for private training, which would
         train with other noise.
         """
-        round, found = self._reported.get(of.head["run"], (-1, None))
-        if round == of.head["round"]:
+        round, found = self._reported.get(head.run, (-1, None))
+        if round == head.round:
             return found
         if job.private is not None:
             return None
-        again = Letter({**of.head, "kind": "evaluate"}, of.body)
-        return self._perform(job, again, kept.ledger.state(of.head["ack"])).reply.test
+        again = msgspec.structs.replace(head, kind="evaluate")
+        return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
 
-    def _settings(self, head: Mapping[str, Any]) -> Settings:
+    def _settings(self, head: Asked) -> Settings:
         """Read a letter's settings, which name allowed code and stay within the owner's limits."""
-        found = settings_of(head["settings"], self.allowed)
+        found = settings_of(head.settings, self.allowed)
         self.limits.check(found.run)
         return found
 
-    def _kept(self, head: Mapping[str, Any]) -> Kept:
-        kept = self.store.load(head["run"])
-        if head["session"] < kept.session:
-            raise OutOfStep(kept.ledger.at, head["ack"])
+    def _kept(self, head: Asked) -> Kept:
+        kept = self.store.load(head.run)
+        if head.session < kept.session:
+            raise OutOfStep(kept.ledger.at, head.ack)
         self._settings(head)
-        of = _kind_of_run(head["settings"])
+        of = _kind_of_run(head.settings)
         if kept.of not in ("", of):
             raise ConfigError(
-                f"run {head['run']} was begun here with other settings. What a client keeps for itself under one "
+                f"run {head.run} was begun here with other settings. What a client keeps for itself under one "
                 "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
             )
         kept.of = of
         return kept
 
-    def _public(self, head: Mapping[str, Any]) -> dict[str, str]:
+    def _public(self, head: Asked) -> dict[str, str]:
         """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
-        return self.mask_keys.told(head["run"]) if self._settings(head).run.secure_aggregation else {}
+        return self.mask_keys.told(head.run) if self._settings(head).run.secure_aggregation else {}
 
     def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
@@ -243,39 +246,40 @@ class Site:
         kept.masked = table.round
         return masked(addend, table, number, self.mask_keys.secret(table.run))
 
-    def _privacy(self, head: Mapping[str, Any]) -> Privacy:
+    def _privacy(self, head: Asked) -> Privacy:
         return privacy_of(self._settings(head).run)
 
-    def _spent(self, head: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
+    def _spent(self, head: Asked, spent: Spent) -> dict[str, Any]:
         """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
         on the disk before the answer leaves."""
         privacy = self._privacy(head)
         if privacy.dp_noise is None:
             return {}
-        used = self.account.spend(head["run"], privacy.dp_noise, spent, privacy.dp_delta)
+        used = self.account.spend(head.run, privacy.dp_noise, spent, privacy.dp_delta)
         return {"spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.dp_noise).items()]}}
 
-    def _perform(self, job: Job, of: Letter, state: Bundle) -> Answer:
-        head = of.head
-        if (head["run"], head["kind"]) in self._over:
-            raise OverBudget(f"no more is said to run {head['run']}: its budget is spent")
-        task = Task(head["kind"], head["client"], head["round"], bundle(of), state)
+    def _perform(self, job: Job, head: Asked, of: Letter, state: Bundle) -> Answer:
+        if head.kind == "hello":
+            raise LetterError("hello is not a step of a method")
+        if (head.run, head.kind) in self._over:
+            raise OverBudget(f"no more is said to run {head.run}: its budget is spent")
+        task = Task(head.kind, head.client, head.round, bundle(of), state)
         return perform(job, task, trainer(job))
 
-    def _job_of(self, head: Mapping[str, Any]) -> Job:
+    def _job_of(self, head: Asked) -> Job:
         """Data, network and method of a run; made once and kept while letters ask for the same."""
-        key = json.dumps([digest(head["settings"]), head["card"], head["client"]], sort_keys=True)
+        key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
         if self._job is None or self._job[0] != key:
             self._job = (key, self._made(self._settings(head), head))
         return self._job[1]
 
-    def _made(self, settings: Settings, head: Mapping[str, Any]) -> Job:
-        card, seed = Card.from_json(head["card"]), settings.run.seed
+    def _made(self, settings: Settings, head: Asked) -> Job:
+        card, seed = Card.from_json(head.card), settings.run.seed
         self.limits.check_card(card)
-        shard = self.data.shard(card, head["client"], sharing_at(settings, self.data))
+        shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
         make = factory(settings.model.model, card.shape, card.classes)
         net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
-        if network_mark(net) != head["network"]:
+        if network_mark(net) != head.network:
             raise DataError(
                 "the network made here starts from other values than the server's: other versions of torch, or another "
                 "file of the model"
@@ -283,7 +287,7 @@ class Site:
         privacy = privacy_of(settings.run)
         privacy.require(settings.method, net)
         self.limits.check_words(settings.run, settings.method, net)
-        mine = _One(head["client"], laid_out(net, shard))
+        mine = _One(head.client, laid_out(net, shard))
         run = settings.run
         job = Job(
             settings.method,
@@ -301,7 +305,7 @@ class Site:
         )  # fmt: skip
         return job
 
-    _steps: Mapping[str, Callable[[Site, Letter], Letter]] = {
+    _steps: Mapping[str, Callable[[Site, Asked, Letter], Letter]] = {
         "hello": _hello,
         "describe": _describe,
         "survey": _survey,

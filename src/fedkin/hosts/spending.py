@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from fedkin.hosts.wire import Letter
+from fedkin.hosts.heads import SpentTold
+from fedkin.hosts.wire import Letter, LetterError, convert
 from fedkin.privacy import Spent, add
-
-_RATES, _STEPS, _MARK = 64, 10**9, 64  # more sampling rates or steps in a run, or a longer mark, are nonsense
-_LEAST = 1e-12  # smallest sampling rate: one of more samples than anybody has
 
 
 @dataclass
@@ -48,7 +45,7 @@ class Spending:
 
     def hear(self, client: int, answer: Letter | str) -> str | None:
         """Takes what an answer tells; why it cannot be used, or None."""
-        told = _told(answer.head.get("spent")) if isinstance(answer, Letter) else None
+        told = _told(answer) if isinstance(answer, Letter) else None
         if told is None:
             return "it does not tell, or not in usable numbers, what private training has spent"
         if client in self._heard:
@@ -75,21 +72,11 @@ def _less(a: Spent, b: Spent) -> bool:
     return any(a.get(rate, 0) < n for rate, n in b.items())
 
 
-def _told(word: Any) -> tuple[str, dict[float, int]] | None:
-    """A client's word: the mark of its record, and steps at each sampling rate."""
-    if not isinstance(word, dict):
+def _told(answer: Letter) -> tuple[str, dict[float, int]] | None:
+    """A client's word: the mark of its record, and steps at each sampling rate; None if it is not one."""
+    try:
+        told = convert(answer.head.get("spent"), SpentTold, "spent")
+    except LetterError:
         return None
-    mark, pairs = word.get("mark"), word.get("steps")
-    if not (isinstance(mark, str) and 0 < len(mark) <= _MARK and isinstance(pairs, list) and len(pairs) <= _RATES):
-        return None
-    steps: dict[float, int] = {}
-    for pair in pairs:
-        if not (isinstance(pair, list) and len(pair) == 2):
-            return None
-        rate, n = pair
-        if not (isinstance(rate, int | float) and _LEAST <= rate <= 1) or rate in steps:
-            return None
-        if type(n) is not int or not 0 <= n <= _STEPS:
-            return None
-        steps[float(rate)] = n
-    return mark, steps
+    steps = {step.rate: step.count for step in told.steps}
+    return (told.mark, steps) if len(steps) == len(told.steps) else None

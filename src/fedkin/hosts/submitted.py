@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+import msgspec
 
 from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, FedkinError
@@ -18,8 +20,11 @@ from fedkin.course import Result
 from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
+from fedkin.hosts.wire import LetterError, convert, head_of
 from fedkin.locks import writing
 from fedkin.report.page import write_page
+
+log = logging.getLogger("fedkin.hosts")
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,8 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
             f"[model] init_weights = {settings.model.init_weights!r}: nodes make the start themselves and have no such "
             "file; leave it out, or put the values into a network of an installed package"
         )
-    told = {"settings": settings.table(), "folder": str(folder.resolve())}
-    told |= {"link": str(link.resolve())} if link else {}
-    told |= {"data": data} if data else {}
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip("=")
+    told = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
+    return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
 
 
 def unpacked(word: object) -> tuple[Settings, Path]:
@@ -64,8 +67,8 @@ def unpacked(word: object) -> tuple[Settings, Path]:
     Raises:
         ConfigError: it is not what `packed` gave.
     """
-    told = _told(word)
-    return settings_from(told["settings"], "the submitted run"), Path(str(told["folder"]))
+    told = _read(word)
+    return settings_from(told.settings, "the submitted run"), Path(told.folder)
 
 
 def virtual(word: object) -> Virtual | None:
@@ -74,8 +77,8 @@ def virtual(word: object) -> Virtual | None:
     Raises:
         ConfigError: it is not what `packed` gave.
     """
-    told = _told(word)
-    return Virtual(Path(str(told["folder"])), str(told["data"])) if "data" in told else None
+    told = _read(word)
+    return Virtual(Path(told.folder), told.data) if told.data else None
 
 
 def link_folder(word: object) -> Path | None:
@@ -84,8 +87,8 @@ def link_folder(word: object) -> Path | None:
     Raises:
         ConfigError: it is not what `packed` gave.
     """
-    told = _told(word)
-    return Path(str(told["link"])) if "link" in told else None
+    link = _read(word).link
+    return Path(link) if link else None
 
 
 def command(word: object) -> str:
@@ -94,9 +97,9 @@ def command(word: object) -> str:
     Raises:
         ConfigError: it is not what `packed` gave.
     """
-    told = _told(word)
-    words = ["fedkin", "submit", str(Path(str(told["folder"])) / "config.toml")]
-    words += ["--ray"] if "data" in told else ["--link", str(told["link"])] if "link" in told else []
+    told = _read(word)
+    words = ["fedkin", "submit", str(Path(told.folder) / "config.toml")]
+    words += ["--ray"] if told.data else ["--link", told.link] if told.link else []
     return shlex.join(words)
 
 
@@ -109,31 +112,69 @@ def _log_to(stream: TextIO) -> None:
     ours.setLevel(logging.INFO)
 
 
-def _told(word: object) -> dict[str, Any]:
+class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A submitted run as it is written into Flower's configuration; see `packed`."""
+
+    settings: dict[str, Any]
+    folder: str
+    link: str | None = None
+    data: str | None = None
+
+
+def _read(word: object) -> _Word:
     try:
-        told = json.loads(base64.urlsafe_b64decode(f"{word}===".encode()))  # more padding than it lacks does no harm
-        return {"settings": told["settings"], "folder": told["folder"], **told}
-    except (ValueError, KeyError, TypeError) as e:
+        text = base64.urlsafe_b64decode(f"{word}===".encode())  # more padding than it lacks does no harm
+        return convert(head_of(text), _Word, "the word")
+    except (ValueError, LetterError) as e:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
 def run_submitted(post: Post, word: object) -> Result:
     """Plays a submitted run, as `packed`, to its end and writes its report."""
     _log_to(sys.stdout)
-    settings, folder = unpacked(word)
-    log = logging.getLogger("fedkin.hosts")
+    with says_why(word):
+        settings, folder = unpacked(word)
     log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
 
     def on_round(report: Any, line: Mapping[str, Any]) -> None:
         accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
-    with writing(folder):  # a second server of the same run ends here and leaves no failed.txt to the first
+    with writing(folder), says_why(word):  # a second server of the same run leaves no failed.txt to the first
         (folder / "failed.txt").unlink(missing_ok=True)
-        try:
-            result = serve(settings, post, folder, command=command(word), on_round=on_round)
-            write_page(folder)
-        except (FedkinError, OSError) as e:  # for whoever follows the folder: this process has no screen
-            (folder / "failed.txt").write_text(f"{e}\n", encoding="utf-8")
-            raise
+        result = serve(settings, post, folder, command=command(word), on_round=on_round)
+        write_page(folder)
     return result
+
+
+@contextmanager
+def says_why(word: object) -> Iterator[None]:
+    """Write ``failed.txt`` into the folder of a submitted run if what is done inside ends by an exception, whichever.
+
+    ``fedkin submit`` follows the folder: the process on the server has no screen.
+    """
+    try:
+        yield
+    except BaseException as e:  # Flower ends a run that was stopped by SystemExit or KeyboardInterrupt
+        try:
+            folder = Path(_read(word).folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "failed.txt").write_text(f"{_why(e, folder)}\n", encoding="utf-8")
+        except (ConfigError, OSError) as error:  # the disk is full, for example: the log is what is left
+            log.error("why the run ended could not be written down: %s", error)
+        raise
+
+
+def _why(e: BaseException, folder: Path) -> str:
+    """The reason of a run's end in one or two sentences, with what to do."""
+    again = f"the rounds that are whole are kept; go on with: fedkin submit {shlex.quote(str(folder))}"
+    if isinstance(e, FedkinError):
+        return str(e)
+    if isinstance(e, OSError):
+        return f"{e}; when that is mended, {again}"
+    if isinstance(e, Exception):
+        return (
+            f"the run ended by an error that fedkin did not expect ({type(e).__name__}: {e}); its traceback is in the "
+            f"link's log (logs/superlink.log); {again}"
+        )
+    return f"the run was stopped ({type(e).__name__}); {again}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedkin.hosts.heads import code_of
 from fedkin.hosts.wire import Letter
 
 _MOST = 1000  # answers that may still come
@@ -35,13 +36,13 @@ class Suspects:
 
     def heard(self, name: str, got: Letter | str) -> None:
         """Something came from a client in time. That its step had to be ended does not speak for it."""
-        if isinstance(got, Letter) and got.head.get("code") == "deadline":
+        if isinstance(got, Letter) and code_of(got) == "deadline":
             self._names.add(name)
         else:
             self._names.discard(name)
 
     def late(self, ticket: str, got: Letter | str) -> None:
         """What a client still owed has come: it works again, so the next answer is waited for."""
-        name = self._owed.pop(ticket)
-        if isinstance(got, Letter):
+        name = self._owed.pop(ticket, None)
+        if name is not None and isinstance(got, Letter):
             self.heard(name, got)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 from fedkin.engines.secure import LEAST
-from fedkin.hosts.members import KEY
-from fedkin.hosts.wire import LetterError
-
-_MOST, _LONGEST = 10_000, 200  # members of a pool; characters of a name or a signature
+from fedkin.hosts.heads import PoolTold
+from fedkin.hosts.wire import LetterError, convert
 
 
 class Unmasked(Exception):
@@ -55,26 +53,16 @@ class Table:
         Raises:
             LetterError: it is none, has too few members, or some twice.
         """
-        told = head.get("pool")
-        if not isinstance(told, Mapping) or not isinstance(told.get("members"), list):
-            raise LetterError("no table of those whose uploads are added up")
-        weight, total = told.get("weight"), told.get("total")
-        if not (_is_number(weight) and _is_number(total) and 0 < weight <= total < 2.0**53):
-            raise LetterError(f"weights that cannot be: {str(weight)[:40]} of {str(total)[:40]}")
-        listed = told["members"]
-        if not LEAST <= len(listed) <= _MOST:
-            raise LetterError(f"a sum of {len(listed)} uploads; at least {LEAST} are needed, at most {_MOST} taken")
-        for one in listed:
-            if not (isinstance(one, list) and len(one) in (2, 4) and type(one[0]) is int and _is_key(one[1])):
-                raise LetterError("a member is listed by its number and its public key")
-            if not all(isinstance(text, str) and len(text) <= _LONGEST for text in one[2:]):
-                raise LetterError("a member's name and signature are texts")
-        numbers, keys = {one[0] for one in listed}, {one[1] for one in listed}
-        if len(numbers) < len(listed) or len(keys) < len(listed):
+        told = convert(head.get("pool"), PoolTold, "the table of those whose uploads are added up")
+        if told.weight > told.total:
+            raise LetterError(f"weights that cannot be: {told.weight:g} of {told.total:g}")
+        if len(told.members) < LEAST:
+            raise LetterError(f"a sum of {len(told.members)} uploads; at least {LEAST} are needed")
+        members = tuple(sorted((m.number, m.key) for m in told.members))
+        if len({n for n, _ in members}) < len(members) or len({key for _, key in members}) < len(members):
             raise LetterError("a member is listed twice, or two have one key")
-        members = tuple(sorted((one[0], one[1]) for one in listed))
-        signed = {one[0]: (one[2], one[3]) for one in listed if len(one) == 4}
-        return cls(str(head["run"]), int(head["round"]), members, float(weight), float(total), signed)
+        signed = {m.number: (m.name, m.signature) for m in told.members if m.signature}
+        return cls(str(head["run"]), int(head["round"]), members, told.weight, told.total, signed)
 
     def require(self, number: int, key: str, size: int, last: int, signature: str = "") -> None:
         """Makes sure that this member may mask an upload for this table.
@@ -96,11 +84,3 @@ class Table:
             raise Unmasked("masked")
         if dict(self.members).get(number) != key:
             raise Unmasked("other-key", public=key, **({"signature": signature} if signature else {}))
-
-
-def _is_key(text: object) -> bool:
-    return isinstance(text, str) and KEY.fullmatch(text) is not None
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -6,10 +6,8 @@ Of other clients there is nothing in it but what is in the model itself.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +20,7 @@ from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
+from fedkin.hosts.heads import Asked
 from fedkin.methods import get_title
 from fedkin.runner import privacy_of
 
@@ -39,7 +38,7 @@ def take_home(
     client: str,
     settings: Settings,
     data: SiteData,
-    head: Mapping[str, Any],
+    head: Asked,
     job: Job,
     model: Bundle,
     reported: Tensor | None,
@@ -60,15 +59,15 @@ def take_home(
         ConfigError: a method that predicts by code of its own.
         EngineError, RunFolderError, OSError: see `write_export`.
     """
-    number, how, table = head["client"], sharing_at(settings, data), settings.table()
-    card = Card.from_json(head["card"])
+    number, how, table = head.client, sharing_at(settings, data), settings.table()
+    card = Card.from_json(head.card)
     origin = Origin(
         method=job.method,
         net=job.net,
         title=get_title(settings.name),
         table=table,
-        marks={"config": digest(table), "network": head["network"], "run": head["run"]},
-        round=head["round"],
+        marks={"config": digest(table), "network": head.network, "run": head.run},
+        round=head.round,
         rounds=settings.run.rounds,
         seed=settings.run.seed,
         data=data.name(how),

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.hosts.wire import BODY_LIMIT, Letter, LetterError, entries, head_bytes
+from fedkin.hosts.wire import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
 
 _TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -38,18 +39,24 @@ def bundle(of: Letter, limit: int = BODY_LIMIT) -> Bundle:
     """The tensors of a letter, each in memory of its own.
 
     Raises:
-        LetterError: see `entries`.
+        LetterError: see `entries`; or whatever else keeps them from being made, such as too little memory.
     """
     found = Bundle()
     for e in entries(of, limit):
-        if e.dtype == "bool" and any(b > 1 for b in set(of.body[e.start : e.stop])):
-            raise LetterError(f"tensor {e.name!r} holds bytes that are no truth values")
-        t = torch.empty(e.shape, dtype=_TYPES[e.dtype])
-        if t.numel():
-            raw = torch.frombuffer(bytearray(of.body[e.start : e.stop]), dtype=torch.uint8)
-            t.view(-1).view(torch.uint8).copy_(raw)
-        found[e.name] = t
+        try:
+            found[e.name] = _tensor(of.body[e.start : e.stop], e)
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise LetterError(f"tensor {e.name[:40]!r} cannot be made: {reason(error)}") from error
     return found
+
+
+def _tensor(content: bytes, e: Entry) -> Tensor:
+    if e.dtype == "bool" and any(b > 1 for b in set(content)):
+        raise LetterError(f"tensor {e.name[:40]!r} holds bytes that are no truth values")
+    t = torch.empty(e.shape, dtype=_TYPES[e.dtype])
+    if t.numel():
+        t.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    return t
 
 
 def mark(of: Letter) -> str:

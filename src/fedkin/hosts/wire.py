@@ -13,9 +13,12 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-FORMAT = 1
+import msgspec
+from msgspec import Meta
+
+FORMAT: Final = 1
 HEAD_LIMIT = 4 << 20
 """Bytes of a head at most: settings, a card of the data, reasons."""
 BODY_LIMIT = 1 << 30
@@ -35,11 +38,25 @@ _SIZES = {
 }
 _FRAME = struct.Struct(">4sIQ")
 _MAGIC = b"FK01"
-_MOST_TENSORS, _MOST_DIMENSIONS, _LONGEST_NAME = 10_000, 16, 200
+_MOST_TENSORS, _MOST_DIMENSIONS = 10_000, 16
+_LONGEST_REASON = 200
+_NOTHING: Mapping[str, str | int] = {"kind": "", "run": "", "session": 0, "seq": 0}
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Type = Literal[
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"
+]  # the keys of _SIZES
+_Side = Annotated[int, Meta(ge=0, le=BODY_LIMIT)]  # none is longer than a body of single bytes, were the others 1
+
+T = TypeVar("T")
 
 
 class LetterError(Exception):
     """A letter cannot be what it says: damaged, too large, or made to do harm."""
+
+
+class TooLarge(LetterError):
+    """A letter has more bytes than the run allows."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,14 @@ class Letter:
 
     head: Mapping[str, Any]
     body: bytes = b""
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A tensor as a head lists it: name, type and shape."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    dtype: _Type
+    shape: Annotated[tuple[_Side, ...], Meta(max_length=_MOST_DIMENSIONS)]
 
 
 @dataclass(frozen=True)
@@ -70,22 +95,49 @@ def head_of(text: bytes | str) -> dict[str, Any]:
     """A head from its JSON.
 
     Raises:
-        LetterError: too long, no JSON, no table, or of another format.
+        LetterError: too long, too deep, not JSON (which has no NaN), or not an object.
     """
     if len(text) > HEAD_LIMIT:
         raise LetterError(f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
     try:
-        head = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise LetterError("the head is not JSON") from e
-    if not isinstance(head, dict):
-        raise LetterError("the head is not a table")
-    return head
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError) as e:  # msgspec's errors, and those of texts that are not UTF-8
+        raise LetterError(f"the head is not a JSON object: {reason(e)}") from e
+
+
+def convert(value: object, kind: type[T], what: str) -> T:
+    """A value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
+
+    Args:
+        value: as `head_of` gives it.
+        kind: the type.
+        what: the subject of the message.
+
+    Raises:
+        LetterError: it does not fit; the text has the path to what is wrong.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
+        raise LetterError(f"{what} does not fit: {reason(e)}") from e
+
+
+def reason(e: BaseException) -> str:
+    """The text of an exception on one line: it can hold a part of what a client sent, so it is cut, and bare."""
+    return "".join(c if c.isprintable() else "?" for c in str(e)[:_LONGEST_REASON])
 
 
 def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """The head of an answer: to which letter it is, by the letter's ``head``, and who answers."""
-    return {"format": FORMAT, "client": client, **{name: head.get(name) for name in ("kind", "run", "session", "seq")}}
+    """The head of an answer: to which letter it is, by the letter's ``head``, and who answers.
+
+    An entry that the letter does not have, or has of another type, is left empty: the answer is readable all the same.
+    """
+    echo = {name: head.get(name) for name in _NOTHING}
+    return {
+        "format": FORMAT,
+        "client": client,
+        **{n: v if type(v) is type(_NOTHING[n]) else _NOTHING[n] for n, v in echo.items()},
+    }
 
 
 def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
@@ -102,37 +154,25 @@ def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
     """
     if len(letter.body) > limit:
         raise LetterError(f"{len(letter.body)} bytes of tensors, at most {limit} are read")
-    listed = letter.head.get("tensors", [])
-    if not isinstance(listed, list) or len(listed) > _MOST_TENSORS:
-        raise LetterError("the list of tensors is none, or too long")
+    listed = convert(letter.head.get("tensors", []), tuple[Listed, ...], "the list of tensors")
+    if len(listed) > _MOST_TENSORS:
+        raise LetterError(f"a list of {len(listed)} tensors, at most {_MOST_TENSORS} are read")
     found, at, names = [], 0, set()
-    for item in listed:
-        name, dtype, shape = _item(item)
-        if name in names:
-            raise LetterError(f"tensor {name[:40]!r} is there twice")
-        names.add(name)
-        size = math.prod(shape) * _SIZES[dtype]
+    for t in listed:
+        if t.name in names:
+            raise LetterError(f"tensor {t.name[:40]!r} is there twice")
+        names.add(t.name)
+        size = math.prod(t.shape) * _SIZES[t.dtype]
         if size > len(letter.body) - at:
-            raise LetterError(f"tensor {name[:40]!r} claims {size} bytes, {len(letter.body) - at} are left")
-        found.append(Entry(name, dtype, shape, at, at + size))
+            raise LetterError(f"tensor {t.name[:40]!r} claims {size} bytes, {len(letter.body) - at} are left")
+        # a side of 0 makes the product 0, however long the others are; strides are made of those, and would overflow
+        if math.prod(max(n, 1) for n in t.shape) > BODY_LIMIT:
+            raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, too long for any tensor here")
+        found.append(Entry(t.name, t.dtype, t.shape, at, at + size))
         at += size
     if at != len(letter.body):
         raise LetterError(f"the tensors take {at} of {len(letter.body)} bytes")
     return found
-
-
-def _item(item: Any) -> tuple[str, str, tuple[int, ...]]:
-    if not (isinstance(item, list) and len(item) == 3):
-        raise LetterError("a tensor is listed as name, type and shape")
-    name, dtype, shape = item
-    if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
-        raise LetterError("a tensor's name must be a text of 1 to 200 characters")
-    if not (isinstance(dtype, str) and dtype in _SIZES):
-        raise LetterError(f"tensor {name[:40]!r} is of an unknown type")
-    whole = isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
-    if not whole:
-        raise LetterError(f"tensor {name[:40]!r} has no usable shape")
-    return name, dtype, tuple(shape)
 
 
 # ---- over a socket of one machine ----------------------------------------------------------------------------------

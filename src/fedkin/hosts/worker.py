@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fedkin.hosts.heads import envelope
 from fedkin.hosts.wire import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
@@ -70,7 +71,11 @@ class Watch:
         """The site's answer, or that it died or needed longer than the letter's deadline."""
         with self._one:
             try:
-                seconds = min(max(float(letter.head.get("deadline", 60.0)), 0.1), 1e6)
+                seconds = max(envelope(letter).deadline, 0.1)
+            except LetterError as e:
+                log.error("a letter that cannot be read: %s", e)
+                return self._no(letter, "unreadable")
+            try:
                 to = self._running()
                 to.settimeout(seconds)
                 send(to, letter)

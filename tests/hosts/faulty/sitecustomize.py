@@ -1,7 +1,9 @@
-"""Makes a node's worker fail: Python reads this at its start, wherever this folder is on the path.
+"""Makes a node's programs fail: Python reads this at its start, wherever this folder is on the path.
 
-The file that the variable FAULTS names says what happens to updates, by round: ``{"2": "die", "4": "slow"}``. It is
-read again for every letter, so a test can change it. FAULT_VERSION is another version of fedkin.
+The file that the variable FAULTS names says what happens to updates, by round: ``{"2": "die", "4": "slow"}``, and to
+letters of other kinds: ``{"describe": "claim"}``. With ``{"flower 3": "garbled"}`` the process that Flower starts sends
+what Flower cannot read in round 3. The file is read again for every letter, so a test can change it. FAULT_VERSION is
+another version of fedkin; FAULT_SERVER is the round in which the run's program on the server fails.
 """
 
 import json
@@ -23,7 +25,9 @@ def install(path: Path) -> None:
     def fails(self, of):
         head = of.head
         told = json.loads(path.read_text()) if path.exists() else {}
-        what = told.get(str(head.get("round"))) if head.get("kind") == "update" else None
+        what = told.get(str(head.get("kind")))
+        if head.get("kind") == "update":
+            what = told.get(str(head.get("round")), what)
         if what is None:
             return answer(self, of)
         if what == "hang":
@@ -57,11 +61,17 @@ def spoilt(made, what):
     from fedkin.hosts.tensors import bundle, letter
     from fedkin.hosts.wire import Letter
 
-    if what not in ("nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"):
+    if what == "long side":
+        return Letter({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
+    if what == "unknown entry":
+        return Letter({**made.head, "more": {"a": [None]}}, made.body)
+    if what not in ("claim", "nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"):
         return made
     b = bundle(made)
     if what == "many bytes":
         b["more"] = torch.zeros(3 << 20)
+    if what == "claim":
+        b["size"] = torch.tensor(10_000_000)
     name = next((n for n, t in b.items() if t.is_floating_point()), next(iter(b)))
     if what in ("nan", "inf", "large"):
         b[name] = b[name].clone()
@@ -81,5 +91,41 @@ def spoilt(made, what):
     return Letter(again.head, again.body)
 
 
+def install_flower(path: Path) -> None:
+    """In the process that hands one message on."""
+    from flwr.app import ConfigRecord
+    from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
+
+    from fedkin.hosts import flower
+
+    real = flower.to_records
+
+    def to_records(letter):
+        told = json.loads(path.read_text()) if path.exists() else {}
+        if f"flower {letter.head.get('seq')}" in told:
+            ConfigRecord.deflate = lambda self: add_header_to_object_body(b"\xff\xff\xff", self)
+        return real(letter)
+
+    flower.to_records = to_records
+
+
+def install_server(round: int) -> None:
+    """In the run's program on the server."""
+    from fedkin.hosts.fleet import Fleet
+
+    real = Fleet.exchange
+
+    def exchange(self, messages, enough=None):
+        if any(m.round == round for m in messages.values()):
+            raise ZeroDivisionError("nobody thought of this")
+        return real(self, messages, enough)
+
+    Fleet.exchange = exchange
+
+
+if any("flwr-clientapp" in word for word in sys.orig_argv) and "FAULTS" in os.environ:
+    install_flower(Path(os.environ["FAULTS"]))
+if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
+    install_server(int(os.environ["FAULT_SERVER"]))
 if "fedkin.hosts.worker" in sys.orig_argv and "FAULTS" in os.environ:
     install(Path(os.environ["FAULTS"]))

@@ -20,11 +20,13 @@ from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.secure import OutOfRange
 from fedkin.hosts import site as site_module
 from fedkin.hosts.account import OverBudget
+from fedkin.hosts.letters import Clerk
+from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES
 from fedkin.hosts.site import Site
 from fedkin.hosts.table import Unmasked
 from fedkin.hosts.tensors import bundle, letter
-from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal
+from fedkin.hosts.wire import Letter, LetterError, refusal
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 FEDREP = {"method": {"name": "fedrep"}}
@@ -504,7 +506,7 @@ def test_what_is_told_of_an_exception(
         raise error
 
     monkeypatch.setattr(Site, "_kept", fail)
-    head = {"format": FORMAT, "kind": "update", "run": "r", "session": 1, "seq": 5}
+    head = Clerk(settings("fedavg"), Members.load(tmp_path)).write("update", 1, 5.0, client=0, seq=5).head
     answer = sites(tmp_path, 1)[100].answer(Letter(head))
     assert answer == refusal(head, "c0", **told)
     assert told["code"] in {*CODES, "out-of-step"}

@@ -18,7 +18,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedkin.hosts import submitted  # noqa: E402
-from fedkin.hosts.flower import FlowerPost, client_app, from_records, server_app, to_records  # noqa: E402
+from fedkin.hosts.flower import FlowerPost, client_app, from_records, server_app, to_records, to_site  # noqa: E402
+from fedkin.hosts.post import CODES  # noqa: E402
 from fedkin.hosts.serve import serve  # noqa: E402
 from fedkin.hosts.site import Site  # noqa: E402
 from fedkin.hosts.submitted import packed  # noqa: E402
@@ -160,3 +161,100 @@ def test_the_client_app_needs_no_torch() -> None:
     """Flower starts a process for every message: importing torch there would cost seconds each time."""
     code = "import sys, fedkin.hosts.flower; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
+def test_a_deadline_that_is_none_is_refused(deadline: Any, tmp_path: Path) -> None:
+    """The app that Flower starts for a message answers that it cannot be read, and does not raise."""
+    bad = Letter({"kind": "update", "seq": 1, "deadline": deadline})
+    assert to_site(bad, {"client-id": "c0", "socket": str(tmp_path / "none")}).head["code"] == "unreadable"
+
+
+class Spoilt(Nodes):
+    """Nodes one of which sends what Flower cannot read, as a program other than its SuperNode could.
+
+    As Flower does, a pull takes all replies that are there from the link before it reads the first.
+    """
+
+    def __init__(self, sites: Mapping[int, Site], bad: int, kinds: set[str], how: str) -> None:
+        super().__init__(sites)
+        self._bad, self._kinds, self._how, self._false = bad, kinds, how, set[str]()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        whole = list(messages)
+        false = [
+            m.metadata.dst_node_id == self._bad and from_records(m.content).head["kind"] in self._kinds for m in whole
+        ]
+        tickets = super().push_messages(whole)
+        self._false |= {ticket for ticket, bad in zip(tickets, false, strict=True) if bad}
+        return tickets
+
+    def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+        asked = list(tickets)
+        found = super().pull_messages(asked)
+        for i, message in enumerate(found):
+            if message.metadata.reply_to_message_id in self._false:
+                if self._how == "raises":
+                    raise ValueError("malformed object")
+                if self._how == "another ticket":
+                    message.metadata.__dict__["_reply_to_message_id"] = "f" * 64
+                if self._how == "not a message":
+                    found[i] = "text"  # type: ignore[call-overload]
+        return found
+
+
+@pytest.mark.parametrize("how", ["raises", "not a message"])
+@pytest.mark.parametrize("kind", ["describe", "update", "evaluate"])
+def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, how: str, tmp_path: Path) -> None:
+    """Flower raises for all replies of one call; the others are used nevertheless, and the run ends as usual."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 3})
+    nodes: Any = Spoilt(sites(tmp_path), 101, {kind}, how)
+    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    if kind == "describe":
+        assert len(ours.server.sizes) == 2
+    if kind == "update":
+        assert [line["answered"] for line in ours.rounds] == [[0, 2], [0, 2]]
+        assert ours.rounds[0]["missing"] == {"1": CODES["garbled"]}
+    if kind == "evaluate":
+        assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2
+        assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+
+
+def test_a_reply_to_another_letter_is_counted_for_its_own(tmp_path: Path) -> None:
+    """What a reply says that it answers is its sender's word: the run goes on, and nobody else's answer is touched."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 3})
+    nodes: Any = Spoilt(sites(tmp_path), 101, {"describe", "update", "evaluate"}, "another ticket")
+    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    assert same_server(ours, simulated(s))
+
+
+def test_a_link_that_fails_is_not_taken_for_a_bad_reply(tmp_path: Path) -> None:
+    """What the link itself raises ends the run, as before."""
+
+    class Gone(Nodes):
+        def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+            raise ConnectionError("the link is gone")
+
+        def get_nodes(self) -> list[Any]:
+            raise ConnectionError("the link is gone")
+
+    nodes: Any = Gone({})
+    with pytest.raises(ConnectionError):
+        FlowerPost(nodes, BODY_LIMIT).collect(["a", "b"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 100])
+def test_every_ticket_is_asked_for_once_in_a_look(count: int) -> None:
+    """In eight calls at most, one for each ticket where there are no more than that."""
+    asked: list[list[str]] = []
+
+    class Grid:
+        def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+            asked.append(list(tickets))
+            return []
+
+    grid: Any = Grid()
+    tickets = [str(i) for i in range(count)]
+    assert FlowerPost(grid, BODY_LIMIT).collect(tickets) == {}
+    assert sorted(t for few in asked for t in few) == sorted(tickets)
+    assert len(asked) == min(count, 8)

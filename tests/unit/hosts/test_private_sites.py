@@ -275,7 +275,7 @@ def test_an_answer_without_usable_steps_is_not_used(tmp_path: Path) -> None:
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert "private training has spent" in ours.rounds[1]["missing"]["1"]
+    assert "$.spent.steps[0][1]" in ours.rounds[1]["missing"]["1"]
     assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
 
 

@@ -103,6 +103,10 @@ BAD: dict[str, tuple[Any, bytes]] = {
     "truth value": ([["w", "uint8", [True]]], b"1"),
     "too many dimensions": ([["w", "uint8", [1] * 17]], b"1"),
     "huge": ([["w", "float64", [2**40, 2**40]]], b"1234"),
+    "a long side beside an empty one": ([["w", "float32", [0, 2**63]]], b""),
+    "long sides whose product is 0": ([["w", "float32", [2**62, 2**62, 0]]], b""),
+    "sides whose strides overflow": ([["w", "uint8", [2**30, 2**30, 2**30, 0]]], b""),
+    "a side beyond all integers": ([["w", "uint8", [10**400, 0]]], b""),
     "twice": ([["w", "uint8", [1]], ["w", "uint8", [1]]], b"12"),
     "left over": ([["w", "uint8", [1]]], b"12"),
     "missing": ([["w", "uint8", [3]]], b"12"),
@@ -119,6 +123,30 @@ def test_lists_that_do_not_fit_are_refused(what: str) -> None:
         entries(Letter({"tensors": listed}, body))
 
 
+@pytest.mark.parametrize("shape", [[0, 2**63], [2**62, 2**62, 0], [2**30, 2**30, 2**30, 0]])
+def test_an_empty_tensor_with_long_sides_is_refused_with_its_place_or_name(shape: list[int]) -> None:
+    """The product of the sides is 0, so that they fit an empty body, and torch could not make such a tensor."""
+    with pytest.raises(LetterError, match=r"\$\[0\]\[2\]|tensor 'w' has the sides"):
+        bundle(Letter({"tensors": [["w", "float32", shape]]}))
+
+
+def test_an_empty_tensor_with_usual_sides_is_made() -> None:
+    """A method may send a matrix without rows."""
+    (t,) = bundle(Letter({"tensors": [["w", "float32", [0, 650]]]})).values()
+    assert t.shape == (0, 650)
+
+
+def test_whatever_keeps_a_tensor_from_being_made_is_the_letters_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little memory, for example, is an error of ours and names the tensor."""
+
+    def empty(*args: Any, **more: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(LetterError, match="tensor 'w' cannot be made: no room"):
+        bundle(Letter({"tensors": [["w", "uint8", [1]]]}, b"1"))
+
+
 def test_a_body_beyond_the_limit_is_refused() -> None:
     """By its length, whatever it holds."""
     with pytest.raises(LetterError, match="9 bytes of tensors, at most 8"):
@@ -131,8 +159,22 @@ def test_bytes_that_are_no_truth_values_are_refused() -> None:
         bundle(Letter({"tensors": [["m", "bool", [2]]]}, b"\x01\x07"))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "3", "[" * 100_000, '"' + "x" * HEAD_LIMIT + '"'])
-def test_heads_that_are_none(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        "{",
+        "3",
+        "[" * 100000,
+        '"' + "x" * HEAD_LIMIT + '"',
+        '{"a":NaN}',
+        '{"a":1e999}',
+        b'{"a":"\xff"}',
+        '{"a":' * 100000,
+    ],
+)
+def test_heads_that_are_none(text: str | bytes) -> None:
     """No JSON, no table, too deep, too long: an error of ours each time."""
     with pytest.raises(LetterError):
         head_of(text)
@@ -150,10 +192,11 @@ def test_a_refusal_is_the_answer_to_its_letter(tmp_path: Path) -> None:
     asked = clerk.write("update", 3, 5.0, client=2, seq=7)
     said = refusal(asked.head, "c2", "disk", have=6)
     assert set(said.head) == {"format", "client", "kind", "run", "session", "seq", "ok", "code", "have"}
-    assert clerk.stamped(said, "update", "c2", 7) is None
     assert clerk.read(said, "update", "c2", 7) == CODES["disk"]
     assert "another letter" in str(clerk.read(said, "update", "c2", 8))
-    assert clerk.stamped(refusal({}, "c2", "unreadable"), "update", "c2", 7) is not None
+    for name, seq in (("c1", 7), ("c2", 6)):
+        assert "another letter" in str(clerk.read(said, "update", name, seq))
+    assert "another letter" in str(clerk.read(refusal({}, "c2", "unreadable"), "update", "c2", 7))
 
 
 def test_a_submitted_run_survives(tmp_path: Path) -> None:

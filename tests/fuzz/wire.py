@@ -1,0 +1,295 @@
+"""Fuzz the decoders of letters: heads and bodies of every kind are damaged, and only refusals may come out.
+
+    python tests/fuzz/wire.py [--seed 0] [--seconds 60]
+
+Every case is drawn from its own generator, so the seed in the message of an `AssertionError` repeats it with
+``run(seed, 0)``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from fedkin.core import DataError, FedkinError
+from fedkin.data import Card
+from fedkin.hosts import heads
+from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.hosts.members import Members
+from fedkin.hosts.post import CODES
+from fedkin.hosts.site import Site
+from fedkin.hosts.spending import Spending
+from fedkin.hosts.suspects import Suspects
+from fedkin.hosts.table import Table
+from fedkin.hosts.tensors import bundle
+from fedkin.hosts.wire import Letter, LetterError, entries, head_bytes, head_of, receive
+from hosttoys import Direct, on_hosts, settings, sites, through_bytes
+
+Pair = tuple[Letter, Letter]
+_NUMBERS: list[Any] = [
+    0, -1, 1, 2**31, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308, 5e-324, 1e-400,
+    float("inf"), float("-inf"), float("nan"),
+]  # fmt: skip
+_TEXTS = ["", "x", "x" * 300, "../x", "a\nb", "\0", "ä", "\ud800", "𝔘", "float32", "bool", "object", "c0", "update"]
+_SHAPES: list[Any] = [[0, 2**63], [2**62, 2**62, 0], [2**30] * 4 + [0], [1] * 40, [-1], [[]], [True], [10**400], []]
+_KEYS = ["tensors", "pool", "spent", "card", "settings", "seq", "ok", "code", "have", "public", "versions", "more"]
+
+
+def run(seed: int, seconds: float) -> None:
+    """Damages letters for a time, at least once.
+
+    Raises:
+        AssertionError: something other than a refusal came out; the message has the seed of the case.
+    """
+    warnings.simplefilter("ignore")
+    logging.getLogger("fedkin").setLevel(logging.CRITICAL + 1)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="fedkin-fuzz-") as place:
+        desk, end = _Desk(Path(place)), time.monotonic() + seconds
+        while True:
+            draw = random.Random(seed)
+            try:
+                desk.case(draw)
+            except Exception as e:
+                raise AssertionError(f"fuzz of letters, seed {seed}: {type(e).__name__}: {e}") from e
+            if time.monotonic() >= end:
+                return
+            seed += 1
+
+
+class _Desk:
+    """Letters of a real run, and both ends that read them."""
+
+    def __init__(self, place: Path) -> None:
+        self.members = Members.load(place / "server")
+        self.clerks = {name: Clerk(settings(name, run=run), self.members, session=1) for name, run in _RUNS.items()}
+        self.pairs = [(name, pair) for name in _RUNS for pair in _written(name, place / name).values()]
+        self.site: Site = sites(place / "site", 1)[100]
+        self.reads: list[Callable[[random.Random], None]] = [self.answer, self.asked, self.frame, self.parts]
+        self.count = 0
+
+    def case(self, draw: random.Random) -> None:
+        self.count += 1
+        draw.choice(self.reads)(draw)
+
+    # ---- the server's side ----------------------------------------------------------------------------------------
+    def answer(self, draw: random.Random) -> None:
+        """A damaged answer: a reply, another upload or key, or a text on one line; never an exception."""
+        name, (asked, said) = draw.choice(self.pairs)
+        clerk, kind = self.clerks[name], asked.head["kind"]
+        stamp = {"run": self.members.run, "session": 1, "client": "c0", "seq": 1, "kind": kind, "format": 1}
+        bad = _damaged(draw, Letter({**said.head, **stamp}, said.body))
+        if bad is None:
+            return
+        found = clerk.read(bad, kind, "c0", 1)
+        assert isinstance(found, Reply | OtherUpload | OtherKey | str), found
+        if isinstance(found, str):
+            assert found.isprintable(), found
+            assert "traceback" not in found, found  # nobody thought of it
+        if isinstance(found, Reply):
+            assert all(isinstance(t, torch.Tensor) for t in found.body.values())
+            if isinstance(found.head, heads.Hello):
+                got = attempt(lambda: Card.from_json(found.head.card), "the card")
+                assert isinstance(got, Card) or "traceback" not in got, got
+        Suspects().heard("c0", bad)
+        Spending().hear(0, bad)
+
+    # ---- the client's side ----------------------------------------------------------------------------------------
+    def asked(self, draw: random.Random) -> None:
+        """A damaged letter to a site: an answer that the server can read, whatever it says."""
+        _, (asked, _) = draw.choice(self.pairs)
+        bad = _damaged(draw, asked)
+        if bad is None:
+            return
+        _only_refusals(lambda: heads.envelope(bad))
+        _only_refusals(lambda: Table.read({**bad.head, "run": "r", "round": 1}))
+        try:
+            head = heads.decode(bad, heads.Asked)
+        except LetterError:
+            head = None
+        if head is None or draw.random() < 0.02:  # work is asked for, so few are let through
+            said = through_bytes(self.site.answer(bad))
+            told = heads.decode(said, heads.Told)
+            if not told.ok:
+                refused = heads.decode(said, heads.Refused)
+                assert refused.code in {*CODES, "out-of-step"}, refused
+
+    # ---- on the way -----------------------------------------------------------------------------------------------
+    def frame(self, draw: random.Random) -> None:
+        """Damaged bytes on a socket: a letter, nothing, or a refusal."""
+        _, pair = draw.choice(self.pairs)
+        whole = draw.choice(pair)
+        head = head_bytes(whole)
+        content = struct.pack(">4sIQ", b"FK01", len(head), len(whole.body)) + head + whole.body[:4096]
+        content = _flipped(draw, content[: draw.choice([len(content), draw.randrange(len(content) + 1)])])
+        here, there = socket.socketpair()
+        with here, there:
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            here.settimeout(0.01)
+            try:
+                here.sendall(content)
+            except TimeoutError:
+                return
+            here.shutdown(socket.SHUT_WR)
+            _only_refusals(lambda: receive(there, limit=1 << 20, seconds=600))
+
+    def parts(self, draw: random.Random) -> None:
+        """Single decoders on values that no letter holds."""
+        value = _value(draw, 3)
+        _only_refusals(lambda: entries(Letter({"tensors": value}, bytes(draw.randrange(9)))))
+        _only_refusals(lambda: bundle(Letter({"tensors": value}, bytes(draw.randrange(9)))))
+        _only_refusals(lambda: Table.read({"run": "r", "round": 1, "pool": value}))
+        for kind in {*heads.ANSWERS.values(), heads.Refused, heads.Asked, heads.Told}:
+            _only_refusals(lambda kind=kind: heads.decode(Letter(value if isinstance(value, dict) else {}), kind))
+        _only_refusals(lambda: Card.from_json(value))
+        _only_refusals(lambda: head_of(_flipped(draw, json.dumps(value).encode())))
+
+
+_RUNS: dict[str, dict[str, Any]] = {
+    "fedrep": {"rounds": 1, "secure_aggregation": True},
+    "fedfomo": {"rounds": 1},
+    "creff": {"rounds": 1, "eval_every": 1},
+    "fedavg": {"rounds": 1, "dp_noise": 1.0},
+}
+
+
+def _written(name: str, place: Path) -> dict[str, Pair]:
+    """A letter of each kind with its answer, of one run."""
+    found: dict[str, Pair] = {}
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        said = post.ask(client, of)
+        found[of.head["kind"]] = through_bytes(of), through_bytes(said)
+        return said
+
+    place.mkdir(parents=True)
+    on_hosts(settings(name, run=_RUNS[name]), place, Direct(sites(place), touch=touch))
+    return found
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------
+def _damaged(draw: random.Random, whole: Letter) -> Letter | None:
+    """A letter with one to three things wrong, as it comes out of JSON; None if its head is none any more."""
+    head, body = copy.deepcopy(dict(whole.head)), whole.body
+    for _ in range(draw.randrange(1, 4)):
+        how = draw.randrange(6)
+        if how == 0:
+            body = _flipped(draw, body)
+        elif how == 1:
+            body = body[: draw.randrange(len(body) + 1)]
+        elif how == 2:
+            head[draw.choice(_KEYS)] = _value(draw, 4)
+        elif how == 3 and head:
+            head.pop(draw.choice(list(head)))
+        elif how == 4 and isinstance(head.get("tensors"), list) and head["tensors"]:
+            listed = draw.choice(head["tensors"])
+            if isinstance(listed, list) and listed:
+                listed[draw.randrange(len(listed))] = draw.choice([list(draw.choice(_SHAPES)), _value(draw, 2)])
+        else:
+            _replaced(draw, head)
+    text = _text(head)
+    if draw.random() < 0.1:
+        text = _flipped(draw, text)
+    try:
+        return Letter(head_of(text), body)
+    except LetterError:
+        return None
+
+
+def _replaced(draw: random.Random, inside: Any) -> None:
+    """Puts another value somewhere into nested tables and lists."""
+    while True:
+        places = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+        if not places:
+            return
+        place = draw.choice(places)
+        deeper = isinstance(inside[place], dict | list) and len(inside[place])
+        if not deeper or draw.random() < 0.3:
+            inside[place] = _value(draw, 3)
+            return
+        inside = inside[place]
+
+
+def _value(draw: random.Random, depth: int) -> Any:
+    kind = draw.randrange(8 if depth else 5)
+    if kind == 0:
+        return draw.choice(_NUMBERS)
+    if kind == 1:
+        return draw.choice(_TEXTS)
+    if kind == 2:
+        return draw.choice([None, True, False])
+    if kind == 3:
+        return list(draw.choice(_SHAPES))
+    if kind == 4:
+        return [["w", draw.choice(["float32", "bool", "int64", "object"]), list(draw.choice(_SHAPES))]]
+    if kind == 5:
+        return {draw.choice(_KEYS + _TEXTS): _value(draw, depth - 1) for _ in range(draw.randrange(4))}
+    if kind == 6 and draw.random() < 0.02:
+        nested: Any = 1
+        for _ in range(draw.choice([50, 900])):
+            nested = [nested] if draw.random() < 0.5 else {"a": nested}
+        return nested
+    return [_value(draw, depth - 1) for _ in range(draw.randrange(4))]
+
+
+def _text(head: Any) -> bytes:
+    """JSON as a program that means harm would write it: NaN, lone surrogates and huge numbers as they are."""
+    try:
+        return json.dumps(head).encode("utf-8", "surrogatepass")
+    except RecursionError:
+        return b"[" * 100_000
+
+
+def _flipped(draw: random.Random, content: bytes) -> bytes:
+    """Some bits turned, some bytes taken out or put in."""
+    changed = bytearray(content)
+    for _ in range(draw.randrange(1, 5)):
+        if not changed:
+            break
+        at = draw.randrange(len(changed))
+        how = draw.randrange(3)
+        if how == 0:
+            changed[at] ^= 1 << draw.randrange(8)
+        elif how == 1:
+            changed[at : at + draw.randrange(4)] = b""
+        else:
+            changed[at:at] = draw.choice([b"\xff", b"\x00", b'"', b"]", b"}", b"9" * 400])
+    return bytes(changed)
+
+
+def _only_refusals(read: Callable[[], Any]) -> None:
+    """Reads; what is raised must be an error of fedkin's."""
+    try:
+        read()
+    except (LetterError, DataError, FedkinError):
+        return
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    args = parser.parse_args()
+    run(args.seed, args.seconds)
+    sys.stdout.write("nothing but refusals\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
