@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
+from fedkin.core.errors import DiskFullError, FolderBusyError
 from fedkin.data import Federation
 from fedkin.engines import Report
+from fedkin.locks import held
 from fedkin.runner import run_settings
 from reproduce.cells import Cell, in_order, to_run
-from reproduce.locks import held
 from reproduce.results import RESULTS, append, file_of, line_of, load
 from reproduce.tables import HERE, Paper
 
@@ -138,7 +139,7 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
         try:
             run_settings(settings, federation, out=folder, resume=begun, on_round=on_round)
         except RunFolderError as e:  # begun with data at another place or by another version: its rounds are of no use
-            if not begun:
+            if not begun or isinstance(e, (FolderBusyError, DiskFullError)):
                 raise
             plan.say(f"{cell.path}: begun anew, {e}")
             shutil.rmtree(folder)

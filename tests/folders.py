@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load, save
 
 from fedkin.config import Settings, settings_from
 from fedkin.folder import RunFolder
+from fedkin.states import checksum
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -83,3 +87,53 @@ def assert_same_run(a: Path, b: Path, *, best: bool = True) -> None:
 def content(folder: Path) -> dict[str, bytes]:
     """Every file of a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def without_digests(folder: Path, there: Path) -> Path:
+    """A copy of a folder as older versions wrote it: no digests in summary, checkpoint and lines of seconds."""
+    shutil.copytree(folder, there)
+    if (there / "summary.json").exists():
+        summary = json.loads((there / "summary.json").read_text())
+        del summary["digests"]
+        (there / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    lines = [{k: v for k, v in line.items() if k != "sum"} for line in records(there, "timing")]
+    (there / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        if (there / name).exists():
+            with safe_open(there / name, framework="pt") as file:
+                meta = {k: v for k, v in file.metadata().items() if not k.startswith(("digest.", "about.", "checksum"))}
+            tensors = load((there / name).read_bytes())
+            (there / name).write_bytes(save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)}))
+    return there
+
+
+def texts_of(path: Path) -> dict[str, str]:
+    """The texts of a checkpoint: its round, marks and digests."""
+    with safe_open(path, framework="pt") as file:
+        found: dict[str, str] = file.metadata()
+    return found
+
+
+def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, ...] = ()) -> None:
+    """Asserts that two folders hold the same run to the last bit, and no trace of how it came about.
+
+    Args:
+        but: settings of how the run is computed that may differ, engine and its workers.
+        done: the rounds before the first got more. The best of them may be lost: that of the shorter run was another.
+    """
+    lost = (other / "best.safetensors").exists() and not (one / "best.safetensors").exists()
+    assert not lost or int(texts_of(other / "best.safetensors")["round"]) <= done
+    assert_same_run(one, other, best=not lost)
+    assert but or (one / "config.toml").read_bytes() == (other / "config.toml").read_bytes()
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        assert (one / name).exists() == (other / name).exists() or lost, name
+        if (one / name).exists():
+            assert texts_of(one / name) == texts_of(other / name)
+    mine, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (one, other))
+    for summary in (mine, theirs):
+        del summary["command"], summary["digests"]["summary.json"]
+        if but:
+            del summary["config"]["run"]["engine"], summary["computed"]
+    assert mine == theirs
+    rest = {"best.safetensors"} if lost else set()
+    assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()} - rest

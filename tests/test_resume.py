@@ -134,13 +134,13 @@ def test_killed_while_the_config_is_written(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_killed_again_while_resuming(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resume that is itself killed, after each of its first renamings, can be resumed."""
+    """A resume that is itself killed, after each of its first cuts and renamings, can be resumed."""
     settings = settings_of("pfedcs")
     with monkeypatch.context() as patch:
         die_before_saving(patch, 4)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
-    replace = os.replace
+    replace, truncate = os.replace, os.truncate
     for allowed in range(6):
         left = iter([True] * allowed)
 
@@ -149,9 +149,15 @@ def test_killed_again_while_resuming(whole: Any, tmp_path: Path, monkeypatch: py
                 raise Killed
             replace(old, new)
 
+        def dying_too(path: Path, size: int, left: Iterator[bool] = left) -> None:
+            if not next(left, False):
+                raise Killed
+            truncate(path, size)
+
         shutil.copytree(tmp_path / "a", tmp_path / f"again{allowed}")
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", dying)
+            patch.setattr(os, "truncate", dying_too)
             with pytest.raises(Killed):
                 resume(tmp_path / f"again{allowed}")
         assert_goes_on(tmp_path / f"again{allowed}", whole(settings))

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
+from fedkin.report.folder import PRIVATE_FILE, make_private
 
 _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time
@@ -41,8 +42,8 @@ class _File:
                 self.number, name = tempfile.mkstemp(prefix="fedkin-")
                 os.unlink(name)
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self.number = os.open(path, os.O_RDWR | how, 0o666)
+                make_private(path.parent)
+                self.number = os.open(path, os.O_RDWR | how, PRIVATE_FILE)
         except OSError as e:
             raise RunFolderError(f"{path or 'a temporary file'} cannot be opened ({e})") from e
         weakref.finalize(self, os.close, self.number)

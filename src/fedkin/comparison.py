@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,9 +18,11 @@ from fedkin.config import DataSettings, ModelSettings, OnData, RunSettings, Sett
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
 from fedkin.core.sources import code_of, copies, label, placed, require_code, told
 from fedkin.course import Result
-from fedkin.data import require_two_classes
+from fedkin.data import Federation, require_two_classes
 from fedkin.engines import Report
-from fedkin.folder import taken
+from fedkin.folder import room, taken
+from fedkin.locks import NAME as LOCK
+from fedkin.locks import writing
 from fedkin.methods import get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run, write_atomic
@@ -197,7 +201,7 @@ def compare(
         on_data: called with the first seed's data, once they are read.
 
     Raises:
-        RunFolderError: ``out`` exists already.
+        RunFolderError: ``out`` exists already, or another process is writing into it.
         DataError: the data cannot be used.
         ConfigError: a setting is out of range.
     """
@@ -206,16 +210,44 @@ def compare(
     first = plan.seeds[0]
     federations = {first: plan.data.federation(first, on_data)}  # bad data before anything is written
     require_two_classes(federations[first])
-    if folder is not None and not resume:
-        if taken(folder):
-            raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
-        try:
-            for file, content in beside.items():  # before the plan that names them
-                write_atomic(folder / file, content)
-            write_atomic(folder / "compare.toml", plan.toml().encode())
-        except OSError as e:
-            raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
-    runs = []
+    with contextlib.ExitStack() as to_the_end:
+        if folder is not None:
+            to_the_end.enter_context(writing(folder))
+            to_the_end.enter_context(room(folder))
+        if folder is not None and not resume:
+            _begin(folder, {**beside, "compare.toml": plan.toml().encode()})
+        return _runs(plan, folder, federations, on_round, beside=None if resume else set(beside))
+
+
+def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes a new comparison's files, its plan last.
+
+    Raises:
+        RunFolderError: there is something at this place already, or it cannot be written to.
+    """
+    if taken(folder):
+        raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
+    try:
+        for file, content in files.items():
+            write_atomic(folder / file, content)
+    except OSError as e:
+        raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
+
+
+def _runs(
+    plan: Plan,
+    folder: Path | None,
+    federations: dict[int, Federation],
+    on_round: OnRound | None,
+    beside: set[str] | None,
+) -> list[Run]:
+    """Makes the runs, one after another.
+
+    Args:
+        federations: the data of the first seed.
+        beside: the files of a new comparison beside its plan; None: the comparison is resumed.
+    """
+    runs, resume = [], beside is None
     for name, seed in plan.runs():
         if seed not in federations:
             federations = {seed: plan.data.federation(seed)}  # one at a time: they may be large
@@ -225,7 +257,7 @@ def compare(
         try:
             result = run_settings(plan.settings(name, seed), federations[seed], out=place, resume=begun, on_round=told)
         except FedkinError:
-            if folder is not None and not resume:
+            if folder is not None and beside is not None:
                 _withdraw(folder, {"compare.toml", *beside})
             raise
         runs.append(as_run(result))
@@ -234,10 +266,8 @@ def compare(
 
 def _withdraw(folder: Path, files: set[str]) -> None:
     """Removes the folder of a comparison of which no run could begin: it holds these files alone."""
-    if {p.name for p in folder.iterdir()} == files:
-        for file in files:
-            (folder / file).unlink()
-        folder.rmdir()
+    if {p.name for p in folder.iterdir()} - {LOCK} == files:
+        shutil.rmtree(folder)
 
 
 def run_name(name: str, seed: int) -> str:

@@ -390,10 +390,18 @@ class Settings:
 
 def digest(table: Mapping[str, Any]) -> str:
     """A fingerprint of a run's table, without what does not decide results."""
-    run = {k: v for k, v in table.get("run", {}).items() if k not in ("engine", "workers", "state")}
+    return hashlib.blake2b(json.dumps(decisive(table), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the results, of a run's table, in plain values."""
+    kept = table.get("run", {})
+    run = (
+        {k: v for k, v in kept.items() if k not in ("engine", "workers", "state")} if isinstance(kept, Mapping) else {}
+    )
     parts = {**{k: v for k, v in table.items() if k != "hosts"}, "run": run}
-    text = json.dumps(whole(named(parts, told)), sort_keys=True)  # wherever the folder with a copy of code lies
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    found: dict[str, Any] = whole(named(parts, told))  # wherever the folder with a copy of code lies
+    return found
 
 
 def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.banks import Banks
-from fedkin.config import digest
+from fedkin.config import decisive
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
 from fedkin.core.rows import kept_by
 from fedkin.data import Federation
@@ -22,7 +22,8 @@ from fedkin.evaluate import best, diverged, final, latest
 from fedkin.folder import RunFolder, Written
 from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
-from fedkin.toml import read_toml
+from fedkin.report.intact import understood, with_digests
+from fedkin.toml import differences, read_toml
 from fedkin.version import __version__
 
 OnRound = Callable[[Report, dict[str, Any]], None]
@@ -114,6 +115,7 @@ class Course:
         title: the method's display name.
         table: the settings.
         marks: fingerprints by which a checkpoint is recognised.
+        about: what is said of each where it differs, as JSON.
         beside: what else the summary says.
         privacy: what is promised to single samples.
     """
@@ -128,6 +130,7 @@ class Course:
     marks: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
     privacy: Privacy = field(default_factory=Privacy)
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 def follow(
@@ -152,7 +155,7 @@ def _followed(
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
     server = begin(p.method, p.net, p.plan)
     if folder is not None:
-        folder.banks = banks
+        folder.banks, folder.about = banks, p.about
         loaded = folder.load(p.marks)
         if loaded is not None:
             server, states = loaded
@@ -161,11 +164,14 @@ def _followed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.read(name) for name in kept}
-    held = best(kept["rounds"])
+    checked = folder is None or not folder.unchecked
+    where = Path() if folder is None else folder.path
+    with understood(where, checked):
+        held = best(kept["rounds"])
+        counted = total(kept["rounds"])
+        told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    counted = total(kept["rounds"])
-    told = None if p.privacy.asked else _told(kept.get("clients"), folder)
     for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
         lines = lines_of(report, p.people, told)
         if p.privacy.dp_noise is not None:
@@ -188,7 +194,8 @@ def _followed(
             banks.saved(server.round, server.state)
         if on_round is not None:
             on_round(report, lines.rounds[0])
-    return _result(p, kept, server, folder)
+    with understood(where, checked):
+        return _result(p, kept, server, folder)
 
 
 def _round(chosen: Mapping[str, Any] | None) -> int | None:
@@ -232,7 +239,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     if folder is not None:
         if "made_by" not in p.table:
             summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
-        folder.write("summary", summary)
+        folder.write("summary", with_digests(summary, folder.digests(), folder.unchecked))
     return Result(
         title=p.title,
         seed=p.plan.seed,
@@ -265,8 +272,14 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
         RunFolderError: it is none, or one of another run.
     """
     folder = RunFolder.open(path)
-    if digest(read_toml(folder.path / "config.toml")) != digest(table):
-        raise RunFolderError(f"{folder.path} belongs to a run with another config; resume it as it was begun")
+    there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
+    if there != here:
+        longer = {**here, "run": {**here["run"], "rounds": there["run"].get("rounds")}} == there
+        more = f", or with another number of rounds: fedkin resume {folder.path} --rounds N" if longer else ""
+        raise RunFolderError(
+            f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "
+            f"begun{more}"
+        )
     return folder
 
 

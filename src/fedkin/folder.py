@@ -8,19 +8,23 @@ clients.jsonl          a line per evaluated round and client; those of the last 
                        each test sample (`right`: 1 for correct, in test order, hexadecimal) and a digest of the
                        test part (`test_digest`, the same for two runs on the same split)
 relations.jsonl        a line per round: who learned from whom
-timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
-checkpoint.safetensors the last whole round: server state and every client's private state
+timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files), with a digest of the file
+                       up to there
+checkpoint.safetensors the last whole round: server state, every client's private state, and digests of the lines so far
 best.safetensors       the same of the round with the highest validation accuracy so far
 states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
-summary.json           the final figures, when the run is done
+summary.json           the final figures, when the run is done, and digests of the lines
+.lock                  the process that is writing the folder, while it does
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
@@ -30,13 +34,22 @@ from torch import Tensor
 
 from fedkin.banks import Banks
 from fedkin.core import Bundle, RunFolderError
+from fedkin.core.errors import DiskFullError
 from fedkin.engines import Server
-from fedkin.report.folder import Lines, require_folder, write_atomic
+from fedkin.locks import NAME as LOCK
+from fedkin.report.folder import Lines, named, require_folder, write_atomic
+from fedkin.report.intact import Digest, lines_of, require_intact, require_rounds
 from fedkin.states import NOTHING, Stored, apart, checksum
+from fedkin.toml import differences
 
 _LINES = ("rounds", "clients", "relations", "timing")
+EXTENDING = "extending.json"
+"""What is to be done to a folder whose run gets more rounds (`fedkin.extending`), until it is done."""
 _FORMAT = "1"
 _BANK = "bank."  # in front of a bank's name, in what a checkpoint says
+_UNCHECKED = "unchecked"
+_ABOUT = "about."  # in front of a mark's name, before what it stands for
+_LINES_OF = "digest."  # in front of a file's name, before the digest of its lines
 _HALF_WRITTEN = ".*.new"  # as `write_atomic` names a file until it is whole
 
 
@@ -68,6 +81,8 @@ class RunFolder:
 
     Attributes:
         banks: keeps the server's banks in files; None: they are part of the checkpoint.
+        about: what the marks of checkpoints stand for, as JSON: tables whose differences a message can name.
+        unchecked: the round up to which an older version wrote the lines, without digests.
         keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
     """
 
@@ -75,6 +90,10 @@ class RunFolder:
         self.path = path
         self.banks: Banks | None = None
         self.keeps_best = True
+        self.about: Mapping[str, str] = {}
+        self.unchecked = 0
+        self._digests: dict[str, Digest] = {}
+        self._written: dict[str, str] = {}  # the digests that the checkpoint tells, by name
 
     @classmethod
     def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
@@ -114,47 +133,58 @@ class RunFolder:
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Adds lines to ``NAME.jsonl`` for each name."""
         for name, new in lines.items():
-            with (self.path / f"{name}.jsonl").open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in new))
+            path, digest, content = self.path / f"{name}.jsonl", self._digest(name), list[bytes]()
+            for line in new:
+                text = json.dumps(line).encode()
+                content.append((digest.signed(text) if name == "timing" else text) + b"\n")
+                digest.add(content[-1])
+            with named(path), path.open("ab") as file:
+                file.write(b"".join(content))
 
     def read(self, name: str, until: int | None = None) -> list[dict[str, Any]]:
         """The lines of ``NAME.jsonl`` up to a round; a last line cut short by a kill is left out.
 
         Raises:
-            RunFolderError: a line in the middle is damaged, which no kill can do.
+            RunFolderError: a line is damaged, twice there or out of order, which no kill can do.
         """
-        path = self.path / f"{name}.jsonl"
-        texts = path.read_bytes().splitlines() if path.exists() else []
-        found = []
-        for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-                if until is None or line["round"] <= until:
-                    found.append(line)
-            except (ValueError, TypeError, KeyError) as e:
-                if number == len(texts):
-                    break
-                raise RunFolderError(f"{path}: line {number} is damaged ({e}); restore the file") from e
-        return found
+        lines = Lines(self.path / f"{name}.jsonl")
+        return [line for line in lines if until is None or line["round"] <= until]
 
     def cut(self, until: int) -> None:
         """Removes the lines of rounds after ``until``, and what a kill left half written.
 
         Raises:
-            RunFolderError: lines of rounds up to ``until`` are missing.
+            RunFolderError: lines of rounds up to ``until`` are missing or damaged.
         """
-        kept = {name: self.read(name, until) for name in _LINES}
-        there = [line["round"] for line in kept["rounds"]]
-        if there != list(range(1, until + 1)):
-            raise RunFolderError(
-                f"{self.path / 'rounds.jsonl'} must hold rounds 1 to {until}, one line each, it has {len(there)} "
-                "of them; restore the file, or start the run again in another folder"
-            )
-        for name, lines in kept.items():
-            if (self.path / f"{name}.jsonl").exists():
-                _renew(self.path / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        ends = {name: self._end(name, until) for name in _LINES}
+        require_rounds(self.path / "rounds.jsonl", until, beyond=True)
+        if self._written:
+            require_rounds(self.path / "timing.jsonl", until, beyond=True)
+        for name, end in ends.items():
+            path = self.path / f"{name}.jsonl"
+            if path.exists() and path.stat().st_size != end:
+                os.truncate(path, end)
+            if end and name not in self._written:
+                _end_line(path)
+            self._digests.pop(name, None)
         for half in self.path.glob(_HALF_WRITTEN):
             half.unlink(missing_ok=True)
+
+    def _end(self, name: str, until: int) -> int:
+        """Where the lines up to a round end, in bytes: as the checkpoint says, or by the lines where it is older."""
+        if name in self._written:
+            return int(self._written[name].partition(" ")[0])
+        return max((end for line, end in lines_of(self.path / f"{name}.jsonl") if line["round"] <= until), default=0)
+
+    def _digest(self, name: str) -> Digest:
+        """That of ``NAME.jsonl`` as it is; from then on it is kept up to date by `append`."""
+        if name not in self._digests:
+            self._digests[name] = Digest.of(self.path / f"{name}.jsonl")
+        return self._digests[name]
+
+    def digests(self) -> dict[str, str]:
+        """Those of the files that are equal in equal runs, by the files' names."""
+        return {f"{name}.jsonl": str(self._digest(name)) for name in _LINES if name != "timing"}
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes ``NAME.json`` whole or not at all."""
@@ -193,7 +223,11 @@ class RunFolder:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         whole = {name: apart(t) for name, t in tensors.items()}
         meta = {"format": _FORMAT, "round": str(server.round), **marks, **{_BANK + n: text for n, text in told.items()}}
-        write_atomic(self.checkpoint, save(whole, metadata={**meta, "checksum": checksum(whole, meta)}))
+        meta |= {_ABOUT + name: text for name, text in self.about.items()}
+        meta |= {_UNCHECKED: str(self.unchecked)} if self.unchecked else {}
+        meta |= {_LINES_OF + name: digest for name, digest in self.digests().items()}
+        content = save(whole, metadata={**meta, "checksum": checksum(whole, meta)})
+        write_atomic(self.checkpoint, content, private=True)
         if self.banks is not None:
             self.banks.saved(server.round, server.state)
         for place, used in ((self.states, isinstance(clients, Stored)), (self.bank_files, self.banks is not None)):
@@ -218,7 +252,7 @@ class RunFolder:
             os.link(self.checkpoint, new)  # the next checkpoint takes the name, not the content
             os.replace(new, self.best)
         except OSError:  # a file system without links
-            write_atomic(self.best, self.checkpoint.read_bytes())
+            write_atomic(self.best, self.checkpoint.read_bytes(), private=True)
         finally:
             new.unlink(missing_ok=True)
 
@@ -236,12 +270,17 @@ class RunFolder:
             best: that of the best round instead of the last.
 
         Raises:
-            RunFolderError: the checkpoint is damaged or belongs to another config or other data.
+            RunFolderError: the checkpoint is damaged or belongs to another config or other data, or the lines of its
+                rounds are not as they were written.
         """
         path = self.best if best else self.checkpoint
+        if (self.path / EXTENDING).exists():
+            raise RunFolderError(f"{self.path} is about to get more rounds; complete it: fedkin resume {self.path}")
         if not path.exists():
             return None
-        meta, tensors = _checked(path, marks)
+        meta, tensors = _checked(path, marks, self.about)
+        if not best:
+            self._require_lines(meta)
         told = {name.removeprefix(_BANK): text for name, text in meta.items() if name.startswith(_BANK)}
         sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
         server, states = self._unpack(tensors, int(meta["round"]))
@@ -253,6 +292,14 @@ class RunFolder:
         if self.banks is not None:
             server.state = self.banks.adopt(server.state, len(server.sizes))
         return server, states
+
+    def _require_lines(self, meta: Mapping[str, str]) -> None:
+        """Compares the files of lines with the digests that a checkpoint tells; one of an older version tells none."""
+        told = {n.removeprefix(_LINES_OF): digest for n, digest in meta.items() if n.startswith(_LINES_OF)}
+        for name, digest in told.items():
+            require_intact(self.path / name, digest)
+        self.unchecked = int(meta.get(_UNCHECKED, 0 if told else meta["round"]))
+        self._written = {name.removesuffix(".jsonl"): digest for name, digest in told.items()}
 
     def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:
         state, described, clients = Bundle(), Bundle(), dict[int, Bundle]()
@@ -270,6 +317,31 @@ class RunFolder:
             return server, Stored(self.states, tensors["roster.file"], server.acks)
         return server, clients
 
+    def settle(self) -> int:
+        """Removes what no checkpoint covers; the round of the checkpoint, 0 if there is none.
+
+        Raises:
+            RunFolderError: the checkpoint is damaged, or the lines of its rounds are not as they were written.
+        """
+        meta: Mapping[str, str] = {"round": "0"}
+        if self.checkpoint.exists():
+            meta, _ = _checked(self.checkpoint, {}, {})
+            self._require_lines(meta)
+        self.cut(int(meta["round"]))
+        return int(meta["round"])
+
+    def relabel(self, path: Path, texts: Mapping[str, str]) -> None:
+        """Gives a checkpoint other marks and digests; its tensors stay. Nothing if it does not exist.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        if path.exists():
+            meta, tensors = _checked(path, {}, {})
+            meta |= texts
+            content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
+            write_atomic(path, content, private=True)
+
     def clients(self) -> int:
         """How many clients had joined when the checkpoint was written; 0 without one."""
         if not self.checkpoint.exists():
@@ -281,7 +353,9 @@ class RunFolder:
             raise RunFolderError(f"{self.checkpoint} is damaged ({e}); start the run again in another folder") from e
 
 
-def _checked(path: Path, marks: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _checked(
+    path: Path, marks: Mapping[str, str], about: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Texts and tensors of a checkpoint; errors as of `RunFolder.load`."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -297,10 +371,18 @@ def _checked(path: Path, marks: Mapping[str, str]) -> tuple[dict[str, str], dict
     for name, mark in marks.items():
         if meta.get(name) != mark:
             raise RunFolderError(
-                f"{path} belongs to a run with another {name} ({meta.get(name)}, here {mark}); "
+                f"{path} belongs to a run with another {name}: {_differ(meta.get(_ABOUT + name), about.get(name))}; "
                 "put it back as it was, or start in another folder"
             )
     return meta, tensors
+
+
+def _differ(there: str | None, here: str | None) -> str:
+    """In what two things differ of which a fingerprint differs, as far as checkpoints tell of them."""
+    if there is None or here is None:
+        return "in what is not written down (the folder is of an older version)"
+    told = differences(json.loads(there), json.loads(here))
+    return told or "sizes and names are the same, values are not"
 
 
 def _round_and_whole(path: Path) -> tuple[int | None, bool]:
@@ -317,12 +399,42 @@ def _round_and_whole(path: Path) -> tuple[int | None, bool]:
         return None, False
 
 
+def _end_line(path: Path) -> None:
+    """Ends the last line of a file that an editor has left without its end."""
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+
+
+@contextmanager
+def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
+    """Makes the error of a full disk say which folder could not be written, and how the run goes on.
+
+    Raises:
+        DiskFullError: instead of the system's error, and of one that names it as its cause.
+    """
+    try:
+        yield
+    except (OSError, RunFolderError) as e:
+        cause = e if isinstance(e, OSError) else e.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path = cause.filename or folder
+        free = shutil.disk_usage(folder).free / 1e6
+        begun = any((folder / name).exists() for name in ("config.toml", "compare.toml", "sweep.toml"))
+        what = f"then go on with: {again} {folder}" if begun else "or name another folder with --out"
+        raise DiskFullError(
+            f"the disk is full: {path} cannot be written, {free:,.1f} MB are free there; make room, {what}"
+        ) from cause
+
+
 def taken(path: Path) -> bool:
-    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file, is
-    nothing."""
+    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file or a
+    lock, is nothing."""
     if not path.is_dir():
         return path.exists()
-    return any(not p.match(_HALF_WRITTEN) for p in path.iterdir())
+    return any(not p.match(_HALF_WRITTEN) and p.name != LOCK for p in path.iterdir())
 
 
 def _renew(path: Path, text: str) -> None:

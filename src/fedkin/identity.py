@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
+from fedkin.config import decisive
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
@@ -20,6 +21,24 @@ def network_mark(net: Net) -> str:
     """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
     layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
     return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def about_of(table: Mapping[str, Any], data: Mapping[str, Any], net: Net) -> dict[str, str]:
+    """What the marks of a run stand for, as JSON, so that a message can say in what two runs differ.
+
+    Args:
+        data: numbers that say of which size the data are.
+    """
+    layers = {name: list(t.shape) for name, t in net.unflatten(net.w0).items()}
+    parts = {"config": decisive(table), "data": data, "network": {"layers": layers, "parameters": net.size}}
+    return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
+
+
+def sizes_of(federation: Federation) -> dict[str, Any]:
+    """Of which size a federation is."""
+    samples = federation.sizes().sum(dim=0).tolist()
+    sizes = {"clients": len(federation), "classes": federation.classes, "inputs": list(federation.shape)}
+    return {**sizes, **dict(zip(("training samples", "validation samples", "test samples"), samples, strict=True))}
 
 
 def _kind(method: Method) -> list[type]:

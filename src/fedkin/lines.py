@@ -14,6 +14,22 @@ from fedkin.engines.check import OUTCOMES
 from fedkin.engines.rounds import chosen
 from fedkin.evaluate import adjusted_rand, score, summarise
 
+_ALWAYS = (
+    "round",
+    "cohort",
+    "answered",
+    "joined",
+    "absent",
+    "refused",
+    "missing",
+    "abandoned",
+    "bytes_up",
+    "bytes_down",
+    "bytes_evaluation",
+    "evaluated",
+)
+_WITHOUT_EVALUATION = ("limited", "cluster_sizes", "notes", "dp_steps")
+
 
 class People(Protocol):
     """Who takes part: a federation, or the clients that have come so far."""
@@ -86,6 +102,13 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
     if report.notes:
         line["notes"] = report.notes
     return Lines([line], clients, _relations(report))
+
+
+def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
+    """The line of a round as it would be if the round had not been evaluated."""
+    kept = {name: value for name, value in line.items() if name in _ALWAYS or name in _WITHOUT_EVALUATION}
+    refused = {i: why for i, why in line["refused"].items() if not why.startswith("evaluation: ")}
+    return {**kept, "refused": refused, "bytes_evaluation": 0, "evaluated": False}
 
 
 def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None:

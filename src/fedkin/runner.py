@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -33,8 +34,10 @@ from fedkin.engines import (
     join_rounds,
     needs,
 )
-from fedkin.folder import RunFolder
-from fedkin.identity import network_mark, table_of
+from fedkin.extending import complete, extend
+from fedkin.folder import RunFolder, room
+from fedkin.identity import about_of, network_mark, sizes_of, table_of
+from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
@@ -136,7 +139,9 @@ def run(
             (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
-        RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run.
+        RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is
+            writing into it.
+        DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
     """
     recipe = recipe or Recipe()
@@ -174,9 +179,10 @@ def run(
     marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
     title, beside = title or method.title, _attacked(false, len(federation))
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
-    course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy)
+    about = about_of(made, sizes_of(federation), net)
+    course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy, about)
     chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
-    with one_thread():
+    with one_thread(), ExitStack() as to_the_end:
         job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
         job = privacy.simulated(job)
         chosen, why = choose(engine, workers, job)
@@ -185,6 +191,8 @@ def run(
         try:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
+                to_the_end.enter_context(writing(Path(out)))
+                to_the_end.enter_context(room(Path(out)))
                 folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
@@ -215,23 +223,38 @@ def run_settings(settings: Settings, federation: Federation | None = None, **mor
     return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
 
 
-def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
+def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:
     """Goes on with an interrupted run from its folder, to the same result as if it had not been interrupted.
 
+    Args:
+        folder: the run's folder.
+        on_round: called after each round with its report and its line.
+        rounds: give the run, finished or not, this number of rounds, to the same result as if it had had them from the
+            start (`fedkin.extending`).
+
     Raises:
-        RunFolderError: no run folder, or its checkpoint is damaged or does not belong to its config and data.
-        ConfigError: its config was made by a program, with a method, model or data that only that program has.
+        RunFolderError: no run folder, or its checkpoint or lines are damaged or do not belong to its config and data,
+            or another process is writing into it.
+        ConfigError: its config was made by a program, with a method, model or data that only that program has, or it is
+            a run over real hosts; the rounds that are done are not the first ones of such a run.
     """
     found = RunFolder.open(folder)
-    table = read_toml(found.path / "config.toml")
-    if "made_by" in table:
+    if (found.path / "clients.json").exists():
         raise ConfigError(
-            f"{folder} was made by a program with {table['made_by']}; go on from that program: "
-            f"fedkin.run(..., out={str(folder)!r}, resume=True)"
+            f"{folder} is a run over real hosts, whose data and states are on them; go on with: fedkin submit {folder}"
         )
-    return run_settings(
-        settings_from(table, str(found.path / "config.toml")), out=folder, resume=True, on_round=on_round
-    )
+    with writing(found.path), room(found.path):  # refused before the data are read
+        complete(found)
+        table = read_toml(found.path / "config.toml")
+        if "made_by" in table:
+            raise ConfigError(
+                f"{folder} was made by a program with {table['made_by']}; go on from that program: "
+                f"fedkin.run(..., out={str(folder)!r}, resume=True)"
+            )
+        settings = settings_from(table, str(found.path / "config.toml"))
+        if rounds is not None:
+            settings = extend(found, settings, rounds, plan_of)
+        return run_settings(settings, out=folder, resume=True, on_round=on_round)
 
 
 def plan_of(run: RunSettings) -> Plan:

@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
+from fedkin.report.folder import PRIVATE_FILE, make_private
 
 Kept: TypeAlias = Literal["auto", "memory", "file"]
 """Where clients' states and the server's banks are: in memory, in files, or in files where they take much memory."""
@@ -38,6 +39,8 @@ class States:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fedkin-"))
+        if self.folder.exists():
+            make_private(self.folder)
         if folder is None:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._files = torch.zeros(0, dtype=torch.int8)
@@ -57,7 +60,10 @@ class States:
         content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
         try:
             if not path.parent.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private(self.folder)
+                make_private(path.parent)
+            if not path.exists():
+                path.touch(PRIVATE_FILE)
             path.write_bytes(content)
         except OSError as e:
             raise RunFolderError(

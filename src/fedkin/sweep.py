@@ -24,11 +24,14 @@ from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
-from fedkin.folder import taken
+from fedkin.folder import room, taken
+from fedkin.locks import writing
+from fedkin.report.cells import cells
 from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
 from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
+from fedkin.toml import differences, read_toml
 
 PARTS = ("method", "model", "recipe", "run")
 OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
@@ -134,13 +137,20 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
     A setting whose run fails (a method's fault) or diverges is noted and passed over.
 
     Raises:
-        RunFolderError: ``out`` exists already, or holds another sweep.
+        RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
         ConfigError: a setting is out of range, or nobody has validation data.
         DataError: the data cannot be used.
     """
     federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}
     require_two_classes(federations[sweep.seeds[0]])
-    _begin(sweep, out, resume)
+    with writing(out), room(out):
+        _begin(sweep, out, resume)
+        done = _trials(sweep, out, federations, on_trial)
+        _finish(sweep, out, done)
+    return done
+
+
+def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
     planned = [] if sweep.trials else grid_of(sweep.space)
     known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]
     done: list[Trial] = []
@@ -159,7 +169,6 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
         told = None if on_trial is None else _telling(on_trial, number, count, values)
         done.append(_trial(sweep, out, number, values, federations, told))
-    _finish(sweep, out, done)
     return done
 
 
@@ -172,7 +181,8 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     if not resume and taken(out):
         raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {out}")
     if resume and (out / "sweep.toml").read_bytes() != text:
-        raise RunFolderError(f"{out} holds another sweep; resume it as it was begun: fedkin resume {out}")
+        other = differences(read_toml(out / "sweep.toml"), sweep.table()) or "sweep.toml has another form"
+        raise RunFolderError(f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {out}")
     if not resume:
         try:
             for file, content in sweep.base.sources().items():  # before the table that names them
@@ -274,7 +284,8 @@ def _csv(trials: list[Trial], best: Trial | None) -> str:
         shown = (t.validation, t.last, t.test if t is best else None)
         numbers = [v for s in shown for v in ((None, None) if s is None else (s.mean, s.std))]
         rounds = t.rounds if t.validation else None
-        writer.writerow([t.number, *(t.values[n] for n in names), rounds, *numbers, str(t is best).lower(), t.failed])
+        tried = (t.values[n] for n in names)
+        writer.writerow(cells([t.number, *tried, rounds, *numbers, str(t is best).lower(), t.failed]))
     return text.getvalue()
 
 

@@ -14,6 +14,8 @@ from fedkin.core.errors import ConfigError, nearest
 from fedkin.core.sources import placed
 
 _NONE = "none"
+MOST_NAMED = 6
+"""Settings that a message about two different tables names."""
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -101,6 +103,34 @@ def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, A
         if isinstance(found.get("against"), str):
             found["against"] = rename(found["against"])
     return found
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The entries in which two tables differ, with both values: "rounds was 4000 there and is 600 here"."""
+    before, now = _flat(there), _flat(here)
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    said = [f"{name} {_was(name, before)} there and {_is(name, now)} here" for name in names[:MOST_NAMED]]
+    more = len(names) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by dotted names, those of ``[run]`` by their own."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, "" if (prefix, name) == ("", "run") else f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _was(name: str, values: Mapping[str, Any]) -> str:
+    return f"was {values[name]!r}" if name in values else "was not set"
+
+
+def _is(name: str, values: Mapping[str, Any]) -> str:
+    return f"is {values[name]!r}" if name in values else "is not set"
 
 
 def whole(value: Any) -> Any:

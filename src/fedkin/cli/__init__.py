@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stopped", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except Exception as e:
-        from fedkin.core.errors import EngineError, FedkinError, MethodError
+        from fedkin.core.errors import DiskFullError, EngineError, FedkinError, MethodError
 
         if not isinstance(e, FedkinError):
             raise
-        return _say(e, FAILED if isinstance(e, (MethodError, EngineError)) else BAD_INPUT)
+        return _say(e, FAILED if isinstance(e, (MethodError, EngineError, DiskFullError)) else BAD_INPUT)
 
 
 def _command(args: list[str]) -> int:

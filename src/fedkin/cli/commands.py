@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from fedkin.cli.sweep import resume_sweep
 from fedkin.comparison import Plan, compare, plan_from, run_name
 from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
+from fedkin.core.errors import FolderBusyError
 from fedkin.core.method import FAMILIES
 from fedkin.core.sources import label
 from fedkin.course import OnRound, Result
@@ -23,11 +25,13 @@ from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.folder import taken
+from fedkin.locks import writing
 from fedkin.methods import METHODS, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run, require_folder
+from fedkin.report.intact import understood
 from fedkin.report.page import one_run, run_page
 from fedkin.runner import resume, run_settings
 from fedkin.toml import read_toml
@@ -57,8 +61,11 @@ def run_command(args: list[str]) -> int:
 
 def resume_command(args: list[str]) -> int:
     """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
-    folder, show = resume_flags(args)
+    folder, rounds, show = resume_flags(args)
     require_folder(folder)
+    for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
+        if rounds is not None and (folder / file).is_file():
+            raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; leave it out")
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:
@@ -67,15 +74,25 @@ def resume_command(args: list[str]) -> int:
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
-        table = read_toml(folder / "config.toml")
-        rounds = settings_from(table).run.rounds if "made_by" not in table else 0
-        names = tuple(read_ids(folder))
-        require(names)
-        tracking = Tracking(names, folder, str(folder), table)
-        with screen.bar(rounds, str(folder), quiet=show.quiet or show.json) as bar:
-            result = resume(folder, on_round=_both(bar.at, tracking.round))
+        return _resume_run(folder, rounds, show)
     except KeyboardInterrupt:
         return _stopped(folder)
+
+
+def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+    table = read_toml(folder / "config.toml")
+    before = settings_from(table).run if "made_by" not in table else RunSettings(rounds=0)
+    names, quiet = tuple(read_ids(folder)), show.quiet or show.json
+    require(names)
+    tracking = Tracking(names, folder, str(folder), table)
+    with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
+        result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+    every = result.summary["config"]["run"].get("eval_every")
+    if every != before.eval_every and not quiet:
+        screen.note(
+            f"evaluated every {every} rounds, as before: {result.summary['rounds']} rounds alone would mean another "
+            f"interval, so this is the run with --eval-every {every}"
+        )
     return _finish(result, show, tracking)
 
 
@@ -220,8 +237,9 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
 def _finish(result: Result, show: Show, tracking: Tracking) -> int:
     assert result.folder is not None
     run = read_run(result.folder)
-    report, reference = one_run(run)
-    page = run_page(result.folder, run, report, reference)
+    with understood(result.folder, run.checked):
+        report, reference = one_run(run)
+        page = run_page(result.folder, run, report, reference)
     tracking.end()
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))
@@ -260,8 +278,9 @@ def _reached(run: Run, target: float) -> str:
 
 def _stopped(folder: Path, new: bool = False) -> int:
     """Says how to go on; ``new``: there was nothing at the folder's place before this command."""
-    if new and not (folder / "checkpoint.safetensors").exists():
-        shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
+    if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
+        with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have begun a run there
+            shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
         screen.note(f"stopped; go on with: fedkin resume {folder}")
     else:

@@ -83,6 +83,8 @@ class ResumeFlags(Shown):
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """The folder that holds it."""
+    rounds: int | None = None
+    """Of a run, finished or interrupted: give it this number of rounds, as if it had had them from the start."""
     decimals: int = 1
     """Of a comparison: digits behind the point in table.md and table.tex."""
 
@@ -175,15 +177,15 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
 
 
-def resume_flags(args: list[str]) -> tuple[Path, ShowCompare]:
-    """The folder of ``fedkin resume FOLDER [flags]``, and what is shown in the end.
+def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
+    """The folder of ``fedkin resume FOLDER [flags]``, the rounds that a run in it gets, and what is shown in the end.
 
     Raises:
         ConfigError: a value is out of range.
     """
     got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
     shown = {f.name: getattr(got, f.name) for f in dataclasses.fields(Shown)}
-    return got.folder, ShowCompare(**shown, decimals=got.decimals)
+    return got.folder, got.rounds, ShowCompare(**shown, decimals=got.decimals)
 
 
 def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:

@@ -19,6 +19,7 @@ from fedkin.hosts.control import Control
 from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
 from fedkin.hosts.submit import submit
+from fedkin.locks import require_free
 from fedkin.report.folder import Lines
 from fedkin.toml import read_toml
 
@@ -64,6 +65,7 @@ def submit_command(args: list[str]) -> int:
         raise ConfigError(f"{asked.file} is a run to go on in; leave --out away")
     stamp = Path("runs") / f"{label(settings.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = asked.file if again else (asked.out or stamp)
+    require_free(folder)
     (folder / "failed.txt").unlink(missing_ok=True)
     if not asked.ray:
         return _submitted(settings, folder, find_link(asked.link), asked)

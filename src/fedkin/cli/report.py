@@ -16,6 +16,7 @@ from fedkin.comparison import plan_from, run_name
 from fedkin.core import RunFolderError
 from fedkin.report import export
 from fedkin.report.folder import read_run
+from fedkin.report.intact import understood
 from fedkin.report.page import one_run, run_page
 from fedkin.toml import read_toml
 
@@ -46,8 +47,13 @@ def report_command(args: list[str]) -> int:
         report, page, reference = found.report, found.page, found.reference
     else:
         run = read_run(folder)
-        report, reference = one_run(run, flags.local or _beside(folder))
-        page = run_page(folder, run, report, reference)
+        with understood(folder, run.checked):
+            report, reference = one_run(run, flags.local or _beside(folder))
+            page = run_page(folder, run, report, reference)
+    runs = [run for group in report.runs.values() for run in group]
+    if unchecked := [run.folder for run in runs if run.folder is not None and not run.checked]:
+        screen.note(f"{unchecked[0]} was written by a version of fedkin without digests of its lines: their order was "
+                    "checked, but not whether they were changed")  # fmt: skip
     if not flags.quiet:
         screen.say(f"Pictures and tables: {page}")
     if flags.figures is not None:
@@ -70,7 +76,9 @@ def _comparison(flags: ReportFlags) -> Outcome:
         raise RunFolderError(f"{flags.folder} holds no finished run; go on with: fedkin resume {flags.folder}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
-    return write_outcome(plan, flags.folder, [read_run(place) for place in done], flags.decimals)
+    runs = [read_run(place) for place in done]
+    with understood(flags.folder, all(run.checked for run in runs)):
+        return write_outcome(plan, flags.folder, runs, flags.decimals)
 
 
 def _beside(folder: Path) -> Path | None:

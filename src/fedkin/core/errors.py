@@ -8,6 +8,8 @@
     +-- MethodError        a method broke its contract
     |   +-- ClientError        client code failed: carries round, client and step
     +-- RunFolderError     a run folder exists, is missing, damaged or of another run
+    |   +-- FolderBusyError    another process is writing into it
+    |   +-- DiskFullError      there is no room left to write into it
     +-- EngineError        an engine cannot do what was asked, a worker died
 
 A message says what was expected, what came and what to do; the values are in it.
@@ -59,6 +61,14 @@ class ClientError(MethodError):
 
 class RunFolderError(FedkinError):
     """A run folder exists already, is missing, damaged, or belongs to another run."""
+
+
+class FolderBusyError(RunFolderError):
+    """Another process is writing into a run folder."""
+
+
+class DiskFullError(RunFolderError):
+    """There is no room left on the disk of a run folder."""
 
 
 class EngineError(FedkinError):

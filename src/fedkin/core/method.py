@@ -88,6 +88,15 @@ class Method(ABC):
         return None
 
     @property
+    def follows_total(self) -> str | None:
+        """Why its steps depend on the number of rounds of the run, ``r.total``; "" if they do not. None: the method
+        does not say, and is taken to depend on it if its source reads ``.total``.
+
+        The rounds of a run of such a method are not the first rounds of a longer run, so it cannot be made longer.
+        """
+        return None
+
+    @property
     def secure_aggregation(self) -> bool:
         """Whether all the server needs is one mean of the uploads, or one per fixed group, as secure aggregation gives.
 

@@ -19,6 +19,7 @@ from fedkin.data.sources.csvfile import PARQUET, read_csv
 from fedkin.data.sources.files import listed
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
+from fedkin.report.cells import cells
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _TABLES = frozenset({".csv", *PARQUET})
@@ -168,7 +169,7 @@ def write_csv(found: Predicted) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "label", *(f"probability {label}" for label in found.labels)])
     for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
-        writer.writerow([row, name, *(f"{v:.6g}" for v in p)])
+        writer.writerow(cells([row, name, *(f"{v:.6g}" for v in p)]))
     return text.getvalue().encode()
 
 

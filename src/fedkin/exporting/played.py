@@ -19,7 +19,7 @@ from fedkin.data.shelf import Shelf
 from fedkin.engines import Job, Loop, Simulation, join_rounds
 from fedkin.evaluate import best
 from fedkin.folder import RunFolder
-from fedkin.identity import network_mark
+from fedkin.identity import about_of, network_mark, sizes_of
 from fedkin.methods import get_title
 from fedkin.models.start import factory
 from fedkin.runner import laid_out, plan_of, privacy_of
@@ -70,6 +70,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
     marks = {"config": digest(settings.table()), "data": federation.fingerprint(), "network": network_mark(net)}
     if folder.bank_files.exists():
         folder.banks = Banks(_banks_of(folder))
+    folder.about = about_of(settings.table(), sizes_of(federation), net)
     loaded = folder.load(marks)
     if loaded is None:
         raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")
@@ -115,7 +116,7 @@ def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
 
 def _not_kept(folder: RunFolder) -> str:
     """Why, and what to do."""
-    why = "it was begun with an older version of fedkin; run it again:"
+    why = "it was begun with an older version of fedkin, or got more rounds later (--rounds); run it again:"
     if folder.states.exists() or folder.bank_files.exists():
         why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
         why += " everything in the checkpoint, to the same figures:"

@@ -15,12 +15,13 @@ from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.engines import Plan, Report, hand_over
 from fedkin.exporting.rules import rule
-from fedkin.folder import RunFolder
+from fedkin.folder import RunFolder, room
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import Post
-from fedkin.identity import network_mark
+from fedkin.identity import about_of, network_mark
+from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import factory
 from fedkin.runner import plan_of, privacy_of
@@ -50,14 +51,21 @@ def serve(
     Raises:
         ConfigError: a setting that belongs to a simulation only.
         EngineError: too few clients came.
-        RunFolderError: the folder holds something else, or is damaged.
+        RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
     _only_simulated(settings)
+    privacy_of(settings.run).require_method(settings.method)
+    plan_of(settings.run).require(settings.method, settings.hosts.clients)
+    with writing(folder), room(folder, "fedkin submit"):
+        return _served(settings, post, folder, command, on_round, clock)
+
+
+def _served(
+    settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
+) -> Result:
     privacy = privacy_of(settings.run)
-    privacy.require_method(settings.method)
     hosts, recipe = settings.hosts, settings.recipe
     plan = replace(plan_of(settings.run), max_share=hosts.max_share, max_samples=hosts.most_samples)
-    plan.require(settings.method, settings.hosts.clients)
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
@@ -78,8 +86,9 @@ def serve(
     _warn_of(settings)
     marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
+    about = about_of(table, {"run": members.run}, net)
     course = Course(
-        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy
+        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy, about
     )
     banks = Banks(here.bank_files) if settings.run.state == "file" else None
 

@@ -21,6 +21,7 @@ from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
 from fedkin.hosts.wire import LetterError, convert, head_of
+from fedkin.locks import writing
 from fedkin.report.page import write_page
 
 log = logging.getLogger("fedkin.hosts")
@@ -139,7 +140,7 @@ def run_submitted(post: Post, word: object) -> Result:
         accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
-    with says_why(word):
+    with writing(folder), says_why(word):  # a second server of the same run leaves no failed.txt to the first
         (folder / "failed.txt").unlink(missing_ok=True)
         result = serve(settings, post, folder, command=command(word), on_round=on_round)
         write_page(folder)

@@ -76,6 +76,7 @@ class CAM(Method):
     family = "clusters"
     reveals = "a global and a cluster model of its own, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
+    follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
     presets: ClassVar = {"paper": {"recipe": _TABLES}}  # around methods that the paper does not wrap
 

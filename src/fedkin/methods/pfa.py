@@ -51,6 +51,10 @@ class PFA(Method):
         if self.after is not None:
             self.check("after", at_least=0)
 
+    @property
+    def follows_total(self) -> str:
+        return "it makes groups after half of the rounds where after is not set" if self.after is None else ""
+
     def init(self, r: Round) -> Bundle:
         count = len(sparsity(r.net, r.w0, torch.zeros(1, *r.net.shape)))
         chosen = torch.randperm(count, generator=r.rng)[: self.channels].sort().values

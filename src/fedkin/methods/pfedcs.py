@@ -80,6 +80,11 @@ class PFedCS(Method):
             if getattr(self, name) is not None:
                 self.check(name, at_least=low)
 
+    @property
+    def follows_total(self) -> str:
+        usual = self.select != "none" and self.beta is None
+        return "its first stage lasts half of the rounds where beta is not set" if usual else ""
+
     def init(self, r: Round) -> Bundle:
         w = r.w0
         return Bundle(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.report import charts, island, tables
+from fedkin.report.cells import cells
 from fedkin.report.folder import write_atomic
 from fedkin.report.headline import headline
 from fedkin.report.parts import Part
@@ -60,8 +61,8 @@ def _called(report: island.Report, part: Part) -> str:
 def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerow(cells(columns))
+    writer.writerows(map(cells, rows))
     write_atomic(path, text.getvalue().encode("utf-8"))
     return path
 

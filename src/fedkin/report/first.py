@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedkin.evaluate import Choice, Constant, choose, majority_class
-from fedkin.report.folder import Record, Run
+from fedkin.report.folder import Run
+from fedkin.report.intact import Record
 
 NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
 """The names of the figures that may come first, in sentences."""

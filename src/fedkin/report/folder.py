@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,37 +14,26 @@ from typing import Any
 
 from fedkin.core.errors import DataError, RunFolderError, nearest
 from fedkin.evaluate import Answers, answers_of, diverged, final, final_by_client, latest
+from fedkin.report.intact import Record, lines_of, understood, without_digests
 
-Record = dict[str, Any]
 LARGE = 64_000_000
 """Bytes; lines of clients beyond this are read anew on every pass and never all in memory."""
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Rights of files and folders with what belongs to single clients: states, models, keys, accounts."""
 
 
 class Lines:
     """The lines of a JSON-lines file, read anew on every pass; nothing if the file does not exist.
 
-    A last line cut short (a run that was killed while writing) is skipped; any other damage raises RunFolderError.
+    A last line cut short (a run that was killed while writing) is skipped; any other damage, a line that is twice there
+    and one out of order raise RunFolderError.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __iter__(self) -> Iterator[Record]:
-        if not self.path.exists():
-            return
-        with self.path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, start=1):
-                try:
-                    line = json.loads(text)
-                except json.JSONDecodeError as error:
-                    if not text.endswith("\n"):
-                        return
-                    raise RunFolderError(
-                        f"{self.path}: line {number} is not JSON ({error}); restore the file"
-                    ) from error
-                if not isinstance(line, dict):
-                    raise RunFolderError(f"{self.path}: line {number} must be an object, got {type(line).__name__}")
-                yield line
+        return (line.record for line in lines_of(self.path))
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,8 @@ class Run:
         relations: the lines of ``relations.jsonl``, possibly read anew on every pass.
         summary: ``summary.json``.
         folder: where it was read from; None for a run in memory.
+        checked: whether its lines were compared with the digests that were written with them; folders of older versions
+            have none.
     """
 
     title: str
@@ -66,6 +59,7 @@ class Run:
     relations: Iterable[Record] = ()
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
+    checked: bool = False
 
     @cached_property
     def final(self) -> dict[str, Any]:
@@ -190,21 +184,25 @@ def read_run(folder: Path | str) -> Run:
             f"{folder} is not a finished run: it has no summary.json; if it was begun, go on with: "
             f"fedkin resume {folder}"
         ) from error
-    except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} is not JSON ({error}); resume the run to write it again") from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise RunFolderError(f"{path} is not JSON ({error}); write it again: fedkin resume {folder}") from error
     if not isinstance(summary, dict):
-        raise RunFolderError(f"{path} must hold an object, got {type(summary).__name__}")
+        raise RunFolderError(
+            f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {folder}"
+        )
+    summary, checked = without_digests(folder, summary)
     clients = Lines(folder / "clients.jsonl")
-    rounds = {int(line["round"]): line for line in Lines(folder / "rounds.jsonl") if "round" in line}
-    return Run(
-        title=str(summary.get("title") or summary.get("method") or folder.name),
-        seed=int(summary.get("seed") or 0),
-        rounds=[rounds[key] for key in sorted(rounds)],
-        clients=clients if _size(clients.path) > LARGE else list(clients),
-        relations=Lines(folder / "relations.jsonl"),
-        summary=summary,
-        folder=folder,
-    )
+    with understood(folder, checked):
+        return Run(
+            title=str(summary.get("title") or summary.get("method") or folder.name),
+            seed=int(summary.get("seed") or 0),
+            rounds=list(Lines(folder / "rounds.jsonl")),
+            clients=clients if _size(clients.path) > LARGE else list(clients),
+            relations=Lines(folder / "relations.jsonl"),
+            summary=summary,
+            folder=folder,
+            checked=checked,
+        )
 
 
 def _size(path: Path) -> int:
@@ -226,6 +224,24 @@ def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Puts the file's name into errors of the system that have none, as those of writing have not."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is None:
+            e.filename = str(path)
+        raise
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its owner may look into, also where it was there with wider rights."""
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        folder.chmod(PRIVATE_FOLDER)
+
+
 def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: bool = False) -> None:
     """Write a file whole or not at all: to a neighbour first, then renamed over the old one.
 
@@ -236,9 +252,9 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with new.open("wb") as file:
+        with named(path), new.open("wb") as file:
             if private:
-                os.fchmod(file.fileno(), 0o600)
+                os.fchmod(file.fileno(), PRIVATE_FILE)
             file.write(content)
             if sync:
                 file.flush()

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.evaluate.rounds import over
+from fedkin.report.cells import cells
 from fedkin.report.folder import write_atomic
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
@@ -206,5 +207,5 @@ def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside
         values += [None] * 4 if h is None else [h.low, h.high, h.of, h.level]
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
         values += [row.rank, str(row.best).lower(), min(beside.diverged.get(row.title, {}).values(), default=None)]
-        writer.writerow([row.title, row.seeds, beside.rounds, *values, configs, origin.command])
+        writer.writerow(cells([row.title, row.seeds, beside.rounds, *values, configs, origin.command]))
     return out.getvalue()

@@ -340,7 +340,7 @@ class Ends(Direct):
     [
         (ZeroDivisionError("by\nzero"), r"did not expect \(ZeroDivisionError: by\nzero\); its traceback is in"),
         (MemoryError(), r"did not expect \(MemoryError"),
-        (OSError(28, "No space left on device"), r"No space left on device; when that is mended, the rounds"),
+        (OSError(5, "Input/output error"), r"Input/output error; when that is mended, the rounds"),
         (
             SystemExit(0),
             r"the run was stopped \(SystemExit\); the rounds that are whole are kept; go on with: fedkin sub",

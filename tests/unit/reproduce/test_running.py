@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from reproduce.cells import Cell, cells_of, chosen, in_order
-from reproduce.locks import held, owner, take
 from reproduce.reading import read_paper
 from reproduce.results import adoptable, append, file_of, load, told_config
 from reproduce.running import Outcome, Plan, folder_of, make, wanted_of
 from reproduce.tables import HERE, Paper
 
+from fedkin.locks import owner
 from papers import line, paper
 
 
@@ -201,7 +201,9 @@ def test_killed_it_goes_on_to_the_same_digits(toy: Paper, tmp_path: Path) -> Non
     folder = folder_of(cell, tmp_path / "runs")
     wait_until(lambda: (folder / "rounds.jsonl").exists() and (folder / "rounds.jsonl").read_bytes().count(b"\n") >= 4)
     lock = tmp_path / "runs" / "locks" / cell.digest
-    assert owner(lock) == process.pid
+    found = owner(lock)
+    assert found is not None
+    assert found.pid == process.pid
     assert run(toy, plan(tmp_path), cell.path) == Outcome(made=0), "its owner lives"
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -244,50 +246,6 @@ def test_a_cell_that_another_process_has_made_in_the_meantime(toy: Paper, tmp_pa
     assert run(toy, plan(tmp_path, clock=clock), "toy/one/fedavg/few/0") == Outcome(made=0)
     assert others == [Outcome(made=1)]
     assert len(file_of(toy.tables[0], tmp_path / "results").read_text().splitlines()) == 1
-
-
-def test_a_lock_has_one_owner(tmp_path: Path) -> None:
-    """A held lock cannot be taken a second time; a released one can."""
-    path = tmp_path / "lock"
-    with held(path) as first, held(path) as second:
-        assert first
-        assert not second
-        assert owner(path) == os.getpid()
-    assert owner(path) is None
-    assert take(path), "it was given back"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "12", "no number at all", f"{os.getpid()} 1"], ids=["empty", "12", "words", "reused"]
-)
-def test_a_lock_without_a_living_owner_is_taken_over(tmp_path: Path, text: str) -> None:
-    """Half written, or of a process whose number another one has now."""
-    path = tmp_path / "lock"
-    path.write_text(text)
-    assert take(path)
-    assert owner(path) == os.getpid()
-
-
-def test_of_many_that_take_a_dead_owner_s_lock_one_gets_it(tmp_path: Path) -> None:
-    """Of six processes that take over a lock at the same instant exactly one succeeds."""
-    path, got = tmp_path / "lock", tmp_path / "got"
-    path.write_text("1 1")
-    gate = multiprocessing.get_context("fork").Event()
-
-    def child() -> None:
-        gate.wait()
-        mine = take(path)
-        with got.open("a") as file:
-            file.write(f"{mine}\n")
-        time.sleep(600)  # an owner that lives
-
-    many = [forked(child) for _ in range(6)]
-    gate.set()
-    wait_until(lambda: got.exists() and got.read_text().count("\n") == len(many))
-    assert sorted(got.read_text().split()) == ["False"] * 5 + ["True"]
-    for process in many:
-        process.kill()
-        process.join()
 
 
 # ---- lines --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,185 @@
+"""More rounds for a run that has ended or was interrupted: its folder becomes that of a longer run.
+
+The rounds that are done must be the first rounds of the longer run, bit for bit. Training gives them unless the method
+depends on the number of rounds (`fedkin.core.Method.follows_total`). Evaluations do not: a run is evaluated in each of
+its last ten rounds, and by default about 25 times in all. Lines of evaluations that the longer run would not make are
+taken out again; where it would make one that was not made, the interval of the shorter run is kept.
+
+What is changed is written down in ``extending.json`` first, so that a kill in between leaves a folder that
+`fedkin.runner.resume` can complete.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedkin.config import RunSettings, Settings, decisive, digest
+from fedkin.core import ConfigError, Method, RunFolderError
+from fedkin.engines import Plan
+from fedkin.engines.check import OUTCOMES
+from fedkin.folder import EXTENDING, RunFolder
+from fedkin.lines import unevaluated
+from fedkin.report.folder import named, write_atomic
+from fedkin.report.intact import Digest, Record, lines_of
+
+
+def extend(folder: RunFolder, there: Settings, rounds: int, plan_of: Callable[[RunSettings], Plan]) -> Settings:
+    """Makes a folder that of the same run with another number of rounds; the settings that it has then.
+
+    Args:
+        there: the run's settings.
+        plan_of: the plan of settings.
+
+    Raises:
+        ConfigError: the rounds that are done are not the first ones of such a run, or are more.
+        RunFolderError: a file is damaged.
+    """
+    if rounds == there.run.rounds:
+        return there
+    done = folder.settle()
+    if rounds < done:
+        raise ConfigError(f"{folder.path} has {done} rounds, more than --rounds {rounds}; give more than {done}")
+    refused = f"{folder.path} cannot become a run of {rounds} rounds: "
+    if done and (why := _why_not(there.method)):
+        raise ConfigError(
+            f"{refused}{type(there.method).__name__} depends on their number ({why}), so the first {done} rounds "
+            f"of {there.run.rounds} are not the first {done} of {rounds}; begin a run of {rounds} rounds in another "
+            "folder"
+        )
+    former, lines = plan_of(there.run), folder.read("rounds")
+    for every in (there.run.eval_every, former.eval_every):
+        run = replace(there.run, rounds=rounds, eval_every=every)
+        plan = plan_of(run)
+        lacking = [line["round"] for line in lines if plan.evaluates(line["round"]) and not line["evaluated"]]
+        if not lacking:
+            longer = replace(there, run=run)
+            _prepare(folder, longer, former, plan)
+            complete(folder)
+            return longer
+    raise ConfigError(
+        f"{refused}it would have been evaluated in its last ten rounds, and round {lacking[0]} is done and was not; "
+        f"give {done + 10} rounds or more"
+    )
+
+
+def _why_not(method: Method) -> str:
+    """Why a method's rounds depend on how many there are; "" if they do not."""
+    why = method.follows_total
+    if why is None and re.search(r"\.total\b", _source(type(method))):
+        why = 'its source reads .total; a method that does not depend on it has follows_total = ""'
+    inner = (_why_not(value) for value in vars(method).values() if isinstance(value, Method))
+    return why or next((found for found in inner if found), "")
+
+
+def _source(kind: type[Method]) -> str:
+    """The text of a method's module; one whose text is not to be had may read anything."""
+    try:
+        return inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):
+        return "r.total"
+
+
+def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> None:
+    """Writes the new lines beside the old ones, and then what is to be done."""
+
+    def rounds(line: Record) -> Record:
+        return line if plan.evaluates(line["round"]) or not line["evaluated"] else unevaluated(line)
+
+    changes: dict[str, Callable[[Record], Record | None]] = {"rounds": rounds, "clients": _Clients(former, plan)}
+    files, at_best, best = dict[str, list[str]](), dict[str, str](), folder.best_round()
+    for name in ("rounds", "clients", "relations"):
+        path = folder.path / f"{name}.jsonl"
+        if path.exists():
+            whole, part = _rewritten(path, changes.get(name, lambda line: line), best or 0)
+            files[path.name], at_best[path.name] = [str(Digest.of(path)), whole], part
+    told = {
+        "config": longer.toml(),
+        "mark": digest(longer.table()),
+        "about": json.dumps(decisive(longer.table()), sort_keys=True),
+        "files": files,
+        "best": at_best,
+        "unchecked": folder.unchecked,
+    }
+    write_atomic(folder.path / EXTENDING, json.dumps(told).encode())
+
+
+class _Clients:
+    """Client lines of a longer run.
+
+    Lines of evaluations that it does not make go. A client's training samples by class stand in its first line; single
+    test samples stand in the lines of the last round.
+    """
+
+    def __init__(self, former: Plan, plan: Plan) -> None:
+        self._former, self._plan = former, plan
+        self._labels: dict[int, tuple[int, Any]] = {}
+
+    def __call__(self, line: Record) -> Record | None:
+        client, round = line["client"], line["round"]
+        if not self._plan.evaluates(round):
+            if "labels" in line:
+                self._labels[client] = (list(line).index("labels"), line["labels"])
+            return None
+        if round == self._former.outcomes_in != self._plan.outcomes_in:
+            line = {name: value for name, value in line.items() if name not in OUTCOMES}
+        if client in self._labels and "labels" not in line:
+            at, labels = self._labels.pop(client)
+            entries = list(line.items())
+            line = dict([*entries[:at], ("labels", labels), *entries[at:]])
+        return line
+
+
+def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[str, str]:
+    """Writes the changed lines beside a file; their digest, and that of those up to a round."""
+    whole, part = Digest(), Digest()
+    with named(path), _beside(path).open("wb") as file:
+        for line, _ in lines_of(path):
+            if (after := change(line)) is not None:
+                raw = json.dumps(after).encode() + b"\n"
+                file.write(raw)
+                whole.add(raw)
+                if after["round"] <= until:
+                    part.add(raw)
+    return str(whole), str(part)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")  # as half-written files are called, which are removed when runs go on
+
+
+def complete(folder: RunFolder) -> None:
+    """Does what `extend` has written down, as far as it is not done yet.
+
+    Raises:
+        RunFolderError: a file is damaged.
+    """
+    try:
+        told = json.loads((folder.path / EXTENDING).read_bytes())
+        config, files = str(told["config"]), {str(name): (str(a), str(b)) for name, (a, b) in told["files"].items()}
+        texts = {"config": str(told["mark"]), "about.config": str(told["about"])}
+        texts |= {"unchecked": str(told["unchecked"])} if told["unchecked"] else {}
+        best = {f"digest.{name}": str(digest) for name, digest in told["best"].items()}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise RunFolderError(f"{folder.path / EXTENDING} is damaged ({e}); restore the folder from a copy") from e
+    (folder.path / "summary.json").unlink(missing_ok=True)  # until the longer run has its own
+    for name, (before, after) in files.items():
+        path = folder.path / name
+        if (now := str(Digest.of(path))) == after:
+            continue
+        if now != before or str(Digest.of(_beside(path))) != after:
+            raise RunFolderError(f"{path} was changed while the run got more rounds; restore the folder from a copy")
+        os.replace(_beside(path), path)
+    write_atomic(folder.path / "config.toml", config.encode())
+    folder.relabel(folder.checkpoint, {**texts, **{f"digest.{name}": after for name, (_, after) in files.items()}})
+    folder.relabel(folder.best, {**texts, **best})
+    (folder.path / EXTENDING).unlink()

@@ -1,0 +1,190 @@
+"""One writer at a time: a lock file that the system frees when its process ends, however it ends.
+
+The lock is the system's (``flock``), not the file: the file says which process has it, and one that a killed process
+left behind is taken over. Readers of a folder need no lock and are never made to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from fedkin.core.errors import FolderBusyError, RunFolderError
+
+NAME = ".lock"
+"""The lock file in a folder that is being written."""
+_TRIES = 20  # a process that only asks for the owner has the lock for a moment, too
+_PAUSE = 0.01
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+log = logging.getLogger("fedkin.locks")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that has a lock, as its file names it."""
+
+    pid: int
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+
+@dataclass
+class _Hold:
+    """A folder that a thread of this process is writing."""
+
+    thread: int
+    depth: int = 1
+
+
+_open: set[int] = set()
+_writing: dict[str, _Hold] = {}
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keeps every other process and thread from writing into a folder; makes the folder if it is missing.
+
+    The same thread may enter several times.
+
+    Raises:
+        FolderBusyError: another process or thread is writing into it.
+        RunFolderError: the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as e:
+        raise RunFolderError(f"{folder} exists already and is a file; name another folder with --out") from e
+    except OSError as e:
+        raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
+    key = os.path.realpath(folder)
+    hold = _writing.get(key)
+    if hold is not None and hold.thread == threading.get_ident():
+        hold.depth += 1
+        try:
+            yield
+        finally:
+            hold.depth -= 1
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            got = stack.enter_context(held(folder / NAME))
+        except OSError as e:
+            raise RunFolderError(
+                f"{folder} cannot be written to ({e.strerror}); make it writable, or copy it to where you may write"
+            ) from e
+        if not got:
+            raise FolderBusyError(
+                f"{folder} is being written by {owner(folder / NAME) or 'another process'}; wait for its end, or stop "
+                "it first"
+            )
+        _writing[key] = _Hold(threading.get_ident())
+        try:
+            yield
+        finally:
+            del _writing[key]
+
+
+def require_free(folder: Path) -> None:
+    """Raises `FolderBusyError` if a process is writing into a folder, which may be missing."""
+    if folder.is_dir():
+        with writing(folder):
+            pass
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Takes a lock file for as long as the block lasts; gives False if another process or thread has it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    number = _take(path)
+    try:
+        yield number is not None
+    finally:
+        if number in _open:  # a forked child leaves the lock to its parent
+            path.unlink(missing_ok=True)
+            _open.discard(number)
+            os.close(number)
+
+
+def owner(path: Path) -> Owner | None:
+    """The process that has the lock file now; None if none has, or its name is not written yet."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            if not _locked(number, fcntl.LOCK_SH):
+                told = json.loads(path.read_text(encoding="utf-8"))
+                return Owner(int(told["pid"]), str(told["host"]), str(told["since"]))
+        finally:
+            os.close(number)
+    return None
+
+
+def _take(path: Path) -> int | None:
+    """The open lock file with this process's name in it; None if another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in reversed(range(_TRIES)):
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if not _locked(number, fcntl.LOCK_EX):
+            os.close(number)
+            if left:
+                time.sleep(_PAUSE)
+            continue
+        if not _names(path, number):  # its owner removed it in the meantime
+            os.close(number)
+            continue
+        me = Owner(os.getpid(), socket.gethostname(), datetime.now().astimezone().isoformat(" ", "seconds"))
+        os.ftruncate(number, 0)
+        os.pwrite(number, json.dumps(asdict(me)).encode() + b"\n", 0)
+        _open.add(number)
+        return number
+    return None
+
+
+def _locked(number: int, how: int) -> bool:
+    """Locks an open file; False if another process has it."""
+    try:
+        fcntl.flock(number, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as e:
+        if e.errno not in _WITHOUT_LOCKS:
+            raise
+        log.warning("the file system has no locks (%s): two processes could write into one folder", e.strerror)
+    return True
+
+
+def _names(path: Path, number: int) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        there, here = path.stat(), os.fstat(number)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _leave_to_parent() -> None:
+    """Closes the locks in a forked child: they would live on in it when the process that has them is killed."""
+    for number in _open:
+        os.close(number)
+    _open.clear()
+    _writing.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,74 @@
+"""What comes from data files is text in a spreadsheet, whatever it begins with; numbers stay numbers."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedkin.evaluate import spread
+from fedkin.exporting.inputs import Predicted, write_csv
+from fedkin.report import tables
+from fedkin.report.cells import cells
+from fedkin.report.export import write_files
+from fedkin.report.page import one_run
+from fedkin.report.papers import Origin, to_csv
+from fedkin.sweep import Trial, _csv
+
+FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of a CSV file."""
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_becomes_text(text: str) -> None:
+    """A cell that a spreadsheet would compute begins with an apostrophe."""
+    assert cells([text]) == ["'" + text]
+
+
+@pytest.mark.parametrize("value", [-0.5, -1, "-0.5", "+1e-3", "-inf", "1", "a=b", "", None, True, "–", "a-b", "'=1"])
+def test_numbers_and_other_texts_stay(value: object) -> None:
+    """Negative numbers, numbers as text, and texts that begin otherwise are written as they are."""
+    assert cells([value]) == [value]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
+def test_tables_of_a_comparison(name: str, made) -> None:
+    """table.csv: the titles of methods."""
+    rows = tables.comparison_rows({"Local": [made(title="Local")], name: [made(title=name)]}, "Local")
+    found = rows_of(to_csv(rows, Origin(f"{name} compare", ())))
+    assert [row[0] for row in found] == ["method", "Local", "'" + name]
+    assert {row[-1] for row in found[1:]} == {f"'{name} compare"}
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
+def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
+    """clients.csv: the names of clients; a gain below zero stays a number."""
+    run = made()
+    run.summary["clients"] = {"names": [name, "b", "c", "d"]}
+    report, reference = one_run(run)
+    write_files(tmp_path, report, reference)
+    found = rows_of((tmp_path / "clients.csv").read_bytes().decode())
+    assert [row for row in found if "'" + name in row]
+    assert not [row for row in found if name in row]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
+def test_tables_of_a_sweep(name: str) -> None:
+    """sweep.csv: values that are texts, and why a setting failed."""
+    good = Trial(0, {"method.a": name, "recipe.lr": -0.5}, spread([0.5]))
+    trials = [good, Trial(1, {"method.a": "b", "recipe.lr": 1.0}, None, name)]
+    found = rows_of(_csv(trials, good))
+    assert found[1][1:3] == ["'" + name, "-0.5"]
+    assert found[2][-1] == "'" + name
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
+def test_predictions(name: str) -> None:
+    """The labels of predicted rows; a label that is a number stays one."""
+    found = Predicted(("1", "2"), torch.tensor([[0.25, 0.75], [0.75, 0.25]]), (name, "-1"))
+    assert [row[1] for row in rows_of(write_csv(found).decode())] == ["label", "-1", "'" + name]

@@ -1,0 +1,370 @@
+"""A run that gets more rounds ends as the run that had them from the start, bit for bit, or is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commandline import Command
+from fedkin.cli import BAD_INPUT, OK
+from fedkin.comparison import Plan, compare
+from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
+from fedkin.core import ConfigError, Recipe, RunFolderError
+from fedkin.extending import extend
+from fedkin.folder import EXTENDING, RunFolder
+from fedkin.methods import METHODS, get_method
+from fedkin.runner import plan_of, resume, run_settings
+from fedkin.toml import read_toml
+from folders import assert_equal_folders, content, records, texts_of
+from folders import small as settings_of
+from kills import Killed
+
+HARD = {"dropout": 0.2, "join_late": "1@4"}
+FIELDS: dict[str, dict[str, Any]] = {
+    "ifca": {"clusters": 2},
+    "ifca-cam": {"inner": {"clusters": 2}, "warmup": 2},
+    "ifca-cam-eq6": {"inner": {"clusters": 2}, "warmup": 2},
+    "fesem-cam": {"inner": {"clusters": 2}, "warmup": 2},
+    "pfedcs": {"beta": 3},
+}
+GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
+
+
+def run_of(name: str, rounds: int, **run: Any) -> Settings:
+    """A run of a method that is evaluated every fourth round, with drop-outs and a late joiner."""
+    fields = FIELDS.get(name, {})
+    tables = {"data": GROUPS[name]} if name in GROUPS else {}
+    made = settings_of(name, fields, run={**HARD, "rounds": rounds, "eval_every": 4, **run}, **tables)
+    if name not in FIELDS and made.method.follows_total:  # with its stages where a short run has them
+        field = {"after": 3, "warmup": 2}
+        own = {k: v for k, v in field.items() if hasattr(made.method, k)}
+        made = settings_of(name, own, run={**HARD, "rounds": rounds, "eval_every": 4, **run}, **tables)
+    return made
+
+
+# ---- equal to the long run ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None:
+    """13 rounds that become 24 equal 24 rounds: the evaluations of rounds 5, 6, 7 and 9 to 13, which were among the
+    last ten, are taken out; where the settings leave the method open to the number of rounds it is refused."""
+    run_settings(run_of(name, 13), out=tmp_path / "a")
+    resume(tmp_path / "a", rounds=24)
+    run_settings(run_of(name, 24), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", 13)
+    assert [line["round"] for line in records(tmp_path / "a", "rounds") if line["evaluated"]][:3] == [4, 8, 12]
+
+
+@pytest.mark.parametrize("run", [{"state": "file"}, {"dp_noise": 1.0}, {"evaluate": "trained"}, {"engine": "workers"}])
+@pytest.mark.parametrize("name", ["da-pfl", "fedrep"])
+def test_other_kinds_of_runs_go_on_as_the_long_run(name: str, run: dict[str, Any], tmp_path: Path) -> None:
+    """States and banks in files, private training, the other moment of evaluation, and processes."""
+    if "dp_noise" in run and name == "da-pfl":
+        name = "fedper"
+    run_settings(run_of(name, 13, **run), out=tmp_path / "a")
+    resume(tmp_path / "a", rounds=24)
+    run_settings(run_of(name, 24, **run), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", 13)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "longer", "every"),
+    [(12, 30, None), (30, 50, None), (50, 80, 2), (50, 100, None), (9, 10, None), (25, 51, None)],
+)
+def test_the_interval_is_that_of_the_long_run_or_of_the_short_one(
+    rounds: int, longer: int, every: int | None, tmp_path: Path
+) -> None:
+    """Where 25 evaluations of the long run are among those of the short one, the long run's interval holds; where they
+    are not, the short run's, which the config then says."""
+    run_settings(run_of("fedavg", rounds, eval_every="none"), out=tmp_path / "a")
+    resume(tmp_path / "a", rounds=longer)
+    assert read_toml(tmp_path / "a" / "config.toml")["run"].get("eval_every") == every
+    run_settings(run_of("fedavg", longer, eval_every="none" if every is None else every), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long", rounds)
+
+
+def test_a_run_can_get_more_rounds_twice(tmp_path: Path) -> None:
+    """5 to 11 to 24 rounds end as 24 do."""
+    run_settings(run_of("da-pfl", 5), out=tmp_path / "a")
+    for rounds in (11, 24):
+        resume(tmp_path / "a", rounds=rounds)
+    run_settings(run_of("da-pfl", 24), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
+
+
+@pytest.mark.parametrize(("stopped", "rounds"), [(2, 24), (7, 24), (7, 20), (12, 40)])
+def test_an_interrupted_run_can_get_another_number_of_rounds(stopped: int, rounds: int, tmp_path: Path) -> None:
+    """Stopped in the middle, a run of 30 rounds goes on to more rounds, or to fewer than were meant."""
+
+    def stop(report: Any, line: Any) -> None:
+        if report.round == stopped:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_settings(run_of("fedrep", 30), out=tmp_path / "a", on_round=stop)
+    resume(tmp_path / "a", rounds=rounds)
+    run_settings(run_of("fedrep", rounds), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
+
+
+def test_a_run_that_has_not_begun_can_get_another_number_of_rounds(tmp_path: Path) -> None:
+    """A folder with a config and no round is one of any number of rounds, also of a method that depends on it."""
+    RunFolder.create(tmp_path / "a", settings_of("pfedcs", run={"rounds": 4}).toml())
+    resume(tmp_path / "a", rounds=6)
+    run_settings(settings_of("pfedcs", run={"rounds": 6}), out=tmp_path / "long")
+    assert_equal_folders(tmp_path / "a", tmp_path / "long")
+
+
+def test_the_same_number_of_rounds_changes_nothing(tmp_path: Path) -> None:
+    """A finished run that is given the rounds it has stays as it is."""
+    run_settings(run_of("pfedcs", 5), out=tmp_path / "a")
+    before = content(tmp_path / "a")
+    resume(tmp_path / "a", rounds=5)
+    assert content(tmp_path / "a") == before
+
+
+def test_the_best_round_is_kept_where_the_long_run_has_it(tmp_path: Path) -> None:
+    """A best round that the long run would not have evaluated is not its best: the file goes, as after any change."""
+    run_settings(run_of("fedavg", 13), out=tmp_path / "a")
+    found = RunFolder(tmp_path / "a")
+    assert found.best_round() in range(1, 14)
+    extend(found, run_of("fedavg", 13), 24, plan_of)
+    rest = resume(tmp_path / "a")
+    assert rest.best is not None
+    assert RunFolder(tmp_path / "a").best_round() in (rest.best["round"], None)
+
+
+# ---- killed in between --------------------------------------------------------------------------------------------
+def test_killed_at_every_step_of_getting_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill at each renaming and removal, resuming with or without --rounds ends as the long run does."""
+    run_settings(run_of("da-pfl", 13), out=tmp_path / "a")
+    run_settings(run_of("da-pfl", 24), out=tmp_path / "long")
+    real = {name: getattr(os, name) for name in ("replace", "unlink")}
+    steps = 0
+    for allowed in range(100):
+        left = iter([True] * allowed)
+        place = tmp_path / f"a{allowed}"
+        shutil.copytree(tmp_path / "a", place)
+        with monkeypatch.context() as patch:
+            for name, do in real.items():
+                patch.setattr(os, name, dying(do, left))
+            try:
+                extend(RunFolder(place), run_of("da-pfl", 13), 24, plan_of)
+            except Killed:
+                steps += 1
+            else:
+                break
+        begun = (place / EXTENDING).exists()
+        with pytest.raises(RunFolderError, match="fedkin resume") if begun else monkeypatch.context():
+            RunFolder(place).load({})
+        config = read_toml(place / "config.toml")["run"]["rounds"]
+        resume(place, rounds=24 if not begun and config == 13 else [None, 24][allowed % 2])
+        assert_equal_folders(place, tmp_path / "long")
+    assert steps > 8
+
+
+def dying(do: Any, left: Iterator[bool]) -> Any:
+    """What dies when nothing is left."""
+
+    def step(*args: Any, **more: Any) -> Any:
+        if not next(left, False):
+            raise Killed
+        return do(*args, **more)
+
+    return step
+
+
+def test_a_run_that_gets_longer_is_not_finished(tmp_path: Path, fedkin: Command) -> None:
+    """Until the longer run has ended there is no summary, and the report asks for it to be resumed."""
+    run_settings(run_of("fedavg", 5), out=tmp_path / "a")
+    extend(RunFolder(tmp_path / "a"), run_of("fedavg", 5), 7, plan_of)
+    done = fedkin("report a")
+    assert done.code == BAD_INPUT
+    assert "a is not a finished run" in done.err
+    assert "fedkin resume a" in done.err
+
+
+def test_lines_changed_in_between_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where lines were changed after a kill in between, resuming names the file."""
+    run_settings(run_of("fedavg", 13), out=tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedkin.extending.complete", dying(None, iter([])))
+        with pytest.raises(Killed):
+            resume(tmp_path / "a", rounds=24)
+    path = tmp_path / "a" / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"bytes_up": ', '"bytes_up": 1'))
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl was changed while"):
+        resume(tmp_path / "a")
+    (tmp_path / "a" / EXTENDING).write_text("[]")
+    with pytest.raises(RunFolderError, match=r"extending\.json is damaged"):
+        resume(tmp_path / "a")
+
+
+# ---- refused ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", [name for name, make in METHODS.items() if make().follows_total])
+def test_methods_that_depend_on_the_number_of_rounds_are_refused(name: str, tmp_path: Path) -> None:
+    """Stages and warm-ups that are a share of the rounds make other first rounds; the reason is told."""
+    run_settings(settings_of(name, run={"rounds": 4}), out=tmp_path / "a")
+    before = content(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"depends on their number .*not set.* 4 rounds of 4 .* of 6"):
+        resume(tmp_path / "a", rounds=6)
+    assert content(tmp_path / "a") == before
+
+
+def test_methods_that_read_the_number_of_rounds_say_so() -> None:
+    """Each method of the catalogue whose source reads the number of rounds says when it depends on it."""
+    assert {name for name, make in METHODS.items() if make().follows_total} >= {
+        "pfedcs",
+        "pfa",
+        "ifca-cam",
+        "fesem-cam",
+    }
+    assert get_method("pfedcs").follows_total
+    assert not settings_of("pfedcs", {"beta": 3}).method.follows_total
+    assert not settings_of("pfa", {"after": 3}).method.follows_total
+    assert get_method("fedavg").follows_total is None
+
+
+OWN = '''"""A method of a user."""
+from dataclasses import dataclass
+from fedkin.core import Bundle, Client, Method, Round, Train, to_all
+
+@dataclass(frozen=True)
+class Own(Method):
+    """Averages, later twice as much."""
+
+    def init(self, r):
+        return Bundle(model=r.w0)
+
+    def distribute(self, s, r):
+        return to_all(model=s.model)
+
+    def client_update(self, c):
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s, r, up):
+        return s.but(model=r.mean(up.model) + 0 * {reads})
+
+    def personalize(self, c):
+        return Bundle(model=c.received.model)
+'''
+
+
+@pytest.mark.parametrize("reads", ["r.total", "r.index"])
+def test_a_user_s_method_that_reads_the_number_of_rounds_is_refused(reads: str, tmp_path: Path) -> None:
+    """Without a word of its own, a method is judged by its source."""
+    file = tmp_path / f"own_{reads[2:]}.py"
+    file.write_text(OWN.replace("{reads}", reads))
+    made = settings_of(f"{file}:Own", run={"rounds": 3})
+    run_settings(made, out=tmp_path / "a")
+    if reads == "r.index":
+        assert resume(tmp_path / "a", rounds=5).summary["rounds"] == 5
+        return
+    with pytest.raises(ConfigError, match=r"Own depends on their number \(its source reads \.total"):
+        resume(tmp_path / "a", rounds=5)
+
+
+def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, fedkin: Command) -> None:
+    """The message has both numbers."""
+    run_settings(run_of("fedavg", 5), out=tmp_path / "a")
+    before = content(tmp_path / "a")
+    done = fedkin("resume a --rounds 3")
+    assert (done.code, done.out) == (BAD_INPUT, "")
+    assert done.err == "fedkin: a has 5 rounds, more than --rounds 3; give more than 5\n"
+    assert content(tmp_path / "a") == before
+
+
+def test_evaluations_that_were_not_made_cannot_be_had(tmp_path: Path) -> None:
+    """A run of 15 rounds is evaluated in each of rounds 6 to 15, of which a stopped run of 30 has made some without."""
+
+    def stop(report: Any, line: Any) -> None:
+        if report.round == 11:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_settings(run_of("fedavg", 30), out=tmp_path / "a", on_round=stop)
+    with pytest.raises(ConfigError, match=r"round 6 is done and was not; give 21 rounds or more"):
+        resume(tmp_path / "a", rounds=15)
+    assert resume(tmp_path / "a", rounds=21).summary["rounds"] == 21
+
+
+# ---- the command --------------------------------------------------------------------------------------------------
+def test_the_command_makes_a_run_longer(tmp_path: Path, fedkin: Command) -> None:
+    """``fedkin resume a --rounds 80`` says which interval of evaluations stays; figures are of the new last rounds."""
+    run_settings(run_of("fedavg", 50, eval_every="none"), out=tmp_path / "a")
+    done = fedkin("resume a --rounds 80")
+    assert done.code == OK
+    assert "evaluated every 2 rounds, as before: 80 rounds alone would mean another interval" in " ".join(
+        done.err.split()
+    )
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert (summary["rounds"], summary["final"]["rounds"]) == (80, "rounds 71 to 80")
+    assert (tmp_path / "a" / "report.html").exists()
+    assert fedkin("report a --quiet").code == OK
+
+
+def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
+    """A comparison has many runs, a run over hosts has its data elsewhere: both are refused with what to do."""
+    plan = Plan(
+        ("fedavg",),
+        data=DataSettings("digits", clients=4, samples_per_client=20),
+        model=ModelSettings("linear"),
+        recipe=Recipe(steps=1),
+        run=RunSettings(rounds=2, engine="loop"),
+    )
+    compare(plan, tmp_path / "c")
+    done = fedkin("resume c --rounds 4")
+    assert (done.code, done.err) == (
+        BAD_INPUT,
+        "fedkin: c is a comparison, and --rounds 4 is for a single run; leave it out\n",
+    )
+    (tmp_path / "c" / "fedavg-seed0" / "clients.json").write_text("{}")
+    done = fedkin("resume c/fedavg-seed0 --rounds 4")
+    assert done.code == BAD_INPUT
+    assert "is a run over real hosts" in done.err
+    assert "fedkin submit c/fedavg-seed0" in done.err
+
+
+def test_other_settings_are_told_with_both_values(tmp_path: Path) -> None:
+    """Whatever differs between a folder and what is to go on in it is named, and no fingerprint is."""
+    run_settings(run_of("fedavg", 5), out=tmp_path / "a")
+    other = run_of("fedavg", 6)
+    with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; .* --rounds N"):
+        run_settings(other, out=tmp_path / "a", resume=True)
+    table = other.table()
+    table["recipe"]["lr"] = 0.5
+    del table["run"]["join_late"]
+    with pytest.raises(RunFolderError) as caught:
+        run_settings(settings_from(table), out=tmp_path / "a", resume=True)
+    assert str(caught.value).endswith(
+        "belongs to a run with another config: recipe.lr was 0.1 there and is 0.5 here; rounds was 5 there and is 6 "
+        "here; join_late was '1@4' there and is not set here; resume it as it was begun"
+    )
+    config = tmp_path / "a" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 5", "rounds = 6"))
+    with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; put it back"):
+        resume(tmp_path / "a")
+
+
+def test_other_data_and_networks_are_told_by_their_sizes(tmp_path: Path) -> None:
+    """Where data or network are not those of the checkpoint, what differs in size is named."""
+    run_settings(run_of("fedavg", 5), out=tmp_path / "a")
+    folder = RunFolder(tmp_path / "a")
+    texts = texts_of(folder.checkpoint)
+    sizes = json.loads(texts["about.data"])
+    folder.about = {"data": json.dumps({**sizes, "clients": 7})}
+    with pytest.raises(RunFolderError, match=r"another data: clients was 6 there and is 7 here; put it back"):
+        folder.load({"data": "other"})
+    folder.about = {"data": texts["about.data"]}
+    with pytest.raises(RunFolderError, match=r"another data: sizes and names are the same, values are not"):
+        folder.load({"data": "other"})
+    network = json.loads(texts["about.network"])
+    folder.about = {"network": json.dumps({**network, "parameters": 7})}
+    with pytest.raises(RunFolderError, match=r"another network: parameters was 650 there and is 7 here"):
+        folder.load({"network": "other"})

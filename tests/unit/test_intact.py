@@ -1,0 +1,217 @@
+"""Lines of a run that are not as they were written are noticed: by the report, by exports and by whoever goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+from fedkin.cli import BAD_INPUT, OK
+from fedkin.core import RunFolderError
+from fedkin.folder import RunFolder
+from fedkin.report.folder import Lines, read_run
+from fedkin.report.intact import KEYS, Digest
+from fedkin.runner import resume, run_settings
+from folders import assert_same_run, content, without_digests
+from folders import small as settings_of
+
+Harm = Callable[[list[bytes]], list[bytes]]
+HARMS: dict[str, Harm] = {
+    "a digit": lambda lines: [*lines[:-1], _other_digit(lines[-1])],
+    "a line less": lambda lines: [*lines[:1], *lines[2:]],
+    "the last line less": lambda lines: lines[:-1],
+    "a line twice": lambda lines: [*lines[:2], *lines[1:]],
+    "a line more": lambda lines: [*lines, _next_round(lines[-1])],
+    "two lines the other way round": lambda lines: [lines[1], lines[0], *lines[2:]],
+    "another end": lambda lines: [line[:-1] + b" \n" for line in lines],
+}
+
+
+def _other_digit(line: bytes) -> bytes:
+    """Another last digit of the first number behind the round's."""
+    record = json.loads(line)
+    name = next(n for n, v in record.items() if n not in ("round", "client", "sum", "kind") and not isinstance(v, str))
+    value = record[name]
+    return json.dumps({**record, name: value + 1 if isinstance(value, (int, float)) else [value, 1]}).encode() + b"\n"
+
+
+def _next_round(line: bytes) -> bytes:
+    return json.dumps({**json.loads(line), "round": 5}).encode() + b"\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with lines in all files."""
+    folder = tmp_path_factory.mktemp("made") / "a"
+    run_settings(settings_of("da-pfl"), out=folder)
+    return folder
+
+
+def harmed(made: Path, there: Path, file: str, harm: Harm) -> dict[str, bytes]:
+    """A copy of the folder with other lines in a file; what is in it."""
+    shutil.copytree(made, there)
+    lines = (there / file).read_bytes().splitlines(keepends=True)
+    assert len(lines) > 3
+    assert harm(lines) != lines
+    (there / file).write_bytes(b"".join(harm(lines)))
+    return content(there)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("file", KEYS)
+def test_changed_lines_are_refused(file: str, harm: str, made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """Report, export and resume end with code 2 and name the file; nothing in the folder changes.
+
+    Lines of seconds decide no export. They and what has come after the summary may be cut off by resuming.
+    """
+    before = harmed(made, tmp_path / "b", file, HARMS[harm])
+    commands = ["report b --quiet", "resume b --quiet", "export b --client 0 --out model"]
+    if harm == "a line more" and file != "timing.jsonl":
+        commands = commands[:1]
+    if file == "timing.jsonl":
+        commands = ["report b --quiet"] if harm in ("the last line less", "a line more") else commands[:2]
+    for command in commands:
+        done = fedkin(command)
+        assert (done.code, done.out) == (BAD_INPUT, ""), command
+        assert done.err.startswith(f"fedkin: b/{file}"), command
+        assert content(tmp_path / "b") == before
+
+
+@pytest.mark.parametrize("file", [name for name in KEYS if name != "timing.jsonl"])
+def test_lines_beyond_the_checkpoint_are_cut_off(file: str, made: Path, tmp_path: Path) -> None:
+    """Lines that no checkpoint covers are those of a round that a kill interrupted: resuming removes them."""
+    harmed(made, tmp_path / "b", file, HARMS["a line more"])
+    resume(tmp_path / "b")
+    assert_same_run(tmp_path / "b", made)
+
+
+def test_a_changed_summary_is_refused_and_written_again(made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """A figure that was changed in summary.json is noticed; resuming writes the figures that follow from the lines."""
+    shutil.copytree(made, tmp_path / "b")
+    path = tmp_path / "b" / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["final"]["accuracy"] = 0.99
+    path.write_text(json.dumps(summary))
+    done = fedkin("report b")
+    assert done.code == BAD_INPUT
+    assert "b/summary.json is not as it was written" in done.err
+    assert "fedkin resume b" in done.err
+    assert fedkin("resume b --quiet").code == OK
+    assert read_run(tmp_path / "b").checked
+    assert read_run(tmp_path / "b").final == read_run(made).final
+
+
+def test_folders_of_older_versions_can_be_read(made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """Without digests a folder is reported, and a note says that only the order of its lines was checked."""
+    without_digests(made, tmp_path / "b")
+    done = fedkin("report b --quiet")
+    assert done.code == OK
+    assert done.err.startswith("b was written by a version of fedkin without digests")
+    assert not fedkin(f"report {made} --quiet").err
+
+
+def test_folders_of_older_versions_get_digests_when_they_go_on(made: Path, tmp_path: Path) -> None:
+    """Resumed once, an older folder has digests in its summary, and equals one that had them from the start."""
+    resume(without_digests(made, tmp_path / "b"))
+    assert "digests" in json.loads((tmp_path / "b" / "summary.json").read_text())
+    assert not read_run(tmp_path / "b").checked, "its lines were never compared with digests"
+    assert_same_run(tmp_path / "b", made)
+
+
+@pytest.mark.parametrize("harm", ["a line twice", "two lines the other way round"])
+@pytest.mark.parametrize("file", KEYS)
+def test_order_and_doubles_are_seen_without_digests(
+    file: str, harm: str, made: Path, tmp_path: Path, fedkin: Command
+) -> None:
+    """Doubled lines and lines out of order are refused in folders of older versions, too, with the line's number."""
+    without_digests(made, tmp_path / "b")
+    lines = (tmp_path / "b" / file).read_bytes().splitlines(keepends=True)
+    other = [lines[-1], *lines[:-1]] if harm != "a line twice" else HARMS[harm](lines)  # lines of one round may change
+    (tmp_path / "b" / file).write_bytes(b"".join(other))
+    for command in ("report b --quiet", "resume b --quiet"):
+        done = fedkin(command)
+        assert (done.code, done.out) == (BAD_INPUT, ""), command
+        assert f"fedkin: b/{file}: line " in done.err
+
+
+def test_more_rounds_do_not_check_what_an_older_version_wrote(made: Path, tmp_path: Path) -> None:
+    """An older folder whose run gets more rounds is still one whose first lines were never compared with digests."""
+    folder = without_digests(made, tmp_path / "b")
+    resume(folder, rounds=6)
+    assert "digests" in json.loads((folder / "summary.json").read_text())
+    assert not read_run(folder).checked
+
+
+@pytest.mark.parametrize("line", ['{"round": 2}', '{"round": 2, "evaluated": true, "accuracy": [1]}'])
+def test_wrong_values_without_digests_are_no_traceback(line: str, made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """Lines of older versions that miss entries, or hold other kinds of values, are refused in one line."""
+    path = without_digests(made, tmp_path / "b") / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+    for command in ("report b --quiet", "resume b --quiet", "report b --quiet"):
+        done = fedkin(command)
+        assert done.code == BAD_INPUT or (command.startswith("report") and line == '{"round": 2}'), command
+        if done.code == BAD_INPUT:
+            assert done.err.startswith("fedkin: b was written by a version of fedkin without digests, and its lines")
+            assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{oops}", "[1]", "3", "null", '{"round": "1"}', '{"round": true}', "{}", "\ufeff{}", '{"round": 1}{', "[" * 9999],
+)
+def test_what_is_no_line_is_named_by_its_number(text: str, tmp_path: Path) -> None:
+    """Whatever stands in the place of a line, the error is one of the folder with file and line."""
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"round": 1}\n' + text + '\n{"round": 2}\n', encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl: line 2 is damaged"):
+        list(Lines(path))
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\x00", b'{"round": 2, "a": "\xe9"}', b"\x00" * 64])
+def test_bytes_that_are_no_text_are_named_by_their_line(raw: bytes, tmp_path: Path) -> None:
+    """A line that is not UTF-8 is damaged; at the very end without its end it is one that a kill cut short."""
+    path = tmp_path / "rounds.jsonl"
+    path.write_bytes(b'{"round": 1}\n' + raw + b"\n")
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl: line 2 is damaged"):
+        list(Lines(path))
+    path.write_bytes(b'{"round": 1}\n' + raw)
+    assert list(Lines(path)) == [{"round": 1}]
+
+
+def test_a_last_line_without_its_end_is_ended_before_another_follows(tmp_path: Path) -> None:
+    """Where an editor took the last line end away, a folder without digests goes on with a line of its own."""
+    folder = RunFolder.create(tmp_path / "a", "")
+    (folder.path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}')
+    folder.cut(2)
+    folder.append({"rounds": [{"round": 3}]})
+    assert folder.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
+
+
+def test_a_digest_is_that_of_the_file(tmp_path: Path) -> None:
+    """What is kept while lines are appended equals what a new look at the file gives."""
+    folder = RunFolder.create(tmp_path / "a", "")
+    for t in (1, 2):
+        folder.append({"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in range(3)]})
+        assert folder.digests() == {f"{n}.jsonl": str(Digest.of(folder.path / f"{n}.jsonl"))
+                                    for n in ("rounds", "clients", "relations")}  # fmt: skip
+    assert str(Digest.of(folder.path / "rounds.jsonl", 13)) == str(Digest.of(folder.path / "rounds.jsonl", 13))
+    assert str(Digest.of(folder.path / "rounds.jsonl", 13)) != str(Digest.of(folder.path / "rounds.jsonl"))
+
+
+def test_appending_does_not_read_the_file_again(tmp_path: Path) -> None:
+    """A round's lines cost what they are long, not what the file is long."""
+    folder = RunFolder.create(tmp_path / "a", "")
+    lines = [{"round": 1, "client": i, "accuracy": 0.5} for i in range(10_000)]
+    folder.append({"clients": lines})
+    path = folder.path / "clients.jsonl"
+    size, path_of = path.stat().st_size, path.with_suffix(".away")
+    path.rename(path_of)
+    folder.append({"clients": [{**line, "round": 2} for line in lines]})
+    path_of.write_bytes(path_of.read_bytes() + path.read_bytes())
+    assert folder.digests()["clients.jsonl"] == str(Digest.of(path_of))
+    assert path_of.stat().st_size == 2 * size
