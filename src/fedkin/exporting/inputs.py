@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
@@ -19,6 +20,8 @@ from fedkin.data.sources.csvfile import PARQUET, read_csv
 from fedkin.data.sources.files import listed
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
+from fedkin.exporting.decoding import check_folder, check_network
+from fedkin.models import get_model
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _TABLES = frozenset({".csv", *PARQUET})
@@ -132,22 +135,31 @@ class Export:
         return f"give it {words.get(getattr(self.preparation, 'kind', ''), '')}{arrays}"
 
 
-def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Export:
+def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | None = None) -> Export:
     """The model in the folder that `fedkin.export` wrote.
 
+    Nothing in the folder is run or imported, whatever its files say.
+
     Args:
-        network: makes the network, where the folder does not describe it and fedkin does not know its name.
+        network: makes the network, where the folder does not describe it and fedkin's catalogue does not have it: a
+            function, or an import path as of `fedkin.models.get_model`, whose code is run.
 
     Raises:
-        RunFolderError: the folder is no export, not whole, or needs a network that cannot be made.
+        RunFolderError: the folder is no export, not whole, damaged, or needs a network that is not given.
+        ModelError: ``network`` cannot be imported, or does not take the model's inputs.
     """
     place = Path(folder)
     if not place.is_dir():
         there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
         beside = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
         raise RunFolderError(f"no exported model {place}; {beside}")
+    card = check_folder(place)
+    if network is None:
+        check_network(place, card)
+    make = _by_name(network, card) if isinstance(network, str) else network
     try:
-        model = loader.load(place, network)
+        model = loader.load(place, make)
+        _try(model, place)
     except loader.ExportError as e:
         raise RunFolderError(str(e)) from e
     file = place / "preparation.json"
@@ -155,9 +167,34 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = No
         return Export(model)
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    return Export(model, Preparation.from_json(told, str(file)))
+    preparation = Preparation.from_json(told, str(file))
+    if preparation.shape != model.shape:
+        raise RunFolderError(
+            f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "
+            "model again"
+        )
+    return Export(model, preparation)
+
+
+def _by_name(network: str, card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    return lambda: get_model(network, tuple(card["input"]["shape"]), card["classes"])
+
+
+def _try(model: loader.Model, place: Path) -> None:
+    """One pass of a single input, for what the shapes of a network alone do not show: its weights and its rule."""
+    classes = len(model.labels)
+    try:
+        with torch.no_grad():
+            out = model.program(torch.zeros(1, *model.shape))
+    except loader.FAULTS as e:
+        raise RunFolderError(
+            f"{place}: an input of shape {list(model.shape)} cannot go through its model ({type(e).__name__}: "
+            f"{' '.join(str(e).split())[:300]}); export the model again"
+        ) from e
+    if tuple(out.shape) != (1, classes):
+        raise RunFolderError(f"{place}: its model gives {list(out.shape)} for one input, expected [1, {classes}]")
 
 
 def write_csv(found: Predicted) -> bytes:
