@@ -58,6 +58,8 @@ class PredictFlags:
     network: str | None = None
     """The network's code where the folder does not describe the network: ./file.py:function or
     package.module:function. This code is run; a model folder itself never is."""
+    encoding: str | None = None
+    """Encoding of the text of a csv file, such as cp1252 (Windows), latin1 or utf-16. Default: UTF-8."""
     out: Path | None = None
     """Write all rows to this csv file."""
     json: bool = False
@@ -102,7 +104,7 @@ def predict_command(args: list[str]) -> int:
         raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
     model = load_export(flags.export, flags.network)
     with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
-        found = model.predict_file(flags.file)
+        found = model.predict_file(flags.file, flags.encoding)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     for line in found.notes:

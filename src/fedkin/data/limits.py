@@ -58,21 +58,26 @@ class Budget:
             )
         self._taken += memory
 
-    def unpacked(self, packed: IO[bytes], path: Path | str, disk: int) -> bytes:
+    def unpacked(self, packed: IO[bytes], path: Path | str, disk: int, factor: int = 1) -> bytes:
         """Everything that a decompressing file gives, read piece by piece and no further than the limit.
+
+        Args:
+            packed: the file.
+            path, disk: as for `take`.
+            factor: how many bytes of memory each byte takes in the end.
 
         Raises:
             DataError: it gives more than what is left.
         """
         found = bytearray()
         while piece := packed.read(_PIECE):
-            if len(found) + len(piece) > self.left:
+            if factor * (len(found) + len(piece)) > self.left:
                 raise DataError(
-                    f"{path}: {size_of(disk)} on disk, more than {size_of(self.left)} unpacked; the limit is "
+                    f"{path}: {size_of(disk)} on disk, more than {size_of(self.left)} in memory; the limit is "
                     f"{self.gb:g} GB. {advice(2 * self.gb)}"
                 )
             found += piece
-        self._taken += len(found)
+        self._taken += factor * len(found)
         return bytes(found)
 
 

@@ -1,8 +1,8 @@
 """Decode the files of a model folder strictly, since the folder may come from anywhere.
 
 Every value is of its type and within bounds before the loader works with it, and the network is tried without numbers
-(on torch's device ``meta``), so that neither a damaged nor a hostile folder takes memory or ends in a traceback. Nothing
-in the folder is imported or run.
+(on torch's device ``meta``), so that neither a damaged nor a hostile folder takes memory or ends in a traceback.
+Nothing in the folder is imported or run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_folder(place: Path) -> Mapping[str, Any]:
     Raises:
         RunFolderError: a file is missing, too large, not JSON, or holds a value of another type or out of bounds.
     """
-    card = _read(place, "card.json", _CARD)
+    card: Mapping[str, Any] = _read(place, "card.json", _CARD)
     _read(place, "labels.json", _list(_text(_LONGEST_TEXT), 1, 100_000))
     for name, check in (("network.json", _PLAN), ("ranges.json", _ranges), ("preparation.json", _anything)):
         if (place / name).exists():

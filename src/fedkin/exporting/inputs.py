@@ -18,6 +18,7 @@ from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.csvfile import PARQUET, read_csv
 from fedkin.data.sources.files import listed
+from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
 from fedkin.exporting.decoding import check_folder, check_network
@@ -79,13 +80,17 @@ class Export:
         """The softmax of the logits, ``[n, C]``; errors as of `predict`."""
         return _told(lambda: self.model.probabilities(x))
 
-    def predict_file(self, path: Path | str) -> Predicted:
+    def predict_file(self, path: Path | str, encoding: str | None = None) -> Predicted:
         """Reads a file or a folder of images as the training data were read, and predicts it.
+
+        Args:
+            path: the file or the folder.
+            encoding: of the text of a csv file; None: UTF-8.
 
         Raises:
             DataError: a file of a kind that this model does not take, a column is not there, an image of another size.
         """
-        rows, x, notes = self._read(Path(path))
+        rows, x, notes = self._read(Path(path), encoding)
         logits = _told(lambda: self.model.logits(x))
         strange = None if self._is_table(Path(path)) else self._unusual(x)
         return Predicted(tuple(rows), logits.softmax(1), self.labels, (*notes, *([strange] if strange else [])))
@@ -94,13 +99,13 @@ class Export:
         """What each input is, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
         return self._read(path)[:2]
 
-    def _read(self, path: Path) -> tuple[Sequence[str], Any, tuple[str, ...]]:
+    def _read(self, path: Path, encoding: str | None = None) -> tuple[Sequence[str], Any, tuple[str, ...]]:
         kind = path.suffix.lower()
         if not path.exists():
             raise DataError(f"no file {path}")
         if self._is_table(path):
             preparation = self._preparation("table", path, "rows of a table")
-            table = read_csv([path], path.name)
+            table = read_csv([path], path.name, encoding)
             rows, columns = table.records(), preparation.columns
             raw = raw_rows(rows, columns, table.places)
             beside = (*self.model.beside(), preparation.target)
@@ -230,21 +235,15 @@ def _image_files(path: Path) -> list[Path]:
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as e:
-        raise DataError(f"{path} cannot be read as arrays of numbers: {e}") from e
-    if isinstance(found, np.ndarray):
-        x = found
+    if path.suffix.lower() == ".npy":
+        x = read_array(path)
     else:
-        names = list(found.files)
+        found = read_arrays(path)
+        names = list(found)
         name = "x" if "x" in names else names[0] if len(names) == 1 else ""
         if not name:
             raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; the inputs must be called x")
-        try:
-            x = found[name]
-        except ValueError as e:
-            raise DataError(f"{path}: {name} is no array of numbers ({e})") from e
+        x = found[name]
     if x.dtype.kind not in "iufb" or x.ndim == 0:
         raise DataError(f"{path}: expected an array of numbers, got {x.dtype} of shape {list(x.shape)}")
     return x

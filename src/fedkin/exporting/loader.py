@@ -221,10 +221,11 @@ class Model:
         """
         return self._inputs(rows, None)
 
-    def predict_csv(self, path: Path | str) -> list[dict[str, Any]]:
-        """The label and the probabilities by class of each row of a csv file; errors as of `inputs`."""
+    def predict_csv(self, path: Path | str, encoding: str | None = None) -> list[dict[str, Any]]:
+        """The label and the probabilities by class of each row of a csv file, whose text is UTF-8 unless ``encoding``
+        says otherwise; errors as of `inputs`."""
         try:
-            rows, places = _prepare().read_records(Path(path))
+            rows, places = _prepare().read_records(Path(path), encoding)
         except ValueError as e:
             raise ExportError(str(e)) from e
         found = []

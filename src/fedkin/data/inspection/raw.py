@@ -110,8 +110,8 @@ def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
     plain = paths[0].suffix.lower() not in PARQUET
     seen = _lines(paths[0]) if plain else ()
     try:
-        table = read_csv(paths, path.name)
-    except DataError as error:
+        table = read_csv(paths, path.name, how.encoding)
+    except FedkinError as error:
         return Raw("table", before + seen + more, findings=(refused("unreadable-table", error),))
     return _judged(table, how, paths, before + (seen or _first(table)) + more)
 

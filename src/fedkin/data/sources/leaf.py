@@ -18,10 +18,12 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.files import listed
 
 _SIDE = 28
+_AS_OBJECTS = 8  # bytes of memory for each byte of numbers as text
 _CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 Part = tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -69,9 +71,11 @@ def _files(folder: Path) -> list[Path]:
 
 def _users(path: Path) -> list[Part]:
     try:
+        size = path.stat().st_size
+        Budget().take(path, size, _AS_OBJECTS * size)
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         users, data = list(found["users"]), dict(found["user_data"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a file of LEAF, which has users, num_samples and user_data ({type(error).__name__}: {error})"
         ) from error
