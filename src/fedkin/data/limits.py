@@ -7,6 +7,7 @@ settings, and child processes inherit it as an environment variable.
 
 from __future__ import annotations
 
+import gzip
 import math
 import os
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ class Budget:
             )
         self._taken += memory
 
-    def unpacked(self, packed: IO[bytes], path: Path | str, disk: int, factor: int = 1) -> bytes:
+    def unpacked(self, packed: IO[bytes] | gzip.GzipFile, path: Path | str, disk: int, factor: int = 1) -> bytes:
         """Everything that a decompressing file gives, read piece by piece and no further than the limit.
 
         Args:

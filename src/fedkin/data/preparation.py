@@ -149,7 +149,9 @@ class Preparation:
             table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
         for key, allowed in (("target", (str, type(None))), ("mode", (str, type(None))), ("factor", (int, float))):
             if not isinstance(table[key], allowed):
-                raise DataError(f"{where}: {key} cannot be {table[key]!r}")
+                raise DataError(f"{where}: {key} cannot be {str(table[key])[:200]!r}")
+        if not isinstance(table["kind"], str):
+            raise DataError(f"{where}: kind must be table, image or array, got {type(table['kind']).__name__}")
         for key in ("binary", "resized"):
             if not isinstance(table[key], bool):
                 raise DataError(f"{where}: {key} must be true or false, got {table[key]!r}")

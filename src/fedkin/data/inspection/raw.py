@@ -170,7 +170,8 @@ def _class_names(table: Table, target: str | None, label: Array | None, binary: 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Indices | None, tuple[str, ...]]:
     if client is not None and client in table.columns:
-        names, ids = np.unique(table.column(client, "client"), return_inverse=True)
+        fields = np.asarray(table.column(client, "client"), dtype=object)
+        names, ids = np.unique(fields, return_inverse=True)
         return ids.astype(np.int64), tuple(str(n) for n in names)
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)

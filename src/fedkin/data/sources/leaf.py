@@ -74,19 +74,19 @@ def _users(path: Path) -> list[Part]:
         size = path.stat().st_size
         Budget().take(path, size, _AS_OBJECTS * size)
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-        users, data = list(found["users"]), dict(found["user_data"])
+        users, data = list(map(str, found["users"])), dict(found["user_data"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a file of LEAF, which has users, num_samples and user_data ({type(error).__name__}: {error})"
         ) from error
-    return [_user(str(user), data.get(user), path) for user in users]
+    return [_user(user, data.get(user), path) for user in users]
 
 
 def _user(name: str, data: Any, path: Path) -> Part:
     where = f"{path}, user {name}"
     try:
         x, y = np.asarray(data["x"], dtype=np.float32), np.asarray(data["y"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{where}: expected lists x and y of numbers ({type(error).__name__}: {error})") from error
     if x.ndim != 2 or x.shape[1] != _SIDE * _SIDE or y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise DataError(

@@ -60,6 +60,14 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     """
     arrays = read_arrays(path)
     train, test = _layout(arrays, path)
+    single = [key for pair in (*train, test or ()) for key in pair if arrays[key].ndim == 0]
+    if single:
+        raise DataError(f"{path}: {single[0]} is a single value; expected an array with an entry for each sample")
+    if len({arrays[key].shape[1:] for key, _ in train}) > 1:
+        shapes = " and ".join(str(list(arrays[key].shape)) for key, _ in train)
+        raise DataError(
+            f"{path}: {' and '.join(key for key, _ in train)} have the shapes {shapes}; expected equal samples"
+        )
     x = np.concatenate([arrays[key] for key, _ in train])
     label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
     y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path), site)
@@ -162,11 +170,14 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
         DataError: objects, or a header that promises more values than there are bytes.
         ValueError: not an npy file.
     """
-    version = np.lib.format.read_magic(raw)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers of old versions, which numpy itself reads
-        shape, _, dtype = read(raw)
+    try:
+        version = np.lib.format.read_magic(raw)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers of old versions, which numpy itself reads
+            shape, _, dtype = read(raw)
+    except Exception as error:  # numpy parses the header as Python, whose errors have many classes
+        raise ValueError(f"the header of {name} cannot be read: {error or type(error).__name__}") from error
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
     count, width, start = math.prod(shape), dtype.itemsize, raw.tell()
@@ -199,8 +210,11 @@ def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
         raise DataError(
             f"{path}: inputs must be an array of numbers [n, ...], got {values.dtype} of shape {list(values.shape)}"
         )
+    if "scale" in arrays and (arrays["scale"].size != 1 or arrays["scale"].dtype.kind not in "iuf"):
+        scale = arrays["scale"]
+        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
     if "scale" in arrays:
-        return torch.from_numpy(values.astype(np.float32) * np.float32(arrays["scale"]))
+        return torch.from_numpy(values.astype(np.float32) * np.float32(arrays["scale"].item()))
     if values.dtype == np.uint8:
         return pixels(channels_first(values))
     square = values.ndim == 3 and values.shape[1] == values.shape[2]
@@ -212,7 +226,7 @@ def _preparation(
 ) -> Preparation:
     shape = tuple(inputs.shape[1:])
     if "scale" in arrays:
-        return Preparation("array", shape, labels, factor=float(np.float32(arrays["scale"])))
+        return Preparation("array", shape, labels, factor=float(np.float32(arrays["scale"].item())))
     return image_preparation(shape, labels) if values.dtype == np.uint8 else Preparation("array", shape, labels)
 
 
