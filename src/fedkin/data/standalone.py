@@ -201,8 +201,11 @@ def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
 def _column_at(before: str, header: str) -> str:
     """The name of the column that a line has come to."""
     delimiter = max(",;\t", key=(header or before).count)
-    names = next(csv.reader([header], delimiter=delimiter), [])
-    at = len(next(csv.reader([before + "x"], delimiter=delimiter))) - 1
+    try:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        at = len(next(csv.reader([before + "x"], delimiter=delimiter))) - 1
+    except csv.Error:  # the file is not only of another encoding
+        return ""
     return f" (column {names[at].lstrip(chr(0xFEFF)).strip()!r})" if at < len(names) else ""
 
 

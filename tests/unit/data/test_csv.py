@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 
 from fedkin.config import DataSettings, Settings
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
+from fedkin.data import Natural, load, look
+from fedkin.data.sites import Sharing
 from fedkin.data.sources.csvfile import read_csv
 from fedkin.methods import get_method
 
@@ -310,3 +312,21 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert rows == [["1.5", "a,b", "0"], ["-2", "1,2,3", "1"], ["3.25e1", "c", "0"]]
     (tmp_path / "b.csv").write_text('dose,ill\n"1,5",0\n')
     assert read_csv([tmp_path / "b.csv"], "b").rows == [["1,5", "0"]]
+
+
+def test_two_faults_at_once(tmp_path: Path) -> None:
+    """A byte of another encoding in a file with a lone carriage return in its header."""
+    with pytest.raises(DataError, match=r"line 3, character 3: the byte 0xdf is not UTF-8"):
+        load(text(tmp_path, b"x,\ry\n1,2\n3,\xdf\n"), target="y")
+
+
+def test_one_long_text_among_many_rows(tmp_path: Path) -> None:
+    """The inspection takes no more room for the other rows than they need."""
+    rows = "".join(f"{'ab'[i % 2]},{i % 2}\n" for i in range(20_000))
+    file = text(tmp_path, f"t,y\n{'z' * 100_000},0\n{rows}".encode())
+    tracemalloc.start()
+    found = look(file, Sharing(Natural(), target="y"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.columns[1].distinct == 3
+    assert most < 100_000_000  # 8 GB as an array of texts

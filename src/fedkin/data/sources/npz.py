@@ -70,7 +70,12 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         )
     x = np.concatenate([arrays[key] for key, _ in train])
     label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
-    y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path), site)
+    columns = [_column(a) for a in label_arrays]
+    if len({c.ndim for c in columns}) > 1:
+        raise DataError(
+            f"{path}: expected one label per sample, got arrays of {listed([str(a.shape) for a in columns])}"
+        )
+    y, labels = class_numbers(np.concatenate(columns), str(path), site)
     n = len(x)
     classes = int(y.max()) + 1
     if "label_names" in arrays:
