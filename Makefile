@@ -3,17 +3,32 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# LOCK=no installs by constraints.txt alone, without hashes: for a platform, a Python or a build of torch that lock/ lacks
+LOCK   ?= yes
+# wheels only: a source package would run code of its own to install itself
+HASHED := $(PIP) --no-deps --require-hashes --only-binary :all: --requirement
+MINUTES ?= 4
 
-.PHONY: help demo test test-all test-hosts test-hosts-short lint types layers docs check clean
+.PHONY: help demo test test-all test-hosts test-hosts-short fuzz lint types layers docs check lock licences audit clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt lock/cpu.txt lock/base.txt lock/cuda.txt
 	$(PYTHON) -m venv $(VENV)
+ifeq ($(LOCK),yes)
+	@# torch first, as the build without CUDA where the configured index offers it: the other one takes 6 GB
+	$(HASHED) lock/cpu.txt 2>/dev/null || echo 'the index offers no build of torch without CUDA that lock/cpu.txt knows; taking its own'
+	$(HASHED) lock/base.txt \
+	  || { echo 'lock/ does not fit here, or a package is not what it was: look at the message above. Without hashes: make LOCK=no'; exit 1; }
+	if $(BIN)/python lock/needs_cuda.py; then $(HASHED) lock/cuda.txt; fi
+	$(PIP) --no-deps --no-build-isolation --editable .
+else
 	@# torch first and by its exact version: on some indexes a range would fetch a build with CUDA, several GB
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+endif
 	@touch $@
 
 demo: $(STAMP)  ## nine methods on real data, about a minute
@@ -31,6 +46,9 @@ test-hosts: $(STAMP)  ## the tests over real sockets, 30 kills and 200 rounds wi
 test-hosts-short: $(STAMP)  ## a few of them: parity, a hostile client, two kills, ten rounds with faults
 	$(BIN)/python -m pytest -m "hosts and short"
 
+fuzz: $(STAMP)  ## damaged and hostile files and letters, each refused by a message of fedkin's: MINUTES=4 by default
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,6 +63,17 @@ docs: $(STAMP)  ## the documentation site, in site/; needs no network
 	$(BIN)/mkdocs build --strict
 
 check: lint types layers test  ## all of it
+
+lock: $(STAMP)  ## makes lock/ anew after a change of pyproject.toml or constraints.txt; needs the package index
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python lock/make.py
+
+licences: $(STAMP)  ## the licence of every package of the environment
+	$(BIN)/python lock/licences.py
+
+audit: $(STAMP)  ## published weaknesses of the packages in lock/; needs the network
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement lock/base.txt --requirement lock/cuda.txt
 
 clean:  ## removes the environment and caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -112,6 +112,8 @@ class DataSettings:
     scaling: Literal["pooled", "client"] = "pooled"
     """Tables: standardise columns by all clients' training values together, which only a simulation can see, or by
     each client's own."""
+    encoding: str | None = None
+    """Tables: encoding of the text of csv files, such as cp1252 (Windows), latin1 or utf-16. Default: UTF-8."""
     data_seed: int | None = None
     """Seed of the partition. Default: the run's seed."""
 
@@ -227,6 +229,8 @@ class DataSettings:
             scaling=self.scaling,
             planted=self.plant,
             groups=self.groups or 4,
+            encoding=self.encoding,
+            made_up=self.open and self.chosen() == "dirichlet",
         )
 
 

@@ -241,4 +241,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
     asked = parser.parse_args()
-    print(steps(asked.seed, seconds=asked.seconds), "folders damaged")  # noqa: T201
+    print(steps(asked.seed, seconds=asked.seconds), "folders damaged")

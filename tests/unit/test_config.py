@@ -43,6 +43,7 @@ CHANGED = {  # every field at a value that is not its default
         drop="id,date",
         image_size=32,
         scaling="client",
+        encoding="cp1252",
         data_seed=4,
     ),
     "model": ModelSettings("package.module:factory", "head.1", "/a/start.safetensors"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HELP_FLAGS = ("-h", "--help")
+_LIMIT = "--max-data-gb"
 # those whose flags depend on a method, or which have none; all others explain themselves
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
 
@@ -43,6 +45,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin status [FOLDER]         runs and nodes of a link
 
   METHOD is a name of fedkin list methods, or your own class: ./file.py:MyMethod or package.module:MyMethod.
+  --max-data-gb N with any command: data files may take N GB of memory, 4 by default; larger ones are refused unread.
   fedkin run METHOD --help shows the flags, those of the method among them.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
 
@@ -52,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = _command(args)
+        with _limited(args) as rest:
+            code = _command(rest)
         sys.stdout.flush()  # while a reader that has gone can still be told from other faults
         return code
     except BrokenPipeError:  # the reader of our output has gone, as in `fedkin list | head`
@@ -69,6 +73,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(e, FedkinError):
             raise
         return _say(e, FAILED if isinstance(e, (MethodError, EngineError, DiskFullError)) else BAD_INPUT)
+
+
+@contextmanager
+def _limited(args: list[str]) -> Iterator[list[str]]:
+    """The words of a command without ``--max-data-gb``, which any of them takes: it is about this machine, not about
+    a run, and holds for child processes, too."""
+    rest, given = list[str](), None
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != _LIMIT:
+            rest.append(word)
+            continue
+        given = value if equals else next(words, None)
+        if given is None:
+            from fedkin.core.errors import ConfigError  # here, so that help does not wait for torch
+
+            raise ConfigError(f"{_LIMIT} needs a number of GB, such as {_LIMIT} 16")
+    if given is None:
+        yield rest
+        return
+    from fedkin.data.limits import gigabytes, limited
+
+    with limited(gigabytes(given, _LIMIT)):
+        yield rest
 
 
 def _command(args: list[str]) -> int:

@@ -55,6 +55,11 @@ class PredictFlags:
     """A folder that fedkin export wrote."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """What it is to predict."""
+    network: str | None = None
+    """The network's code where the folder does not describe the network: ./file.py:function or
+    package.module:function. This code is run; a model folder itself never is."""
+    encoding: str | None = None
+    """Encoding of the text of a csv file, such as cp1252 (Windows), latin1 or utf-16. Default: UTF-8."""
     out: Path | None = None
     """Write all rows to this csv file."""
     json: bool = False
@@ -97,9 +102,9 @@ def predict_command(args: list[str]) -> int:
     flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
-    model = load_export(flags.export)
+    model = load_export(flags.export, flags.network)
     with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
-        found = model.predict_file(flags.file)
+        found = model.predict_file(flags.file, flags.encoding)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
     for line in found.notes:

@@ -30,6 +30,8 @@ class JoinFlags:
     """A run folder."""
     data: Path
     """The newcomer's data, of the same kind as the run's: csv, npz, a folder of images or idx files."""
+    encoding: str | None = None
+    """Encoding of the text of a csv file. Default: that of the run's data."""
     after: tuple[int, ...] = (0, 1, 5)
     """Evaluate after so many rounds of its own."""
     out: Path | None = None
@@ -43,7 +45,7 @@ def join_command(args: list[str]) -> int:
     flags = read(JoinFlags, args, "fedkin join", "a run folder and the newcomer's data: fedkin join RUN --data PATH")
     if flags.out is not None and taken(flags.out):
         raise RunFolderError(f"{flags.out} exists already; name another folder with --out")
-    drill = join(flags.run, flags.data, flags.after)
+    drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
     told = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
     if flags.out is not None:
         write_atomic(flags.out / "join.json", (told + "\n").encode())

@@ -149,10 +149,12 @@ class Preparation:
             table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
         for key, allowed in (("target", (str, type(None))), ("mode", (str, type(None))), ("factor", (int, float))):
             if not isinstance(table[key], allowed):
-                raise DataError(f"{where}: {key} cannot be {table[key]!r}")
+                raise DataError(f"{where}: {key} cannot be {str(table[key])[:200]!r}")
+        if not isinstance(table["kind"], str):
+            raise DataError(f"{where}: kind must be table, image or array, got {type(table['kind']).__name__}")
         for key in ("binary", "resized"):
             if not isinstance(table[key], bool):
-                raise DataError(f"{where}: {key} must be true or false, got {table[key]!r}")
+                raise DataError(f"{where}: {key} must be true or false, got {repr(table[key])[:200]}")
         if not math.isfinite(table["factor"]):
             raise DataError(f"{where}: factor must be a finite number, got {table['factor']}")
         return cls(**table)
@@ -203,11 +205,11 @@ def image_preparation(
 
 def _input(found: object, where: str) -> Input:
     table = dict(_keys(found, Input, where))
-    here = f"{where}: column {table['name']!r}"
+    here = f"{where}: column {repr(table['name'])[:200]}"
     if not isinstance(table["name"], str) or table["kind"] not in ("number", "text"):
-        raise DataError(f"{here}: a column has a name and the kind number or text, got {table['kind']!r}")
+        raise DataError(f"{here}: a column has a name and the kind number or text, got {repr(table['kind'])[:200]}")
     if not isinstance(table["gaps"], bool):
-        raise DataError(f"{here}: gaps must be true or false, got {table['gaps']!r}")
+        raise DataError(f"{here}: gaps must be true or false, got {repr(table['gaps'])[:200]}")
     table["categories"] = _all(table["categories"], str, here, "categories")
     for key in ("mean", "std"):
         table[key] = tuple(float(v) for v in _all(table[key], float, here, key))
@@ -236,7 +238,7 @@ def _all(found: object, kind: type, where: str, what: str) -> tuple[Any, ...]:
     values = _list(found, where, what)
     for value in values:
         if type(value) not in allowed:
-            raise DataError(f"{where}: {what} must be a list of {kind.__name__}, {value!r} is none")
+            raise DataError(f"{where}: {what} must be a list of {kind.__name__}, {repr(value)[:200]} is none")
     return tuple(values)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Data
 from fedkin.data.card import Card
 from fedkin.data.checks import Scaling, check_one_client, check_scaling
@@ -30,7 +30,8 @@ from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20
-_OF_ALL = ("planted", "groups")  # settings that a federation made elsewhere takes, too
+_OF_ALL = ("planted", "groups", "made_up")  # settings that a federation made elsewhere takes, too
+_FEW = 20  # samples that a made-up client should have at least
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,11 @@ class Sharing:
         clients: number of clients; None: 20, or all that the data bring with the partition `Natural`.
         seed: fixes every draw.
         test, validation, split, samples_per_client: as for `federate`.
-        target, client_column, binary, drop, image_size, scaling: as for `load`; ``client_column`` is its ``client``.
+        target, client_column, binary, drop, image_size, scaling, encoding: as for `load`; ``client_column`` is its
+            ``client``.
         planted: true groups to plant, see `plant`.
         groups: how many of them.
+        made_up: no setting says who the clients are, so that the partition is a default.
     """
 
     partition: Partition | None
@@ -62,11 +65,13 @@ class Sharing:
     scaling: Scaling = "pooled"
     planted: Kind | None = None
     groups: int = 4
+    encoding: str | None = None
+    made_up: bool = False
 
     def reading(self, *, site: bool = False) -> Reading:
         """The part of it that readers take."""
         return Reading(
-            self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site=site
+            self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site, self.encoding
         )
 
 
@@ -98,17 +103,34 @@ def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
     if partition is None:
         partition = Dirichlet() if found.client is None else Natural()
     clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
-    federation = federate(
-        found,
-        partition,
-        clients=clients,
-        seed=how.seed,
-        test=how.test,
-        validation=how.validation,
-        split=how.split,
-        samples_per_client=how.samples_per_client,
-    )
+    try:
+        federation = federate(
+            found,
+            partition,
+            clients=clients,
+            seed=how.seed,
+            test=how.test,
+            validation=how.validation,
+            split=how.split,
+            samples_per_client=how.samples_per_client,
+        )
+    except PartitionError as error:
+        if not how.made_up or found.client is not None:
+            raise
+        raise PartitionError(_unnamed(found, clients or DEFAULT_CLIENTS, str(error))) from error
     return federation if how.planted is None else plant(federation, how.planted, how.groups)
+
+
+def _unnamed(found: Dataset, clients: int, why: str) -> str:
+    """What is wrong with data that name no clients, where the default cannot share them out."""
+    few, table = max(2, len(found) // _FEW), found.table is not None
+    column = "--client-column COLUMN, or " if table else ""
+    return (
+        f"{found.name} does not say who the clients are, and its {len(found)} samples cannot be dealt to {clients} "
+        f"made-up clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
+        f"{'file' if table else 'folder'} for each client; or, to try things out, make up fewer: "
+        f"--partition iid --clients {few}"
+    )
 
 
 class SiteData:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -71,22 +71,31 @@ class Input:
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
-def read_lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
     """The header of a csv file, and its rows with the numbers of their lines; commas, semicolons or tabs between
     fields, and decimal commas where there are semicolons.
+
+    Args:
+        path: the file.
+        encoding: of its text, such as ``cp1252``; None: UTF-8.
 
     Raises:
         RawError: the file cannot be read, has no row, or columns without a name of their own.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        if encoding is None:
+            _require_utf8(path)
+        with path.open(encoding=encoding or "utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
             delimiter = max(",;\t", key=first.count)
-            reader = csv.reader(file, delimiter=delimiter)
-            lines = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RawError(f"{path}: cannot be read as a UTF-8 csv file ({error})") from error
+            lines = list(_rows(file, delimiter, path))
+    except UnicodeError as error:
+        raise RawError(_undecodable(path, encoding, error)) from error
+    except LookupError as error:
+        raise RawError(f"{path}: there is no encoding {encoding!r} ({error}); usual ones: {_ENCODINGS}") from error
+    except (OSError, csv.Error) as error:
+        raise RawError(f"{path}: cannot be read as a csv file ({error})") from error
     if len(lines) < 2:
         raise RawError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
     header = tuple(field.strip() for field in lines[0][1])
@@ -97,13 +106,114 @@ def read_lines(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]
     return header, lines[1:]
 
 
-def read_records(path: Path) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of a csv file by column, and the place of each for messages; errors as of `read_lines`."""
-    header, body = read_lines(path)
+def read_records(path: Path, encoding: str | None = None) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a csv file by column, and the place of each for messages; arguments and errors as of `read_lines`."""
+    header, body = read_lines(path, encoding)
     for line, row in body:
         if len(row) != len(header):
             raise RawError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
     return [dict(zip(header, row, strict=True)) for _, row in body], [f"{path.name}, line {n}" for n, _ in body]
+
+
+def _rows(file: Iterable[str], delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the numbers of their last lines. A quote that is not closed would swallow the rows behind it."""
+    text: list[str] = []  # lines of the row that is being read
+    last: list[str] = []  # and of the one before it
+
+    def lines() -> Iterator[str]:
+        for line in file:
+            text.append(line)
+            yield line
+
+    reader, start = csv.reader(lines(), delimiter=delimiter), 1
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            fault = f"{path}, line {start}: cannot be read as a row of a csv file ({error})"
+            raise RawError(_unclosed(path, start, reader.line_num) if len(text) > 1 else fault) from error
+        if len(text) > 1 and _fault(text, delimiter):
+            raise RawError(_unclosed(path, start, reader.line_num))
+        if row is None:
+            if _CUT in _fault(last, delimiter):
+                raise RawError(_unclosed(path, reader.line_num, reader.line_num))
+            return
+        if row:
+            yield reader.line_num, row
+        last, start = text[:], reader.line_num + 1
+        text.clear()
+
+
+_CUT = "unexpected end of data"  # what the csv module says of a quote that is not closed
+_ENCODINGS = "utf-8, cp1252 (Windows), latin1, utf-16"
+
+
+def _fault(lines: Sequence[str], delimiter: str) -> str:
+    """Why these lines are no well-formed row; empty if they are one. Rows of one line may be sloppy."""
+    try:
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return str(error)
+    return ""
+
+
+def _unclosed(path: Path, start: int, end: int) -> str:
+    if end <= start:
+        return f'{path}, line {start}: a quote (") opens in this line and is not closed; close it, or remove it'
+    return (
+        f'{path}, line {start}: a quote (") opens in the row that begins here and is not closed where its field ends '
+        f"(the row would go on to line {end}); close it, or remove it"
+    )
+
+
+def _require_utf8(path: Path) -> None:
+    """Raises `RawError` for UTF-16, which may pass for UTF-8 with zero bytes between its letters."""
+    with path.open("rb") as file:
+        begin = file.read(4096)
+    marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if marked or b"\0" in begin:
+        what = f"begins with the bytes {begin[:2].hex(' ')}" if marked else "holds zero bytes"
+        name = "utf-16" if marked else "utf-16-be" if begin[:1] == b"\0" else "utf-16-le"
+        raise RawError(f"{path}, line 1: {what}, as UTF-16 text does, not UTF-8; {_save_as(name)}")
+
+
+def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
+    """Where the text of a file is not of its encoding, and what to do."""
+    if encoding is not None:
+        return f"{path}: is not {encoding} text ({error}); state another --encoding, usual ones: {_ENCODINGS}"
+    header = ""
+    with path.open("rb") as file:
+        for n, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8")
+                header = header or text
+            except UnicodeDecodeError as wrong:
+                byte, before = line[wrong.start], line[: wrong.start].decode("utf-8")
+                place = f"{path}, line {n}, character {len(before) + 1}{_column_at(before, header)}"
+                letter = bytes([byte]).decode("cp1252", errors="ignore")
+                meant = f" (in Windows-1252 it is {letter!r})" if letter.isprintable() and letter else ""
+                return (
+                    f"{place}: the byte 0x{byte:02x} is not UTF-8{meant}; {_save_as('cp1252' if letter else 'latin1')}"
+                )
+    return f"{path}: is not UTF-8 text ({error}); {_save_as('cp1252')}"
+
+
+def _column_at(before: str, header: str) -> str:
+    """The name of the column that a line has come to."""
+    delimiter = max(",;\t", key=(header or before).count)
+    try:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        at = len(next(csv.reader([before + "x"], delimiter=delimiter))) - 1
+    except csv.Error:  # the file is not only of another encoding
+        return ""
+    return f" (column {names[at].lstrip(chr(0xFEFF)).strip()!r})" if at < len(names) else ""
+
+
+def _save_as(encoding: str) -> str:
+    return (
+        "in Excel save the file as 'CSV UTF-8', or state its encoding: "
+        f"--encoding {encoding} (in Python encoding={encoding!r})"
+    )
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

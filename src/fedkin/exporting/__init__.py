@@ -4,6 +4,7 @@
 ``writing``  clients' models taken from it
 ``taken``    what an export is made of, at a simulated run or at the host of a client
 ``folders``  the folder of an export
+``decoding`` checks its files, which may come from anywhere
 ``loader``   loads it; lies in every export as ``load.py``, beside `fedkin.data.standalone` as ``prepare.py``
 ``ranges``   what training had, for comparison with what is predicted
 ``network``  a network as a list of torch layers

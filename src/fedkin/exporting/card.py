@@ -40,7 +40,7 @@ def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, 
         "columns": None if taken.preparation is None else dict(taken.preparation.taken) or None,
         "classes": net.classes,
         "input": {"shape": list(net.shape), "dtype": "float32", "channels_last": net.channels_last},
-        "network": {**network_of(net, model), "by_name": model in MODELS or ":" in model},
+        "network": {**network_of(net, model), "by_name": model in MODELS},
         "rule": taken.rule,
         "tensors": tensors,
         "trained_on": None if shard is None else {
@@ -130,8 +130,7 @@ def readme(
         "model.probabilities(x)",
         "```",
         "",
-        _needs(standalone),
-        "Nothing is unpickled. With fedkin also from the command line: `fedkin predict THIS_FOLDER FILE`.",
+        *_needs(card, standalone),
         "",
         *([] if prepared is None else ["## Raw data", "", _raw(prepared), "", *_prepare(prepared), ""]),
         *([] if ranges is None else ["## What training had", "", _ranges(ranges), ""]),
@@ -238,10 +237,22 @@ def _trained(card: dict[str, Any], labels: list[str]) -> list[str]:
     return [f"| the client's training samples | {own['samples']} ({counts}) |"]
 
 
-def _needs(standalone: bool) -> str:
-    if standalone:
-        return "`load.py` needs torch and safetensors, and nothing of fedkin."
-    return (
-        "`load.py` needs torch and safetensors, and the network's own code, which could not be written down as torch "
-        "layers: from fedkin or your package, or `load(folder, network=a_function_that_makes_it)`."
+def _needs(card: dict[str, Any], standalone: bool) -> list[str]:
+    """What loading takes beside the folder, and whom it has to trust."""
+    data = (
+        "With fedkin also from the command line: `fedkin predict THIS_FOLDER FILE`, which reads this folder as data: "
+        "nothing in it is run, imported or unpickled. `load.py` is a program, as any Python file that comes along; "
+        "where the folder comes from somebody else, use `fedkin predict`."
     )
+    if standalone:
+        return ["`load.py` needs torch and safetensors, and nothing of fedkin.", data]
+    name = card["network"]["name"]
+    if card["network"]["by_name"]:
+        return [f"`load.py` needs torch and safetensors, and fedkin, in whose catalogue the network `{name}` is.", data]
+    flag = f" --network {name}" if ":" in name else " --network ./FILE.py:FUNCTION"
+    return [
+        f"**The network's code is not in this folder** (`{name}`; it could not be written down as torch layers). "
+        f"Whoever has it, gives it: `fedkin predict THIS_FOLDER FILE{flag}`, or in Python "
+        "`load(folder, network=a_function_that_makes_it)`. `load.py` needs torch and safetensors.",
+        data,
+    ]

@@ -92,7 +92,7 @@ class Drill:
         }  # fmt: skip
 
 
-def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
+def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: str | None = None) -> Drill:
     """Lets a newcomer join after the run's last round, and take part in rounds of its own.
 
     In these rounds everybody is asked and the newcomer alone answers: the other clients, and what the server has of
@@ -104,6 +104,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
         run: what `fedkin.run` gave, or a run folder.
         data: the newcomer's samples, which are split as the run's.
         after: evaluate after so many rounds of its own.
+        encoding: of the text of csv files; None: that of the run's data.
 
     Raises:
         DataError: data that cannot be read, or do not fit the run's inputs and classes; no test samples.
@@ -112,7 +113,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5)) -> Drill:
     if not after or min(after) < 0 or max(after) > 10_000:
         raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
     p = played(run)
-    new = newcomer(p, data)
+    new = newcomer(p, data, encoding)
     shard, where = new.shard, new.where
     if not len(shard.test):
         raise DataError(f"{where}: no sample is left for testing; bring more of them")

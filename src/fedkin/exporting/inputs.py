@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
@@ -17,8 +18,11 @@ from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.csvfile import PARQUET, read_csv
 from fedkin.data.sources.files import listed
+from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
+from fedkin.exporting.decoding import check_folder, check_network
+from fedkin.models import get_model
 from fedkin.report.cells import cells
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -77,13 +81,17 @@ class Export:
         """The softmax of the logits, ``[n, C]``; errors as of `predict`."""
         return _told(lambda: self.model.probabilities(x))
 
-    def predict_file(self, path: Path | str) -> Predicted:
+    def predict_file(self, path: Path | str, encoding: str | None = None) -> Predicted:
         """Reads a file or a folder of images as the training data were read, and predicts it.
+
+        Args:
+            path: the file or the folder.
+            encoding: of the text of a csv file; None: UTF-8.
 
         Raises:
             DataError: a file of a kind that this model does not take, a column is not there, an image of another size.
         """
-        rows, x, notes = self._read(Path(path))
+        rows, x, notes = self._read(Path(path), encoding)
         logits = _told(lambda: self.model.logits(x))
         strange = None if self._is_table(Path(path)) else self._unusual(x)
         return Predicted(tuple(rows), logits.softmax(1), self.labels, (*notes, *([strange] if strange else [])))
@@ -92,13 +100,13 @@ class Export:
         """What each input is, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
         return self._read(path)[:2]
 
-    def _read(self, path: Path) -> tuple[Sequence[str], Any, tuple[str, ...]]:
+    def _read(self, path: Path, encoding: str | None = None) -> tuple[Sequence[str], Any, tuple[str, ...]]:
         kind = path.suffix.lower()
         if not path.exists():
             raise DataError(f"no file {path}")
         if self._is_table(path):
             preparation = self._preparation("table", path, "rows of a table")
-            table = read_csv([path], path.name)
+            table = read_csv([path], path.name, encoding)
             rows, columns = table.records(), preparation.columns
             raw = raw_rows(rows, columns, table.places)
             beside = (*self.model.beside(), preparation.target)
@@ -133,22 +141,31 @@ class Export:
         return f"give it {words.get(getattr(self.preparation, 'kind', ''), '')}{arrays}"
 
 
-def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Export:
+def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | None = None) -> Export:
     """The model in the folder that `fedkin.export` wrote.
 
+    Nothing in the folder is run or imported, whatever its files say.
+
     Args:
-        network: makes the network, where the folder does not describe it and fedkin does not know its name.
+        network: makes the network, where the folder does not describe it and fedkin's catalogue does not have it: a
+            function, or an import path as of `fedkin.models.get_model`, whose code is run.
 
     Raises:
-        RunFolderError: the folder is no export, not whole, or needs a network that cannot be made.
+        RunFolderError: the folder is no export, not whole, damaged, or needs a network that is not given.
+        ModelError: ``network`` cannot be imported, or does not take the model's inputs.
     """
     place = Path(folder)
     if not place.is_dir():
         there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
         beside = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
         raise RunFolderError(f"no exported model {place}; {beside}")
+    card = check_folder(place)
+    if network is None:
+        check_network(place, card)
+    make = _by_name(network, card) if isinstance(network, str) else network
     try:
-        model = loader.load(place, network)
+        model = loader.load(place, make)
+        _try(model, place)
     except loader.ExportError as e:
         raise RunFolderError(str(e)) from e
     file = place / "preparation.json"
@@ -156,9 +173,34 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | None = No
         return Export(model)
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    return Export(model, Preparation.from_json(told, str(file)))
+    preparation = Preparation.from_json(told, str(file))
+    if preparation.shape != model.shape:
+        raise RunFolderError(
+            f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "
+            "model again"
+        )
+    return Export(model, preparation)
+
+
+def _by_name(network: str, card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    return lambda: get_model(network, tuple(card["input"]["shape"]), card["classes"])
+
+
+def _try(model: loader.Model, place: Path) -> None:
+    """One pass of a single input, for what the shapes of a network alone do not show: its weights and its rule."""
+    classes = len(model.labels)
+    try:
+        with torch.no_grad():
+            out = model.program(torch.zeros(1, *model.shape))
+    except loader.FAULTS as e:
+        raise RunFolderError(
+            f"{place}: an input of shape {list(model.shape)} cannot go through its model ({type(e).__name__}: "
+            f"{' '.join(str(e).split())[:300]}); export the model again"
+        ) from e
+    if tuple(out.shape) != (1, classes):
+        raise RunFolderError(f"{place}: its model gives {list(out.shape)} for one input, expected [1, {classes}]")
 
 
 def write_csv(found: Predicted) -> bytes:
@@ -194,21 +236,15 @@ def _image_files(path: Path) -> list[Path]:
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as e:
-        raise DataError(f"{path} cannot be read as arrays of numbers: {e}") from e
-    if isinstance(found, np.ndarray):
-        x = found
+    if path.suffix.lower() == ".npy":
+        x = read_array(path)
     else:
-        names = list(found.files)
+        found = read_arrays(path)
+        names = list(found)
         name = "x" if "x" in names else names[0] if len(names) == 1 else ""
         if not name:
             raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; the inputs must be called x")
-        try:
-            x = found[name]
-        except ValueError as e:
-            raise DataError(f"{path}: {name} is no array of numbers ({e})") from e
+        x = found[name]
     if x.dtype.kind not in "iufb" or x.ndim == 0:
         raise DataError(f"{path}: expected an array of numbers, got {x.dtype} of shape {list(x.shape)}")
     return x

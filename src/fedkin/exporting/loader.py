@@ -9,7 +9,8 @@ Lies in every export as ``load.py``::
     model.labels                # names of the classes
     model.predict_csv("rows.csv")  # tables: rows as they are; model.inputs(rows) gives their x
 
-Nothing in the folder is run as a program or unpickled: the network is a list of torch layers in ``network.json``.
+Nothing in the folder is run as a program or unpickled: the network is a list of torch layers in ``network.json``, or
+a network of fedkin's catalogue. A name in ``card.json`` is never imported.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 FORMAT = "fedkin export 1"
-_CHUNK = 256  # samples per pass, as in the evaluation of a run: another number may change the last bit of a logit
+CHUNK = 256
+"""Samples per pass, as in the evaluation of a run: another number may change the last bit of a logit."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (operator.add, operator.sub, operator.mul, operator.truediv, operator.getitem)},
@@ -41,6 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"F.{n}": getattr(F, n) for n in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "log_softmax")},
 }
 """Functions that a network may call between its layers."""
+_ARITHMETIC = ("add", "sub", "mul", "truediv")  # of numbers: the same signs repeat and join texts and lists
 METHODS = (
     "add", "contiguous", "flatten", "mean", "mul", "permute", "relu", "reshape", "sigmoid", "size", "squeeze", "sum",
     "tanh", "transpose", "unsqueeze", "view",
@@ -56,6 +59,19 @@ LAYERS = (
 """Layers of torch that a network may have."""
 
 
+FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What Python and torch raise for values that are not what they should be."""
+
+
 class ExportError(Exception):
     """The folder is no whole export, or what it is asked does not fit it."""
 
@@ -69,6 +85,8 @@ class Network(nn.Module):
         for name, (kind, options) in plan["layers"].items():
             if kind not in LAYERS:
                 raise ExportError(f"network.json: layer {name!r} is of an unknown kind {kind!r}")
+            if {"device", "dtype"} & set(options):  # would take memory before the sizes have been compared
+                raise ExportError(f"network.json: layer {name!r} names a device or a type; expected neither")
             made: nn.Module = getattr(nn, kind)(**{k: _tuples(v) for k, v in options.items()})
             *outer, last = name.split(".")
             at: nn.Module = self
@@ -82,11 +100,21 @@ class Network(nn.Module):
         """Logits ``[B, C]``."""
         known: dict[str, Any] = {}
         for step in self.steps:
-            known[step["to"]] = self._step(step, known, x)
+            known[step["to"]] = self.step(step, known, x)
         out: Tensor = known[self.steps[-1]["to"]]
         return out
 
-    def _step(self, step: Mapping[str, Any], known: Mapping[str, Any], x: Tensor) -> Any:
+    def step(self, step: Mapping[str, Any], known: Mapping[str, Any], x: Tensor) -> Any:
+        """Result of one step.
+
+        Args:
+            step: its description.
+            known: results of the steps before it, by name.
+            x: the network's inputs.
+
+        Raises:
+            ExportError: an unknown step, or arguments that it does not take.
+        """
         does, target = step["do"], step.get("target", "")
         if does == "input":
             return x
@@ -94,8 +122,8 @@ class Network(nn.Module):
         if does == "layer":
             return self.get_submodule(target)(*args, **options)
         if does == "function" and target in FUNCTIONS:
-            return FUNCTIONS[target](*args, **options)
-        if does == "method" and target in METHODS:
+            return FUNCTIONS[target](*_numbers(target, args), **options)
+        if does == "method" and target in METHODS and args and isinstance(args[0], Tensor):
             return getattr(args[0], target)(*args[1:], **options)
         if does == "output":
             return args[0]
@@ -115,6 +143,23 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
             return slice(*_filled(value["slice"], known))
         return {k: _filled(v, known) for k, v in value.items()}
     return value
+
+
+def _numbers(target: str, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments, if the function computes with tensors and numbers of a usual size."""
+    if target in _ARITHMETIC and not all(isinstance(a, Tensor | float) or _is_size(a) for a in args):
+        raise ExportError(f"network.json: {target} takes tensors and numbers, got {', '.join(map(_kind, args))}")
+    if target == "getitem" and not (args and isinstance(args[0], Tensor | tuple)):
+        raise ExportError(f"network.json: getitem takes a tensor or a tuple, got {', '.join(map(_kind, args))}")
+    return args
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
 
 
 def _tuples(value: Any) -> Any:
@@ -176,10 +221,11 @@ class Model:
         """
         return self._inputs(rows, None)
 
-    def predict_csv(self, path: Path | str) -> list[dict[str, Any]]:
-        """The label and the probabilities by class of each row of a csv file; errors as of `inputs`."""
+    def predict_csv(self, path: Path | str, encoding: str | None = None) -> list[dict[str, Any]]:
+        """The label and the probabilities by class of each row of a csv file, whose text is UTF-8 unless ``encoding``
+        says otherwise; errors as of `inputs`."""
         try:
-            rows, places = _prepare().read_records(Path(path))
+            rows, places = _prepare().read_records(Path(path), encoding)
         except ValueError as e:
             raise ExportError(str(e)) from e
         found = []
@@ -236,7 +282,7 @@ class Model:
         if self.card["input"]["channels_last"]:
             x = _channels_last(x)
         with torch.no_grad():
-            parts = [self.program(part) for part in x.split(_CHUNK)]
+            parts = [self.program(part) for part in x.split(CHUNK)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
 
     def program(self, x: Tensor) -> Tensor:
@@ -285,9 +331,20 @@ class Model:
         network = self._make().eval()
         sizes = [torch.Size(shape).numel() for _, shape in self._parameters]
         views = {n: part.view(s) for (n, s), part in zip(self._parameters, flat.split(sizes), strict=True)}
-        strange = network.load_state_dict(views, strict=False, assign=True).unexpected_keys
-        if strange:
-            raise ExportError(f"the network has no {', '.join(strange)}; it is not the one that was trained")
+        try:
+            strange = network.load_state_dict(views, strict=False, assign=True).unexpected_keys
+        except RuntimeError as e:  # parameters of other shapes
+            raise ExportError(f"the network is not the one that was trained: {_line(e)}") from e
+        lacking = [name for name, _ in network.named_parameters() if name not in views]
+        if strange or lacking:
+            told = [f"it has no {', '.join(strange)}"] * bool(strange) + [f"it has also {', '.join(lacking)}"] * bool(
+                lacking
+            )
+            raise ExportError(f"the network is not the one that was trained: {'; '.join(told)}")
+        for module in network.modules():
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                if buffer.is_meta:  # a counter of batches, which prediction does not read
+                    setattr(module, name, torch.zeros(buffer.shape, dtype=buffer.dtype))
         network.requires_grad_(False)
         head = network.get_submodule(self.card["network"]["head"])
         head.register_forward_pre_hook(lambda _module, args: self._seen.append(args[0]))
@@ -305,26 +362,66 @@ def load(folder: Path | str | None = None, network: Callable[[], nn.Module] | No
 
     Args:
         folder: by default the one that this file lies in.
-        network: makes the network, where the folder does not describe it; by default fedkin is asked for it.
+        network: makes the network, where the folder does not describe it. Its code is run; the folder's never is.
 
     Raises:
         ExportError: the folder is no export, not whole, or needs a network that cannot be made.
     """
     place = Path(__file__).parent if folder is None else Path(folder)
     card, labels = _json(place, "card.json"), _json(place, "labels.json")
-    if card.get("format") != FORMAT:
-        raise ExportError(f"{place / 'card.json'} is of the format {card.get('format')!r}, expected {FORMAT!r}")
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        found = card.get("format") if isinstance(card, dict) else card
+        raise ExportError(f"{place / 'card.json'} is of the format {str(found)[:80]!r}, expected {FORMAT!r}")
+    file = place / "model.safetensors"
     try:
-        stored = load_file(place / "model.safetensors")
-    except (SafetensorError, OSError) as e:
-        raise ExportError(f"{place / 'model.safetensors'} cannot be read ({e}); export the model again") from e
-    if network is None and (place / "network.json").exists():
-        plan = _json(place, "network.json")
-        network = lambda: Network(plan)  # noqa: E731
+        stored = load_file(file)
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as e:
+        raise ExportError(f"{file} cannot be read ({_line(e)}); export the model again") from e
     try:
-        return Model(card, labels, stored, network or _from_fedkin(card), place)
+        return Model(card, labels, stored, network or described(place, card), place)
     except KeyError as e:
         raise ExportError(f"{place} is not whole: it lacks {e}; export the model again") from e
+    except FAULTS as e:
+        raise ExportError(f"{place} is damaged ({type(e).__name__}: {_line(e)}); export the model again") from e
+
+
+def described(place: Path, card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    """A function that makes the network that a folder describes, without numbers (on torch's device ``meta``): sizes
+    that the folder states take no memory before they have been compared with its weights.
+
+    Raises:
+        ExportError: the folder describes none.
+    """
+    make = _of_plan(_json(place, "network.json")) if (place / "network.json").exists() else _of_catalogue(card)
+
+    def without_numbers() -> nn.Module:
+        with torch.device("meta"):
+            return make()
+
+    return without_numbers
+
+
+def _of_plan(plan: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    return lambda: Network(plan)
+
+
+def _of_catalogue(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    name, shape, classes = card["network"]["name"], tuple(card["input"]["shape"]), card["classes"]
+    try:
+        from fedkin.models.registry import MODELS
+    except ImportError as e:
+        raise ExportError(
+            f"the network {name!r} is not described by torch layers here; where it is of fedkin's catalogue, fedkin "
+            "makes it: pip install fedkin. Or give code of your own: load(folder, network=a_function_that_makes_it)"
+        ) from e
+    if name not in MODELS:  # whatever the card says is never imported: a folder that is handed on is data
+        raise ExportError(
+            f"the folder does not describe its network by torch layers (no network.json), and {name!r} is not in "
+            "fedkin's catalogue. It is code, which no model folder brings along; give the file or the module that has "
+            "it, if you trust it: fedkin predict FOLDER FILE --network ./FILE.py:FUNCTION, or in Python "
+            "load(folder, network=a_function_that_makes_it)"
+        )
+    return lambda: MODELS[name](shape, classes)
 
 
 def _prepare() -> ModuleType:
@@ -345,22 +442,10 @@ def _prepare() -> ModuleType:
 def _json(place: Path, name: str) -> Any:
     try:
         return json.loads((place / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise ExportError(f"{place} is not an exported model: {name} cannot be read ({e})") from e
 
 
-def _from_fedkin(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    name, shape, classes = card["network"]["name"], tuple(card["input"]["shape"]), card["classes"]
-    if not card["network"]["by_name"]:
-        raise ExportError(
-            f"this network ({name}) came from a program and cannot be described as torch layers; give a function that "
-            "makes it: load(folder, network=...)"
-        )
-    try:
-        from fedkin.models.registry import get_model
-    except ImportError as e:
-        raise ExportError(
-            f"the network {name} cannot be described as torch layers; its architecture comes from fedkin: "
-            "pip install fedkin, or give a function that makes it: load(folder, network=...)"
-        ) from e
-    return lambda: get_model(name, shape, classes)
+def _line(error: Exception) -> str:
+    """An error's text in one short line."""
+    return " ".join(str(error).split())[:300]

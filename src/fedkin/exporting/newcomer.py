@@ -47,7 +47,7 @@ class Newcomer:
     rows: Table | None = None
 
 
-def newcomer(p: Played, data: Source) -> Newcomer:
+def newcomer(p: Played, data: Source, encoding: str | None = None) -> Newcomer:
     """The newcomer's samples, prepared as the run's and split as the run splits.
 
     Raises:
@@ -59,7 +59,7 @@ def newcomer(p: Played, data: Source) -> Newcomer:
         x, y, where = *data, "the newcomer's data"
     else:
         where = str(data)
-        x, y, rows = _read(where, federation)
+        x, y, rows = _read(where, federation, encoding or how.get("encoding"))
     x = torch.as_tensor(x).float()
     if tuple(x.shape[1:]) != federation.shape:
         raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
@@ -128,12 +128,12 @@ def _owners(p: Played, hashes: Sequence[int]) -> tuple[Counter[int], set[int], i
     return +of, hit, 0
 
 
-def _read(data: str, federation: Federation) -> tuple[Any, Any, Table | None]:
+def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any, Any, Table | None]:
     """Inputs and classes of a newcomer, prepared as the run's, and the table that they are rows of."""
     made, labels = federation.preparation, federation.labels
     files = csv_files([Path(data)]) if Path(data).exists() else []
     if made is not None and made.kind == "table" and files:
-        table = read_csv(files, Path(data).name)
+        table = read_csv(files, Path(data).name, encoding)
         return *_rows(table, made, federation), table
     side = made.size[0] if made is not None and made.size is not None and made.resized else None
     found = load(data, image_size=side)

@@ -232,3 +232,44 @@ def test_resuming_on_other_data(fedkin: Command, small: str) -> None:
 
     assert (done.code, done.out) == (2, "")
     assert "another data" in done.err
+
+
+def test_a_csv_that_names_no_clients(fedkin: Command) -> None:
+    """It is answered by how to name clients, not by settings of a partition that nobody asked for; inspect as well."""
+    Path("ward.csv").write_text("age,ill\n" + "".join(f"{20 + i},{i % 2}\n" for i in range(60)))
+    done = fedkin("run fedavg --data ward.csv --target ill")
+    assert done.code == 2
+    said = " ".join(done.err.split())
+    assert "ward does not say who the clients are, and its 60 samples cannot be dealt to 20 made-up clients" in said
+    assert "--client-column COLUMN, or a folder with one file for each client" in said
+    assert "--partition iid --clients 3" in said
+    assert not [word for word in ("irichlet", "alpha", "min_samples") if word in said.partition("cannot be dealt")[2]]
+    assert "--client-column COLUMN" in " ".join(fedkin("inspect ward.csv --target ill").out.split())
+    run = "run fedavg --data ward.csv --target ill --rounds 1 --engine loop --quiet --model linear"
+    assert fedkin(f"{run} --partition iid --clients 3").code == 0
+    asked = fedkin("run fedavg --data ward.csv --target ill --alpha 0.5")  # then it is about what was asked for
+    assert "20 clients with at least 10 samples each need 200 samples" in asked.err
+
+
+def test_an_encoding_is_a_setting_of_the_run(fedkin: Command) -> None:
+    """Run, resume, export, predict and join read a csv file of another encoding; the config keeps it."""
+    rows = "".join(f"{i % 7},{'Köln' if i % 3 else 'Ulm'},{i % 2}\n" for i in range(120))
+    Path("t.csv").write_text("x,town,y\n" + rows, encoding="cp1252")
+    run = (
+        "run fedavg --data t.csv --target y --partition iid --clients 3 --rounds 2 --engine loop --quiet --model linear"
+    )
+    refused = fedkin(f"{run} --out a")
+    assert refused.code == 2
+    assert "line 3, character 4 (column 'town')" in refused.err
+    assert "--encoding cp1252" in refused.err
+    assert fedkin(f"{run} --out a --encoding cp1252").code == 0
+    assert 'encoding = "cp1252"' in Path("a/config.toml").read_text()
+    assert fedkin("resume a").code == 0
+    assert fedkin("inspect a/config.toml").code == 0
+    assert fedkin("export a --client 0 --out home").code == 0
+    assert "--encoding cp1252" in fedkin("predict home t.csv").err
+    done = fedkin("predict home t.csv --encoding cp1252")
+    assert (done.code, done.err) == (0, "")
+    assert fedkin("join a --data t.csv --after 0 1").code == 0
+    Path("u.csv").write_text("x,town,y\n" + rows)
+    assert fedkin("join a --data u.csv --encoding utf-8 --after 0 1").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 
 from fedkin.config import DataSettings, Settings
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
+from fedkin.data import Natural, load, look
+from fedkin.data.sites import Sharing
 from fedkin.data.sources.csvfile import read_csv
 from fedkin.methods import get_method
 
@@ -129,8 +131,68 @@ def test_bad_tables(text: str, message: str, tmp_path: Path) -> None:
 def test_not_utf8(tmp_path: Path) -> None:
     """A file that is no text is refused."""
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00x")
-    with pytest.raises(DataError, match="cannot be read as a UTF-8 csv file"):
+    with pytest.raises(DataError, match="begins with the bytes ff fe, as UTF-16 text does"):
         load(tmp_path / "t.csv", target="y")
+
+
+def text(tmp_path: Path, content: bytes) -> Path:
+    """A csv file with this content."""
+    (tmp_path / "t.csv").write_bytes(content)
+    return tmp_path / "t.csv"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("cp1252", r"t\.csv, line 3, character 4 \(column 'town'\): the byte 0xf6 is not UTF-8 \(in Windows-1252 it is "
+         r"'ö'\); in Excel save the file as 'CSV UTF-8', or state its encoding: --encoding cp1252"),
+        ("utf-16", r"line 1: begins with the bytes ff fe, as UTF-16 text does.*'CSV UTF-8'.*--encoding utf-16 "),
+        ("utf-16-le", r"line 1: holds zero bytes, as UTF-16 text does.*--encoding utf-16-le"),
+        ("utf-16-be", r"line 1: holds zero bytes, as UTF-16 text does.*--encoding utf-16-be"),
+    ],
+)  # fmt: skip
+def test_other_encodings(encoding: str, said: str, tmp_path: Path) -> None:
+    """The message names line, character and column, and the encoding that reads the file; with it the file is read as
+    the same text in UTF-8."""
+    rows = "x,town,y\n1,Ulm,0\n2,Köln,1\n"
+    with pytest.raises(DataError, match=said):
+        load(text(tmp_path, rows.encode(encoding)), target="y")
+    found = load(tmp_path / "t.csv", target="y", encoding=encoding)
+    wanted = load(text(tmp_path, rows.encode()), target="y")
+    assert torch.equal(found.x, wanted.x)
+    assert found.preparation == wanted.preparation
+
+
+def test_an_encoding_that_does_not_fit(tmp_path: Path) -> None:
+    """A wrong or unknown encoding is named, with usual ones."""
+    file = text(tmp_path, "x,y\n1,ä\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"is not ascii text .*usual ones: utf-8, cp1252 \(Windows\), latin1, utf-16"):
+        load(file, target="y", encoding="ascii")
+    with pytest.raises(DataError, match=r"there is no encoding 'excel'"):
+        load(file, target="y", encoding="excel")
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ('1,a\n2,"b\n3,c\n4,d\n', "line 3: .* in the row that begins here .*go on to line 5"),
+        ('1,a\n2,"b\n3,c\n4,"d"\n', "line 3: .* in the row that begins here .*go on to line 5"),
+        ('1,a\n2,b\n3,"c', "line 4: .* opens in this line and is not closed"),
+        ('1,a\n2,"b\n' + "3,c\n" * 40_000, "line 3: .* in the row that begins here"),
+    ],
+)
+def test_a_quote_that_is_not_closed(rows: str, line: str, tmp_path: Path) -> None:
+    """It is named at its line, rather than taking the rows behind it for text."""
+    with pytest.raises(DataError, match=rf"t\.csv, {line}.*; close it, or remove it"):
+        load(text(tmp_path, f"x,y\n{rows}".encode()), target="y")
+
+
+def test_quotes_that_are_closed(tmp_path: Path) -> None:
+    """Fields of several lines, doubled quotes and quotes inside a field are read as before."""
+    rows = 'x,t,y\n1,"two\nlines",0\n2,"a ""b""",1\n3,5" pipe,0\n4,"a"b,1\n'
+    found = load(text(tmp_path, rows.encode()), target="y")
+    assert found.labels == ("0", "1")
+    assert found.preparation.columns[1].categories == ('5" pipe', 'a "b"', "ab", "two\nlines")
 
 
 def test_constant_column(tmp_path: Path) -> None:
@@ -250,3 +312,21 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert rows == [["1.5", "a,b", "0"], ["-2", "1,2,3", "1"], ["3.25e1", "c", "0"]]
     (tmp_path / "b.csv").write_text('dose,ill\n"1,5",0\n')
     assert read_csv([tmp_path / "b.csv"], "b").rows == [["1,5", "0"]]
+
+
+def test_two_faults_at_once(tmp_path: Path) -> None:
+    """A byte of another encoding in a file with a lone carriage return in its header."""
+    with pytest.raises(DataError, match=r"line 3, character 3: the byte 0xdf is not UTF-8"):
+        load(text(tmp_path, b"x,\ry\n1,2\n3,\xdf\n"), target="y")
+
+
+def test_one_long_text_among_many_rows(tmp_path: Path) -> None:
+    """The inspection takes no more room for the other rows than they need."""
+    rows = "".join(f"{'ab'[i % 2]},{i % 2}\n" for i in range(20_000))
+    file = text(tmp_path, f"t,y\n{'z' * 100_000},0\n{rows}".encode())
+    tracemalloc.start()
+    found = look(file, Sharing(Natural(), target="y"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.columns[1].distinct == 3
+    assert most < 100_000_000  # 8 GB as an array of texts

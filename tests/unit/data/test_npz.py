@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedkin.core.errors import DataError
 from fedkin.data import Dataset, load
+from fedkin.data.sources import read_npz
 
 RNG = np.random.default_rng(0)
 
@@ -172,3 +175,44 @@ def test_damaged_files(tmp_path: Path) -> None:
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match="several named arrays"):
         load(path)
+
+
+SINGLE, TEXTS = np.float32(1), np.array(["a"] * 6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"x": SINGLE, "y": np.zeros(6)}, "x is a single value; expected an array with an entry for each sample"),
+        ({"x": np.zeros((6, 2)), "y": SINGLE}, "y is a single value"),
+        ({"x": np.zeros((6, 2)), "y": np.zeros(6), "scale": TEXTS}, r"scale must be one number, got <U1 of shape"),
+        ({"x": np.zeros((6, 2)), "y": np.zeros(6), "scale": np.array("a")}, "scale must be one number"),
+        (
+            {"x_train": np.zeros((6, 2)), "y_train": np.zeros((6, 2, 2)), "x_test": np.zeros((6, 2)),
+             "y_test": np.zeros(6)},
+            "expected one label per sample",
+        ),
+        (
+            {"train_images": np.zeros((6, 2)), "train_labels": np.zeros(6), "val_images": np.zeros((6, 3)),
+             "val_labels": np.zeros(6)},
+            r"have the shapes \[6, 2\] and \[6, 3\]; expected equal samples",
+        ),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_each_other(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Each is refused by a message that names the arrays (all of these were found by fuzzing)."""
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=said):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_header_that_is_no_python(tmp_path: Path) -> None:
+    """The header of an array that is cut in the middle of a text."""
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 2)), y=np.zeros(6))
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(b"(6, 2)", b"(6, 2 "))
+    with pytest.raises(DataError, match=r"the header of x\.npy cannot be read"):
+        read_npz(tmp_path / "a.npz")

@@ -49,6 +49,7 @@ def inspect(
     target: str | None = None,
     client: str | None = None,
     binary: bool = False,
+    encoding: str | None = None,
 ) -> Inspection:
     """What is understood of data, and what looks wrong with them. Nothing is trained or written.
 
@@ -58,7 +59,7 @@ def inspect(
         data: a name or path as for `load`, or a data set or federation in memory.
         partition: how samples are shared out. Default: the clients that the data bring, else Dirichlet(0.5).
         clients, seed, test, validation, split, samples_per_client: as for `federate`; a federation takes no notice.
-        target, client, binary: as for `load`.
+        target, client, binary, encoding: as for `load`.
     """
     how = Sharing(
         partition=partition or Dirichlet(alpha=0.5),
@@ -71,5 +72,6 @@ def inspect(
         target=target,
         client_column=client,
         binary=binary,
+        encoding=encoding,
     )
     return look(data, how, own_clients=partition is None)

@@ -50,7 +50,9 @@ class Field:
     @cached_property
     def codes(self) -> Indices:
         """A number for each different value, int64 ``[n]``; -1 where there is none."""
-        values = np.asarray(self.texts) if self.texts is not None and len(self.odd) else self.numbers
+        # as objects: an array of texts takes the room of the longest one for each of them
+        texts = None if self.texts is None else np.asarray(self.texts, dtype=object)
+        values = texts if texts is not None and len(self.odd) else self.numbers
         codes = np.full(len(values), -1, dtype=np.int64)
         codes[~self.missing] = np.unique(values[~self.missing], return_inverse=True)[1]
         return codes

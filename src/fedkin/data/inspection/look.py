@@ -274,7 +274,12 @@ def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
         return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
     if dataset.client is not None:
         return "The data bring clients of their own: --partition natural keeps them."
+    naming = (
+        "--client-column COLUMN, or one file for each client, names them"
+        if dataset.table is not None
+        else ("one folder for each client, or an array with the client of each sample, names them")
+    )
     return (
-        "The data name no clients: --partition dirichlet --alpha 0.5 makes clients whose classes differ, a smaller "
-        "alpha makes them differ more."
+        f"The data name no clients: {naming}. To try things out, --partition dirichlet --alpha 0.5 makes up clients "
+        "whose classes differ, a smaller alpha makes them differ more."
     )

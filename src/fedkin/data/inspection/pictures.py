@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedkin.core.errors import DataError
 from fedkin.data.inspection.finding import EXAMPLES, Finding, are, first
 from fedkin.data.progress import each
-from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, usual_side
+from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, opened, usual_side
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
 MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer alike when all are made square
@@ -169,10 +170,10 @@ def _modes(found: list[Picture]) -> list[Finding]:
 def _look(path: Path, root: Path, pillow: Any) -> Picture:
     name = path.relative_to(root)
     try:
-        with pillow.open(path) as image:
+        with opened(path, pillow) as image:
             image.load()
             return Picture(name, tuple(image.size), str(image.mode))
-    except (*FAULTS, pillow.DecompressionBombError) as error:
+    except (*FAULTS, DataError) as error:
         return Picture(name, fault=str(error).replace(str(path), name.name))
 
 

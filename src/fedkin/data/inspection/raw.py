@@ -110,8 +110,8 @@ def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
     plain = paths[0].suffix.lower() not in PARQUET
     seen = _lines(paths[0]) if plain else ()
     try:
-        table = read_csv(paths, path.name)
-    except DataError as error:
+        table = read_csv(paths, path.name, how.encoding)
+    except FedkinError as error:
         return Raw("table", before + seen + more, findings=(refused("unreadable-table", error),))
     return _judged(table, how, paths, before + (seen or _first(table)) + more)
 
@@ -170,7 +170,8 @@ def _class_names(table: Table, target: str | None, label: Array | None, binary: 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Indices | None, tuple[str, ...]]:
     if client is not None and client in table.columns:
-        names, ids = np.unique(table.column(client, "client"), return_inverse=True)
+        fields = np.asarray(table.column(client, "client"), dtype=object)
+        names, ids = np.unique(fields, return_inverse=True)
         return ids.astype(np.int64), tuple(str(n) for n in names)
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)

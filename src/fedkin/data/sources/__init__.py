@@ -56,6 +56,7 @@ def load(
     drop: Sequence[str] = (),
     image_size: int | None = None,
     scaling: Scaling = "pooled",
+    encoding: str | None = None,
     site: bool = False,
 ) -> Dataset:
     """Reads data by name, path or import path.
@@ -72,13 +73,14 @@ def load(
         image_size: folders of images: bring all to so many pixels in height and width.
         scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each
             ``client``'s own.
+        encoding: csv files: the encoding of their text, such as ``cp1252``; None: UTF-8.
         site: npz, idx: the data are one site's, which may have few samples and not the largest labels.
 
     Raises:
         DataError: nothing there, or it cannot be used as data.
         ConfigError: an option is missing or does not belong to this kind of data; a function gave a whole federation.
     """
-    found = read(spec, Reading(target, client, binary, tuple(drop), image_size, scaling, site))
+    found = read(spec, Reading(target, client, binary, tuple(drop), image_size, scaling, site, encoding))
     if isinstance(found, Federation):
         raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
     return found
@@ -117,7 +119,9 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
     if sheets := _spreadsheets(first):
         raise DataError(f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet")
     if how.of_tables:
-        raise ConfigError(f"target, binary, drop and scaling are for tables (csv, parquet), and {name} is none")
+        raise ConfigError(
+            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is none"
+        )
     archive = _archive(first)
     if archive is not None:
         return read_npz(archive, client=how.client, site=how.site)

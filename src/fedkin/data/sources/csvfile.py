@@ -9,10 +9,14 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.data.columns import text_of
+from fedkin.data.limits import Budget
 from fedkin.data.sources.files import listed
 from fedkin.data.standalone import RawError, read_lines
 
 PARQUET = frozenset({".parquet", ".pq"})
+_FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
+_PIECE = 1 << 22
+_ROWS = 1024  # of a parquet file that are unpacked together
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,24 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def read_csv(paths: Sequence[Path], name: str) -> Table:
+def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
     """The rows of several files with the same columns, in the order of the first.
 
+    Args:
+        paths: csv or parquet files.
+        name: for messages.
+        encoding: of the text of csv files; None: UTF-8.
+
     Raises:
-        DataError: a file cannot be read, has no row, or other columns than the first.
+        DataError: a file cannot be read, has no row, other columns than the first, or takes more memory than the limit.
+        ConfigError: an encoding of parquet files.
     """
-    table = Table(columns=(), rows=[], file=[], places=[], name=name)
+    if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
+        raise ConfigError(f"{name}: encoding is for csv files; a parquet file says itself how its texts are stored")
+    table, budget = Table(columns=(), rows=[], file=[], places=[], name=name), Budget()
     for number, path in enumerate(paths):
-        header, body = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_one(path)
+        packed = path.suffix.lower() in PARQUET
+        header, body = _read_parquet(path, budget) if packed else _read_one(path, budget, encoding)
         if number == 0:
             table = Table(columns=header, rows=[], file=[], places=[], name=name)
         if set(header) != set(table.columns):
@@ -64,7 +77,7 @@ def read_csv(paths: Sequence[Path], name: str) -> Table:
                 f"{path}: columns {listed(header)} differ from those of {paths[0].name}, {listed(table.columns)}; "
                 "all files need the same"
             )
-        unit = "row" if path.suffix.lower() in PARQUET else "line"
+        unit = "row" if packed else "line"
         order = [header.index(column) for column in table.columns]
         for line, row in body:
             if len(row) != len(header):
@@ -75,27 +88,46 @@ def read_csv(paths: Sequence[Path], name: str) -> Table:
     return table
 
 
-def _read_parquet(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
     """Rows are counted from 1; a value is the text that a csv file would hold."""
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigError(
             'reading parquet files needs pyarrow, which is not installed: pip install "fedkin[parquet]"'
         ) from error
     try:
-        found = parquet.ParquetFile(path).read()
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
-        raise DataError(f"{path}: cannot be read as a parquet file ({error})") from error
-    header = tuple(str(name) for name in found.column_names)
-    if found.num_rows == 0 or len(set(header)) < len(header):
-        raise DataError(f"{path}: expected at least one row, and columns with names of their own, {listed(header)}")
-    columns = [[text_of(value) for value in column.to_pylist()] for column in found.columns]
-    return header, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)]
+        with parquet.ParquetFile(path) as file:
+            about, names = file.metadata, tuple(str(name) for name in file.schema_arrow.names)
+            packed = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            budget.take(path, path.stat().st_size, max(0, packed) + _FIELD * about.num_rows * len(names))
+            columns: list[list[str]] = [[] for _ in names]
+            for batch in file.iter_batches(batch_size=_ROWS):  # one value may stand for many in the file
+                budget.take(path, path.stat().st_size, batch.nbytes)
+                for column, values in zip(columns, batch.columns, strict=True):
+                    column += [text_of(value) for value in values.to_pylist()]
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, arrow.ArrowException) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise DataError(f"{path}: cannot be read as a parquet file ({cause}); write it again") from error
+    if not names or not columns[0] or len(set(names)) < len(names):
+        raise DataError(f"{path}: expected at least one row, and columns with names of their own, {listed(names)}")
+    return names, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)]
 
 
-def _read_one(path: Path) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def _texts_of(path: Path) -> int:
+    """Bytes of memory that the fields and rows of a csv file take beside their letters, by its delimiters."""
+    rows = fields = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            rows += piece.count(b"\n") + piece.count(b"\r")
+            fields += sum(map(piece.count, (b",", b";", b"\t")))
+    return _ROW * rows + _FIELD * (rows + fields)
+
+
+def _read_one(path: Path, budget: Budget, encoding: str | None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
     try:
-        return read_lines(path)
-    except RawError as error:
+        size = path.stat().st_size
+        budget.take(path, size, size + _texts_of(path))
+        return read_lines(path, encoding)
+    except (RawError, OSError) as error:
         raise DataError(str(error)) from error

@@ -14,17 +14,34 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.card import MAX_CLASSES
+from fedkin.data.limits import Budget
 
 Array = npt.NDArray[np.generic]
+AS_FLOATS = 5
+"""Bytes of memory that a byte of a file takes as a pixel: as it is, and as float32."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, decompressed when its name ends in ``.gz``."""
+def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> bytes:
+    """Read a file's content, decompressed when its name ends in ``.gz``.
+
+    Args:
+        path: the file.
+        budget: memory that is left; None: all of the limit.
+        factor: how many bytes of memory each byte takes in the end.
+
+    Raises:
+        DataError: the file cannot be read, or takes more memory than is left.
+    """
+    budget = budget or Budget()
     try:
+        disk = path.stat().st_size
         if path.suffix == ".gz":
             with gzip.open(path) as file:
-                return file.read()
-        return path.read_bytes()
+                found = budget.unpacked(file, path, disk, factor)
+        else:
+            budget.take(path, disk, factor * disk)
+            found = path.read_bytes()
+        return found
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
 

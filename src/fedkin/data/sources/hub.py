@@ -107,6 +107,8 @@ def read_hub(spec: str, how: Reading) -> Dataset:
         ConfigError: `datasets` is not installed.
         DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
     """
+    if how.encoding is not None:
+        raise ConfigError(f"encoding is for csv files that are named by their path; {spec} is read by datasets")
     found = open_hub(spec, how)
     _log.info(
         "%s: label '%s', client '%s', input '%s'",

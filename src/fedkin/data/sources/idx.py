@@ -6,6 +6,7 @@ each dimension as big-endian uint32, then the values.
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import numpy.typing as npt
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import class_numbers, listed, numbered, pixels, read_bytes
+from fedkin.data.sources.files import AS_FLOATS, class_numbers, listed, numbered, pixels, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
 _BYTES = 0x08
@@ -41,10 +43,11 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     Raises:
         DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
     """
-    x, y = _pair(folder, "train")
+    budget = Budget()
+    x, y = _pair(folder, "train", budget)
     classes, test = int(y.max()) + 1, None
     if list(folder.glob("*t10k-*")) or list(folder.glob("*test-*")):
-        test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test")
+        test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test", budget)
         classes = max(classes, int(test_y.max()) + 1)
         test = Data(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
     train_y, _ = class_numbers(y, str(folder), site)
@@ -59,13 +62,14 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     return _with_writers(base, folder / WRITERS) if (folder / WRITERS).is_file() else base
 
 
-def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path, dimensions: int, budget: Budget | None = None) -> npt.NDArray[np.uint8]:
     """One idx file of bytes as an array with that many dimensions.
 
     Raises:
-        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it says.
+        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it says, or more
+            memory than is left.
     """
-    return parse_idx(read_bytes(path), str(path), dimensions)
+    return parse_idx(read_bytes(path, budget, AS_FLOATS), str(path), dimensions)
 
 
 def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -78,7 +82,7 @@ def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
             f"got {raw[:4].hex(' ') or 'an empty file'}; check that this is the right file"
         )
     shape = struct.unpack(f">{dimensions}I", raw[4:head])
-    wanted = int(np.prod(shape, dtype=np.int64))
+    wanted = math.prod(shape)  # of Python, whose whole numbers have no end
     if len(raw) - head != wanted:
         raise DataError(
             f"{path}: the header says {' x '.join(map(str, shape))} = {wanted} bytes, the file has {len(raw) - head}; "
@@ -87,9 +91,9 @@ def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(raw, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _pair(folder: Path, part: str, budget: Budget) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     images, labels = _find(folder, part, "images", 3), _find(folder, part, "labels", 1)
-    x, y = read_idx(images, 3), read_idx(labels, 1)
+    x, y = read_idx(images, 3, budget), read_idx(labels, 1, budget)
     if len(x) != len(y):
         raise DataError(f"{images.name} holds {len(x)} images, {labels.name} {len(y)} labels; they belong together")
     if len(x) == 0:

@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib
 import re
 import struct
-from collections.abc import Iterable, Sequence
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +20,23 @@ from torch import Tensor
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
 from fedkin.data.progress import each
-from fedkin.data.sources.files import Array, pixels
+from fedkin.data.sources.files import AS_FLOATS, Array, pixels
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 TRAIN, _TEST = ("train", "training"), ("test", "testing")
 _VALIDATION = ("val", "valid", "validation")  # trained on, as MedMNIST's: a client's validation part is drawn anew
 
-FAULTS = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""What an image file may hold, whatever its name is: Pillow knows more, and runs other programs for some of them."""
+FAULTS = (
+    OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, ArithmeticError, AttributeError, TypeError,
+    AssertionError, NotImplementedError, MemoryError, zlib.error,
+)  # fmt: skip
 """What Pillow raises for damaged files (SyntaxError for a broken PNG)."""
+_AT_WORK = 20  # bytes of memory that a pixel takes at most while it is decoded, converted and scaled
 _USUAL = 64  # pixels: what small networks are made for
 
 Found = tuple[Path, str, str]
@@ -89,13 +99,11 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
 
 def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: bool, factor: float) -> Tensor:
     """Images as a network was trained on them: see `Preparation.apply`."""
-    values = [
-        _read(Path(one), _pillow()) if isinstance(one, str | Path) else np.asarray(one)
-        for one in each(raw, "reading images")
-    ]
-    arrays = []
-    for i, value in enumerate(values):
-        where = str(raw[i]) if isinstance(raw[i], str | Path) else f"image {i + 1}"
+    arrays, budget = list[Array](), Budget()
+    for i, one in enumerate(each(raw, "reading images")):
+        file = Path(one) if isinstance(one, str | Path) else None
+        value: Any = np.asarray(one) if file is None else _read(file, _pillow())
+        where = f"image {i + 1}" if file is None else str(file)
         if value.dtype != np.uint8:
             raise DataError(f"{where}: expected pixels as bytes (uint8), got {value.dtype}")
         if value.ndim == 3 and value.shape != shape and value.shape[2] in (1, 3):
@@ -112,6 +120,8 @@ def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: boo
                 f"{where}: {' x '.join(map(str, value.shape[1:]))} pixels, the network was trained on images of "
                 f"{' x '.join(map(str, shape[1:]))}; bring it to this size first"
             )
+        if file is not None:
+            budget.take(file, file.stat().st_size, AS_FLOATS * value.size)
         arrays.append(value)
     stacked = np.stack(arrays) if arrays else np.zeros((0, *shape), dtype=np.uint8)
     return pixels(stacked) if factor == 1 / 255 else torch.from_numpy(stacked.astype(np.float32) * np.float32(factor))
@@ -149,10 +159,11 @@ def _listing(root: Path) -> list[Found]:
 
 
 def _read_all(files: list[Path], side: int | None) -> Array:
-    pillow = _pillow()
+    pillow, budget = _pillow(), Budget()
     arrays: list[Array] = []
     for path in each(files, "reading images"):
         arrays.append(_read(path, pillow, side))
+        budget.take(path, path.stat().st_size, AS_FLOATS * arrays[-1].size)
         if arrays[-1].shape[:2] != arrays[0].shape[:2]:
             raise DataError(
                 f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; all images need the same "
@@ -188,11 +199,35 @@ def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
 def _read(path: Path, pillow: Any, side: int | None = None) -> Array:
     """One image as bytes, ``[h, w]`` or ``[h, w, 3]``, the right way up."""
     try:
-        with pillow.open(path) as found:
+        with opened(path, pillow) as found:
             image = importlib.import_module("PIL.ImageOps").exif_transpose(found)
             return _bytes(image, pillow, side)
-    except (*FAULTS, pillow.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from error
+    except FAULTS as error:
+        raise DataError(f"{path}: not a readable image ({error or type(error).__name__})") from error
+
+
+@contextmanager
+def opened(path: Path, pillow: Any) -> Iterator[Any]:
+    """Open an image file of a known format, whose size has been checked; its pixels are not decoded yet.
+
+    Args:
+        path: the file.
+        pillow: the module ``PIL.Image``.
+
+    Raises:
+        DataError: the image has more pixels than the limit allows.
+        OSError: and others of `FAULTS`: not an image of `FORMATS`.
+    """
+    largest, pillow.MAX_IMAGE_PIXELS = pillow.MAX_IMAGE_PIXELS, None  # the limit on data stands for Pillow's own
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata
+            with pillow.open(path, formats=FORMATS) as found:
+                width, height = found.size
+                Budget().take(path, path.stat().st_size, _AT_WORK * width * height)
+                yield found
+    finally:
+        pillow.MAX_IMAGE_PIXELS = largest
 
 
 def _bytes(image: Any, pillow: Any, side: int | None) -> Array:

@@ -18,10 +18,12 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.files import listed
 
 _SIDE = 28
+_AS_OBJECTS = 8  # bytes of memory for each byte of numbers as text
 _CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 Part = tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -69,20 +71,22 @@ def _files(folder: Path) -> list[Path]:
 
 def _users(path: Path) -> list[Part]:
     try:
+        size = path.stat().st_size
+        Budget().take(path, size, _AS_OBJECTS * size)
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-        users, data = list(found["users"]), dict(found["user_data"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        users, data = list(map(str, found["users"])), dict(found["user_data"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a file of LEAF, which has users, num_samples and user_data ({type(error).__name__}: {error})"
         ) from error
-    return [_user(str(user), data.get(user), path) for user in users]
+    return [_user(user, data.get(user), path) for user in users]
 
 
 def _user(name: str, data: Any, path: Path) -> Part:
     where = f"{path}, user {name}"
     try:
         x, y = np.asarray(data["x"], dtype=np.float32), np.asarray(data["y"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{where}: expected lists x and y of numbers ({type(error).__name__}: {error})") from error
     if x.ndim != 2 or x.shape[1] != _SIDE * _SIDE or y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise DataError(

@@ -13,21 +13,28 @@ on one side of a split. ``label_names`` may name the classes.
 
 from __future__ import annotations
 
+import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
+from numpy.lib.format import MAGIC_PREFIX
 from torch import Tensor
 
 from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget, size_of
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, numbered, pixels
 
+_ZIP_FAULTS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError)
+"""What `zipfile` raises for archives that are damaged, encrypted or packed in another way."""
 _CLIENT_KEYS = ("client", "subject", "writer")
 _UNIT_KEYS = ("unit", "segment")
 _LAYOUTS = (
@@ -53,9 +60,22 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     """
     arrays = read_arrays(path)
     train, test = _layout(arrays, path)
+    single = [key for pair in (*train, test or ()) for key in pair if arrays[key].ndim == 0]
+    if single:
+        raise DataError(f"{path}: {single[0]} is a single value; expected an array with an entry for each sample")
+    if len({arrays[key].shape[1:] for key, _ in train}) > 1:
+        shapes = " and ".join(str(list(arrays[key].shape)) for key, _ in train)
+        raise DataError(
+            f"{path}: {' and '.join(key for key, _ in train)} have the shapes {shapes}; expected equal samples"
+        )
     x = np.concatenate([arrays[key] for key, _ in train])
     label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
-    y, labels = class_numbers(np.concatenate([_column(a) for a in label_arrays]), str(path), site)
+    columns = [_column(a) for a in label_arrays]
+    if len({c.ndim for c in columns}) > 1:
+        raise DataError(
+            f"{path}: expected one label per sample, got arrays of {listed([str(a.shape) for a in columns])}"
+        )
+    y, labels = class_numbers(np.concatenate(columns), str(path), site)
     n = len(x)
     classes = int(y.max()) + 1
     if "label_names" in arrays:
@@ -85,20 +105,94 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file by name; DataError when it cannot be read without unpickling."""
+    """Read the arrays of an npz file by name.
+
+    Raises:
+        DataError: it cannot be read without unpickling, or its headers promise more memory than the limit.
+    """
     try:
         with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if isinstance(file, np.ndarray):
+            if raw.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
                 raise DataError(f"{path}: expected several named arrays (numpy.savez), got a single one")
+            raw.seek(0)
+            check_archive(path, raw)
+            raw.seek(0)
+            file = np.load(raw, allow_pickle=False)
             return {key: file[key] for key in file.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, LookupError, *_ZIP_FAULTS) as error:
         raise DataError(f"{path}: not a readable .npz file ({error}); fetch it again") from error
-    except ValueError as error:
+    except (ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(
             f"{path}: holds pickled objects or is no .npz file ({error}); fedkin never unpickles data, "
             "save plain arrays of numbers or texts"
         ) from error
+
+
+def read_array(path: Path) -> Array:
+    """Read a single array, an npy file.
+
+    Raises:
+        DataError: as `read_arrays`.
+    """
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            count, width = header(raw, path, path.name, size)
+            Budget().take(path, size, count * (width + 4))
+            raw.seek(0)
+            found: Array = np.load(raw, allow_pickle=False)
+            return found
+    except (OSError, EOFError, ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
+        raise DataError(f"{path} cannot be read as an array of numbers: {error}") from error
+
+
+def check_archive(path: Path, raw: IO[bytes]) -> None:
+    """Raises `DataError` where the arrays of an npz file, by their headers, take more memory than the limit.
+
+    Each array counts as it is and as float32, which the inputs of a network are.
+    """
+    disk, memory = path.stat().st_size, 0
+    with zipfile.ZipFile(raw) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                memory += info.file_size
+                continue
+            with archive.open(info) as member:
+                count, width = header(member, path, info.filename, info.file_size)
+            memory += count * (width + 4)
+    Budget().take(path, disk, memory)
+
+
+def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
+    """Number of values of an npy file and bytes of each, by its header, before anything is made of it.
+
+    Args:
+        raw: at its start.
+        path, name: for messages.
+        size: bytes of the whole of it.
+
+    Raises:
+        DataError: objects, or a header that promises more values than there are bytes.
+        ValueError: not an npy file.
+    """
+    try:
+        version = np.lib.format.read_magic(raw)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers of old versions, which numpy itself reads
+            shape, _, dtype = read(raw)
+    except Exception as error:  # numpy parses the header as Python, whose errors have many classes
+        raise ValueError(f"the header of {name} cannot be read: {error or type(error).__name__}") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects")
+    count, width, start = math.prod(shape), dtype.itemsize, raw.tell()
+    there = size - start
+    if min(shape, default=0) < 0 or count * max(width, 1) > max(there, 0):
+        raise DataError(
+            f"{path}: the header of {name} promises {' x '.join(map(str, shape))} values of {dtype}, "
+            f"{size_of(count * max(width, 1))}; there are {size_of(max(there, 0))}. It is damaged, fetch it again"
+        )
+    return count, width
 
 
 def _layout(arrays: Mapping[str, Array], path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[str, str] | None]:
@@ -121,8 +215,11 @@ def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
         raise DataError(
             f"{path}: inputs must be an array of numbers [n, ...], got {values.dtype} of shape {list(values.shape)}"
         )
+    if "scale" in arrays and (arrays["scale"].size != 1 or arrays["scale"].dtype.kind not in "iuf"):
+        scale = arrays["scale"]
+        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
     if "scale" in arrays:
-        return torch.from_numpy(values.astype(np.float32) * np.float32(arrays["scale"]))
+        return torch.from_numpy(values.astype(np.float32) * np.float32(arrays["scale"].item()))
     if values.dtype == np.uint8:
         return pixels(channels_first(values))
     square = values.ndim == 3 and values.shape[1] == values.shape[2]
@@ -134,7 +231,7 @@ def _preparation(
 ) -> Preparation:
     shape = tuple(inputs.shape[1:])
     if "scale" in arrays:
-        return Preparation("array", shape, labels, factor=float(np.float32(arrays["scale"])))
+        return Preparation("array", shape, labels, factor=float(np.float32(arrays["scale"].item())))
     return image_preparation(shape, labels) if values.dtype == np.uint8 else Preparation("array", shape, labels)
 
 

@@ -18,6 +18,7 @@ class Reading:
         drop: tables: columns to leave out.
         image_size: images: bring all to so many pixels in height and width.
         scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each ``client``'s.
+        encoding: csv files: the encoding of their text; None: UTF-8.
         site: npz, idx: the data are one site's, which may have few samples and not the largest labels.
     """
 
@@ -28,11 +29,18 @@ class Reading:
     image_size: int | None = None
     scaling: Scaling = "pooled"
     site: bool = False
+    encoding: str | None = None
 
     @property
     def of_tables(self) -> bool:
         """Is anything set that only tables take, beside the column with the client?"""
-        return self.target is not None or self.binary or bool(self.drop) or self.scaling != "pooled"
+        return (
+            self.target is not None
+            or self.binary
+            or bool(self.drop)
+            or self.scaling != "pooled"
+            or self.encoding is not None
+        )
 
     @property
     def anything(self) -> bool:

@@ -69,7 +69,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
     """
     if card is not None:
         check_scaling(how.scaling, name)
-    return from_table(read_csv(paths, name), how, paths, card=card)
+    return from_table(read_csv(paths, name, how.encoding), how, paths, card=card)
 
 
 def from_table(
@@ -131,7 +131,7 @@ def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequenc
     Raises:
         DataError, ConfigError: as `read_tables`.
     """
-    table = read_csv(paths, name)
+    table = read_csv(paths, name, how.encoding)
     client = how.client if how.client in table.columns else None
     features = _features(table, how.target, client, ())
     check_one_client(_clients(table, client, paths)[1], name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
+import io
+import math
 import string
 import struct
 import tarfile
@@ -21,8 +23,9 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.dataset import Dataset
+from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import listed, read_bytes
+from fedkin.data.sources.files import AS_FLOATS, listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
 from fedkin.data.sources.images import read_image
 
@@ -158,7 +161,10 @@ def read_svhn(folder: Path) -> Dataset:
     for part in ("train", "test"):
         path = files.path(f"{part}_32x32.mat")
         try:
-            arrays = importlib.import_module("scipy.io").loadmat(path, variable_names=["X", "y"])
+            scipy_io = importlib.import_module("scipy.io")
+            numbers = sum(math.prod(shape) for _, shape, _ in scipy_io.whosmat(path))
+            Budget().take(path, path.stat().st_size, AS_FLOATS * numbers)
+            arrays = scipy_io.loadmat(path, variable_names=["X", "y"])
             x, y = np.asarray(arrays["X"]), np.asarray(arrays["y"]).ravel()
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError, zlib.error, struct.error) as error:
             raise DataError(f"{path}: not a .mat file of cropped digits with X and y ({error})") from error
@@ -272,7 +278,10 @@ def _from_archive(archive: Path, name: str) -> bytes | None:
         check_md5(archive, md5)
     try:
         for member, content in _members(archive, {name, f"{name}.gz"}):
-            return gzip.decompress(content) if member.endswith(".gz") else content
+            if not member.endswith(".gz"):
+                return content
+            with gzip.open(io.BytesIO(content)) as packed:
+                return Budget().unpacked(packed, f"{archive}: {member}", len(content))
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"{archive}: cannot be unpacked, it may be cut short or damaged ({error})") from error
     return None
@@ -281,12 +290,14 @@ def _from_archive(archive: Path, name: str) -> bytes | None:
 def _members(archive: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
     if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as packed:
-            for name in packed.namelist():
-                if name.rpartition("/")[2] in names:
-                    yield name, packed.read(name)
+            for info in packed.infolist():
+                if info.filename.rpartition("/")[2] in names:
+                    Budget().take(f"{archive}: {info.filename}", info.compress_size, info.file_size)
+                    yield info.filename, packed.read(info)
         return
     with tarfile.open(archive) as packed_tar:
         for member in packed_tar:
             file = packed_tar.extractfile(member) if member.name.rpartition("/")[2] in names else None
             if file is not None:
+                Budget().take(f"{archive}: {member.name}", archive.stat().st_size, member.size)
                 yield member.name, file.read()
