@@ -161,7 +161,7 @@ def _flag(found: Any, where: str) -> None:
 
 
 def _finite(found: Any, where: str) -> None:
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < math.inf:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e300:  # of ints, too
         raise _wrong(where, "a finite number", found)
 
 

@@ -148,9 +148,9 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
 def _numbers(target: str, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments, if the function computes with tensors and numbers of a usual size."""
     if target in _ARITHMETIC and not all(isinstance(a, Tensor | float) or _is_size(a) for a in args):
-        raise ExportError(f"network.json: {target} takes tensors and numbers, got {', '.join(map(_kind, args))}")
+        raise ExportError(f"network.json: {target} takes tensors and numbers, got {', '.join(map(_kind, args[:5]))}")
     if target == "getitem" and not (args and isinstance(args[0], Tensor | tuple)):
-        raise ExportError(f"network.json: getitem takes a tensor or a tuple, got {', '.join(map(_kind, args))}")
+        raise ExportError(f"network.json: getitem takes a tensor or a tuple, got {', '.join(map(_kind, args[:5]))}")
     return args
 
 

@@ -195,6 +195,8 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a step that is not there": (step(args=[{"result": "nothing"}]), "cannot go through"),
     "ranges of texts": (
         lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(low="a")), "ranges.json: inputs: low"),
+    "ranges without end": (
+        lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(min=10**400)), "inputs: min"),
 }  # fmt: skip
 
 

@@ -120,10 +120,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
             file = np.load(raw, allow_pickle=False)
             return {key: file[key] for key in file.files}
     except (OSError, EOFError, zlib.error, LookupError, *_ZIP_FAULTS) as error:
-        raise DataError(f"{path}: not a readable .npz file ({error}); fetch it again") from error
+        raise DataError(f"{path}: not a readable .npz file ({_short(error)}); fetch it again") from error
     except (ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(
-            f"{path}: holds pickled objects or is no .npz file ({error}); fedkin never unpickles data, "
+            f"{path}: holds pickled objects or is no .npz file ({_short(error)}); fedkin never unpickles data, "
             "save plain arrays of numbers or texts"
         ) from error
 
@@ -143,7 +143,7 @@ def read_array(path: Path) -> Array:
             found: Array = np.load(raw, allow_pickle=False)
             return found
     except (OSError, EOFError, ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
-        raise DataError(f"{path} cannot be read as an array of numbers: {error}") from error
+        raise DataError(f"{path} cannot be read as an array of numbers: {_short(error)}") from error
 
 
 def check_archive(path: Path, raw: IO[bytes]) -> None:
@@ -193,6 +193,10 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
             f"{size_of(count * max(width, 1))}; there are {size_of(max(there, 0))}. It is damaged, fetch it again"
         )
     return count, width
+
+
+def _short(error: Exception) -> str:
+    return str(error)[:300] or type(error).__name__
 
 
 def _layout(arrays: Mapping[str, Array], path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[str, str] | None]:
