@@ -43,7 +43,7 @@ test-all: $(STAMP)  ## the tests and those that take long, such as every rule of
 test-hosts: $(STAMP)  ## the tests over real sockets, 30 kills and 200 rounds with faults among them: hours (FEDKIN_KILLS=3 FEDKIN_SOAK=20: fewer)
 	$(BIN)/python -m pytest -m hosts
 
-test-hosts-short: $(STAMP)  ## a few of them: parity, a hostile client, two kills, ten rounds with faults
+test-hosts-short: $(STAMP)  ## a few of them: parity, a hostile client, five kills of the simulator
 	$(BIN)/python -m pytest -m "hosts and short"
 
 fuzz: $(STAMP)  ## damaged and hostile files and letters, each refused by a message of fedkin's: MINUTES=4 by default

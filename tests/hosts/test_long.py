@@ -1,6 +1,6 @@
-"""F4, F5, F19: many kills and many faults, with the scripts beside this file; the counts are in the environment.
+"""Many kills and many faults, with the scripts next to this file.
 
-FEDKIN_KILLS (30) and FEDKIN_SOAK (200 rounds) make them longer or shorter. The short ones are part of every change.
+The environment variables FEDKIN_KILLS (30) and FEDKIN_SOAK (200 rounds) make them longer or shorter.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def script(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.short), KILLS])
+@pytest.mark.parametrize("kills", [KILLS])
 def test_runs_whose_programs_are_killed_end_as_in_the_simulator(kills: int, tmp_path: Path) -> None:
     """Nodes, workers, SuperNodes, the run's program and the link are killed at random moments: all runs end with the
     simulator's bits for the same participation."""
     assert script("kills").kill(tmp_path / "kills", kills, seed=kills)
 
 
-@pytest.mark.parametrize("length", [pytest.param(10, marks=pytest.mark.short), SOAK])
+@pytest.mark.parametrize("length", [SOAK])
 def test_a_long_run_with_a_fault_every_fifth_round(length: int, tmp_path: Path) -> None:
     """It ends with the simulator's bits, and no program's memory grows."""
     assert script("soak").soak(tmp_path / "soak", length, every=5, seed=1)

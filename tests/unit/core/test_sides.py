@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from fedkin.core import Bundle, Client, Data, Roster, Round
 from fedkin.core.sides import chunked
+from fedkin.functional.damping import moved_by_share
 from fedkin.methods import FedAvg
 from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vector_net
 
@@ -33,15 +34,6 @@ def test_counts_have_an_entry_for_absent_classes() -> None:
     """C numbers, also for classes the client has not got."""
     c = ByHand(FedAvg(), mlp(), [Data(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
     assert c.counts().tolist() == [0, 2, 0]
-
-
-def test_offset_is_added_to_every_model() -> None:
-    """With a partner's logits as offset, loss and accuracy are those of the sum."""
-    c = client()
-    offset = torch.randn(23, 3, generator=torch.Generator().manual_seed(0))
-    inside = c.inside("inner", offset=offset)
-    close(inside.logits(c.w0), c.logits(c.w0) + offset)
-    close(inside.loss(c.w0), F.cross_entropy(c.logits(c.w0) + offset, c.data.y))
 
 
 def test_inside_sees_only_what_is_under_its_prefix() -> None:
@@ -98,12 +90,14 @@ def test_means_weigh_by_samples_or_uniformly() -> None:
     assert round_([10, 99, 30], [0, 2]).size.tolist() == [10, 30]
 
 
-def test_group_means_plain_and_damped() -> None:
-    """Sizes (10, 30, 60), groups (0, 0, 1), old (0, 4, 7): plain 5, 10, 7; damped 2, 7.6, 7 (Fed-CAM Eq. 6)."""
+def test_group_means_and_models_that_move_by_their_share() -> None:
+    """Sizes (10, 30, 60), groups (0, 0, 1), old (0, 4, 7): means 5, 10, 7; by their share 2, 7.6, 7 (Fed-CAM Eq. 6)."""
     rows, group = torch.tensor([[2.0], [6.0], [10.0]]), torch.tensor([0, 0, 1])
     old = torch.tensor([[0.0], [4.0], [7.0]])
-    close(round_([10, 30, 60], [0, 1, 2]).group_mean(rows, group, old).flatten(), [5, 10, 7])
-    close(round_([10, 30, 60], [0, 1, 2], damped=True).group_mean(rows, group, old).flatten(), [2, 7.6, 7])
+    r = round_([10, 30, 60], [0, 1, 2])
+    means = r.group_mean(rows, group, old)
+    close(means.flatten(), [5, 10, 7])
+    close(moved_by_share(r, means, group, old).flatten(), [2, 7.6, 7])
 
 
 def test_streams_set_random_starts_apart() -> None:
