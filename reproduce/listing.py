@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,8 @@ def seconds_of(cell: Cell, there: Sequence[Cell], done: Mapping[str, Line]) -> t
         there,
     ):
         if same:
-            return sum(done[c.digest]["seconds"] for c in same) / len(same), False
+            # the median: a run that was suspended has the hours of its pause in its seconds
+            return statistics.median(done[c.digest]["seconds"] for c in same), False
     return cell.scale.guess, True
 
 

@@ -282,7 +282,7 @@ def test_claims_have_one_page(toy: Paper) -> None:
 
 
 def test_what_is_left(toy: Paper) -> None:
-    """22 cells of 24 are missing; those of FedAvg with 6 clients are expected to take the mean of two, 20 s."""
+    """22 cells of 24 are missing; those of FedAvg with 6 clients are expected to take the median of two, 20 s."""
     table = toy.tables[0]
     two = [c for c in cells_of(table, "paper") if c.path in ("toy/one/fedavg/few/0", "toy/one/fedavg/few/1")]
     done = {c.digest: line(c.digest, [0.5], seconds=s) for c, s in zip(two, (10.0, 30.0), strict=True)}
