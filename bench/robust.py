@@ -32,7 +32,7 @@ CLIENTS, ROUNDS = 20, 40
 METHODS: dict[str, Method] = {"FedAvg": FedAvg(), "IFCA": IFCA(clusters=2), "DA-PFL": DAPFL()}
 RULES = ("mean", "median", "trimmed", "krum", "norm")
 ATTACKS = [("none", 0.0)] + [(a, share) for a in ("sign-flip", "scale", "random") for share in (0.1, 0.2, 0.3)]
-NAMES = {"none": "nobody", "sign-flip": "sign flip", "scale": "x100", "random": "random"}
+NAMES = {"none": "no attacker", "sign-flip": "sign flip", "scale": "x100", "random": "random"}
 Key = tuple[str, str, float, str, int]
 
 

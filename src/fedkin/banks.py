@@ -30,7 +30,7 @@ _PIECE = 8 << 20  # bytes written or compared at a time
 
 
 class _File:
-    """An open file that closes itself when nobody needs it any more.
+    """An open file that closes itself when it is no longer referenced.
 
     Raises:
         RunFolderError: it cannot be made or opened.

@@ -63,7 +63,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
 
     Args:
         told: clients whose training samples by class stand in an earlier line; the first line of any other client says
-            them, and the client is added. None: nobody's are written down.
+            them, and the client is added. None: no client's are written down.
     """
     line: dict[str, Any] = {
         "round": report.round,

@@ -138,7 +138,7 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTria
 
     Raises:
         RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
-        ConfigError: a setting is out of range, or nobody has validation data.
+        ConfigError: a setting is out of range, or no client has validation data.
         DataError: the data cannot be used.
     """
     federations = {seed: sweep.base.data.federation(seed) for seed in sweep.seeds[:1]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,6 @@ from hosttoys import settings, simulated, traced
 
 pytestmark = pytest.mark.hosts
 HOSTS = {"clients": 3, "least": 1, "deadline": 120.0, "patience": 300.0}
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet that a test may harm, not yet up."""
-    made = Fleet(tmp_path)
-    try:
-        yield made
-    finally:
-        made.down()
 
 
 def told(folder: Path, client: str) -> dict[int, list[str]]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,6 @@ from hosttoys import settings
 from linkprograms import until
 
 pytestmark = pytest.mark.hosts
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet that a test has to itself, not yet up."""
-    made = Fleet(tmp_path)
-    try:
-        yield made
-    finally:
-        made.down()
 
 
 def words_of(pid: int) -> list[str]:

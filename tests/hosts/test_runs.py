@@ -35,16 +35,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         made.down()
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet that a test may kill, not yet up."""
-    made = Fleet(tmp_path)
-    try:
-        yield made
-    finally:
-        made.down()
-
-
 def same_as_simulated(folder: Path, s: Settings) -> None:
     """The server's state is bit for bit that of the simulator with the same participation."""
     lines = rounds(folder)

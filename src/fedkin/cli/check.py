@@ -46,7 +46,7 @@ MEANS = {
     ),
     "own memory": ("no two stored tensors share memory", "store copies: clone() what you keep twice"),
     "pure steps": ("no step writes into what it is given", "make new tensors instead of changing given ones in place"),
-    "banks": ("nobody reads a row after put has changed it", "use what put returns, and nothing read before"),
+    "banks": ("no row is read after put has changed it", "use what put returns, and nothing read before"),
     "failed answers": (
         "a lost, refused or doubled upload changes nothing else",
         "count in aggregate what arrived (r.ids); a client's state changes with its upload only",

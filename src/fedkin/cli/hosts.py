@@ -58,7 +58,7 @@ class NodeKeyFlags:
 @dataclass(frozen=True)
 class LinkFlags:
     """The link that nodes connect to: Flower's SuperLink on this machine, and a gate in front of it that lets nodes in
-    by their keys and nobody else. Runs until Ctrl-C."""
+    by their keys alone. Runs until Ctrl-C."""
 
     folder: Positional[Path] = Path("fedkin-link")
     """Its database, logs and Flower's own files."""

@@ -23,7 +23,7 @@ from fedkin.report.tables import DASH, Grid
 class JoinFlags:
     """A client comes after the last round: how the method places it, and how good its model is.
 
-    In the rounds of its own nobody else answers; the run is not changed.
+    In its rounds it is the only one that answers; the run is not changed.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -70,7 +70,7 @@ def join_command(args: list[str]) -> int:
 def placed(drill: Drill) -> str:
     """A sentence on where the method puts the newcomer."""
     if drill.cluster is not None:
-        mates = f"with client {', '.join(drill.mates)}" if drill.mates else "in which nobody else is"
+        mates = f"with client {', '.join(drill.mates)}" if drill.mates else "in which no other client is"
         return f"{drill.title} puts it into cluster {drill.cluster}, {mates}."
     if drill.weights:
         parts = ", ".join(f"{100 * w:.1f} % {name}" for name, w in drill.weights.items())

@@ -24,7 +24,7 @@ from fedkin.report.papers import Origin, write_tables
 
 
 def new_folder(name: str) -> Path:
-    """A place for a run that nobody named: ``runs/NAME-TIME``."""
+    """A place for a run without a name: ``runs/NAME-TIME``."""
     stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, n = stem, 1
     while folder.exists():

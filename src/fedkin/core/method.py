@@ -143,7 +143,7 @@ class Method(ABC):
         return s
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
-        """What each of the available clients ``r.ids`` is asked at the start of a round; by default nobody is.
+        """What each of the available clients ``r.ids`` is asked at the start of a round; by default none is.
 
         For what the server must hear from clients that do not train in this round. Whose row is empty is not asked.
         """

@@ -92,7 +92,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def _mixed(w: Tensor, rows: Tensor) -> Tensor:
-    """`mix` before rounding, row block by row block; blocks that nobody gives a weight are not even read."""
+    """`mix` before rounding, row block by row block; blocks without any weight are not even read."""
     total = torch.zeros(w.shape[0], rows.shape[1], dtype=torch.float64)
     for start in range(0, rows.shape[0], ROWS):
         mine, some = w[:, start : start + ROWS], rows[start : start + ROWS]

@@ -203,7 +203,7 @@ class SiteData:
         return self._read(card, number, how)[1]
 
     def name(self, how: Sharing) -> str:
-        """What these data are called in a model's card: without the place of their file, which is nobody's business."""
+        """What these data are called in a model's card: without the path of their file, which stays private."""
         return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
 
     def _read(self, card: Card, number: int, how: Sharing) -> tuple[Shard, Preparation | None]:

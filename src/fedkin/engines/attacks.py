@@ -63,7 +63,7 @@ class Attack:
         """
         count = math.floor(self.share * total + 1e-9)
         if self.kind != "none" and count == 0:
-            raise ConfigError(f"attackers = {self.share:g} of {total} clients is nobody; one would be 1/{total}")
+            raise ConfigError(f"attackers = {self.share:g} of {total} clients is none; one would be 1/{total}")
         return torch.randperm(total, generator=generator(self.seed, "attackers"))[:count].sort().values.tolist()
 
     def falsified(self, client: int, round: int, received: Bundle, upload: Bundle) -> Bundle:

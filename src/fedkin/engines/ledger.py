@@ -68,7 +68,7 @@ class Ledger:
         self.seq, self.mark, self.pending, self.answer = seq, mark, state, answer
 
     def late(self, seq: int) -> bool:
-        """Whether a message is older than what this client has already done: an echo, whose answer nobody waits for."""
+        """Whether a message is older than what this client has already done: an echo; no answer is expected."""
         return seq < max(self.seq, self.at)
 
     def state(self, ack: int) -> Bundle:

@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 class Keyed:
-    """Numbers that a generator gives: repeatable, so they protect nobody who can be attacked. For simulations."""
+    """Numbers that a generator gives: repeatable, so they are no protection. For simulations."""
 
     def __init__(self, rng: torch.Generator) -> None:
         self._rng = rng
@@ -53,7 +53,7 @@ class Keyed:
 
 
 class Secret:
-    """Numbers that nobody can know: from the operating system's generator, never from a run's seed. For real hosts."""
+    """Numbers that cannot be foreseen: from the operating system's generator, not from a run's seed. For real hosts."""
 
     def below(self, n: int) -> int:
         return secrets.randbelow(n)
@@ -123,7 +123,7 @@ def noisy_counts(counts: Tensor, epsilon: float, source: Source | None = None) -
     whatever is computed from them. A sample whose label is changed moves two counts: 2 epsilon.
 
     Args:
-        source: of the noise. Default: the operating system's, which nobody can repeat.
+        source: of the noise. Default: the operating system's, which cannot be repeated.
     """
     noise = discrete_laplace(len(counts), 1 / checked_epsilon(epsilon), source or Secret())
     return (counts + noise).clamp(min=0)

@@ -62,7 +62,7 @@ class Simulation:
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
         trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
-        absent: who cannot be reached in which round; nobody by default.
+        absent: the clients that cannot be reached, by round; none by default.
         attack: what attackers make of their uploads.
         store: where clients' states are kept; in memory by default.
 
@@ -160,7 +160,7 @@ class Simulation:
         return answers, missing
 
     def take_spent(self, counted: Mapping[int, Mapping[float, int]]) -> dict[int, dict[float, int]]:
-        """What private training took since the last call, by client; nobody can have ``counted`` it before."""
+        """What private training took since the last call, by client; it cannot have been ``counted`` before."""
         spent, self.spent = {i: self.spent[i] for i in sorted(self.spent)}, {}
         return spent
 

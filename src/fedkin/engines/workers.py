@@ -186,7 +186,7 @@ class WorkersSession:
         self._open[self._number] = task
         try:
             os.write(self._post.writing, TOKEN.pack(at, len(words)))
-        except OSError:  # nobody is left to read it
+        except OSError:  # the reader has ended
             raise self._died(0) from None
         return True
 

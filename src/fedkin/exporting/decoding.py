@@ -1,20 +1,21 @@
 """Decode the files of a model folder strictly, since the folder may come from anywhere.
 
-Every value is of its type and within bounds before the loader works with it, and the network is tried without numbers
-(on torch's device ``meta``), so that neither a damaged nor a hostile folder takes memory or ends in a traceback.
-Nothing in the folder is imported or run.
+Every value that the loader works with has a type and bounds here, and the network is tried without numbers (on torch's
+device ``meta``), so that neither a damaged nor a hostile folder takes memory or ends in a traceback. Nothing in the
+folder is imported or run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
+from msgspec import UNSET, Meta, UnsetType
 from torch import Tensor
 
 from fedkin.core.errors import DataError, RunFolderError
@@ -23,14 +24,128 @@ from fedkin.exporting import loader
 from fedkin.exporting.rules import WORDS
 
 _LARGEST_FILE = 64 << 20  # bytes of a JSON file
-_LONGEST_TEXT = 10_000
-_MOST_STEPS = 10_000
-_MOST_NUMBERS = 2**40  # in one tensor; files are limited by their sizes
-_DEEPEST = 8  # methods inside methods
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # which could drive a terminal
+_DEEPEST = 8  # rules inside rules
+_MOST_REPEATS = 1000  # of a recurrent layer; each makes parameters of its own
+_NO_CONTROL = "^[^\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]*$"  # characters that could drive a terminal
 
-Check = Callable[[Any, str], None]
-"""Raises `RunFolderError` unless a value is what it should be; the second argument names the value."""
+_Text = Annotated[str, Meta(max_length=500, pattern=_NO_CONTROL)]
+_LongText = Annotated[str, Meta(max_length=10_000, pattern=_NO_CONTROL)]
+_Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]
+_Count = Annotated[int, Meta(ge=0, le=2**62)]
+_Classes = Annotated[int, Meta(ge=1, le=100_000)]
+_Side = Annotated[int, Meta(ge=0, le=2**40)]
+_InputSide = Annotated[int, Meta(ge=1, le=2**40)]
+_Shape = Annotated[list[_Side], Meta(max_length=8)]
+_Whole = Annotated[int, Meta(gt=-(2**62), lt=2**62)]
+_Option = bool | _Whole | _Number | _Text | None
+_Labels = Annotated[list[_LongText], Meta(min_length=1, max_length=100_000)]
+
+
+class _Input(msgspec.Struct):
+    shape: Annotated[list[_InputSide], Meta(min_length=1, max_length=8)]
+    channels_last: bool
+
+
+class _Parameter(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: _Text
+    shape: _Shape
+
+
+class _Network(msgspec.Struct):
+    name: _Text
+    head: _Text
+    by_name: bool
+    parameters: Annotated[list[_Parameter], Meta(min_length=1, max_length=100_000)]
+
+
+class _Rule(msgspec.Struct):
+    kind: _Text
+    of: Literal["logits", "probabilities"] | None = None
+    inner: _Rule | None = None
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in WORDS:
+            raise ValueError(f"expected one of {', '.join(WORDS)}, got {self.kind!r}")
+        if (self.kind == "vote") != (self.of is not None):
+            raise ValueError("a vote, and no other rule, says of what")
+        if (self.kind == "additive") != (self.inner is not None):
+            raise ValueError("an additive rule, and no other, has an inner one")
+        self.depth = 0 if self.inner is None else self.inner.depth + 1
+        if self.depth > _DEEPEST:
+            raise ValueError(f"expected at most {_DEEPEST} rules inside each other")
+
+
+class _Config(msgspec.Struct):
+    data: dict[str, Any] = {}
+
+
+class _Card(msgspec.Struct):
+    """What the loader and `fedkin predict` read of ``card.json``; other keys are for people."""
+
+    format: Literal["fedkin export 1"]
+    client: _Count | None
+    client_name: _Text | None
+    title: _Text
+    round: _Count
+    rounds_planned: _Count
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+    data: _LongText
+    classes: _Classes
+    input: _Input
+    network: _Network
+    rule: _Rule
+    tensors: Annotated[dict[_Text, Literal["plain", "network", "networks"]], Meta(max_length=1000)]
+    config: _Config
+    versions: Annotated[dict[_Text, _Text], Meta(max_length=100)]
+
+
+class _Layer(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    kind: _Text  # the loader has the list
+    options: Annotated[dict[_Text, _Option | list[_Option]], Meta(max_length=50)]
+
+    def __post_init__(self) -> None:
+        repeats = self.options.get("num_layers", 1)
+        if type(repeats) is not int or not 1 <= repeats <= _MOST_REPEATS:
+            raise ValueError(f"expected a whole number in 1..{_MOST_REPEATS} for num_layers")
+
+
+class _Step(msgspec.Struct):
+    to: _Text
+    do: Literal["input", "layer", "function", "method", "output"]
+    target: _Text = ""
+    args: Annotated[list[Any], Meta(max_length=1000)] = []
+    options: Annotated[dict[_Text, Any], Meta(max_length=50)] = {}
+
+
+class _Plan(msgspec.Struct):
+    layers: Annotated[dict[_Text, _Layer], Meta(max_length=10_000)]
+    steps: Annotated[list[_Step], Meta(min_length=1, max_length=10_000)]
+
+
+class _Seen(msgspec.Struct):
+    """Ranges of a column or of the inputs."""
+
+    min: _Number | UnsetType = UNSET
+    max: _Number | UnsetType = UNSET
+    low: _Number | UnsetType = UNSET
+    high: _Number | UnsetType = UNSET
+    std: _Number | UnsetType = UNSET
+    values: Annotated[list[_Number], Meta(max_length=1000)] | UnsetType = UNSET
+    texts: Annotated[list[_LongText], Meta(max_length=1000)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.low is UNSET) != (self.high is UNSET):
+            raise ValueError("a range has both `low` and `high`, or neither")
+
+
+class _Ranges(msgspec.Struct):
+    inputs: _Seen
+    columns: Annotated[dict[_LongText, _Seen], Meta(max_length=100_000)] = {}
+
+    def __post_init__(self) -> None:
+        if self.inputs.low is not UNSET and self.inputs.std is UNSET:
+            raise ValueError("the inputs have a range and lack `std`")
 
 
 def check_folder(place: Path) -> Mapping[str, Any]:
@@ -42,15 +157,15 @@ def check_folder(place: Path) -> Mapping[str, Any]:
     Raises:
         RunFolderError: a file is missing, too large, not JSON, or holds a value of another type or out of bounds.
     """
-    card: Mapping[str, Any] = _read(place, "card.json", _CARD)
-    _read(place, "labels.json", _list(_text(_LONGEST_TEXT), 1, 100_000))
-    for name, check in (("network.json", _PLAN), ("ranges.json", _ranges), ("preparation.json", _anything)):
+    card: Mapping[str, Any] = _read(place, "card.json", _Card)
+    labels = _read(place, "labels.json", _Labels)
+    others = {"network.json": _Plan, "ranges.json": _Ranges, "preparation.json": dict[str, Any]}
+    for name, kind in others.items():
         if (place / name).exists():
-            _read(place, name, check)
-    labels, classes = json.loads((place / "labels.json").read_text(encoding="utf-8")), card["classes"]
-    if len(labels) != classes:
+            _read(place, name, kind)
+    if len(labels) != card["classes"]:
         raise RunFolderError(
-            f"{place / 'labels.json'}: {len(labels)} labels for {classes} classes; export the model again"
+            f"{place / 'labels.json'}: {len(labels)} labels for {card['classes']} classes; export the model again"
         )
     weights = place / "model.safetensors"
     if weights.is_file():
@@ -118,8 +233,8 @@ def _bounded(found: Any, what: str, place: Path) -> Any:
     return found
 
 
-# ---- values -----------------------------------------------------------------------------------------------------
-def _read(place: Path, name: str, check: Check) -> Any:
+def _read(place: Path, name: str, kind: Any) -> Any:
+    """What a file of JSON holds, as plain values that fit a type."""
     file = place / name
     try:
         size = file.stat().st_size
@@ -128,184 +243,10 @@ def _read(place: Path, name: str, check: Check) -> Any:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise RunFolderError(f"{place} is not an exported model: {name} cannot be read ({e})") from e
-    check(found, str(file))
+    try:
+        msgspec.convert(found, kind)
+    except (ValueError, OverflowError, RecursionError) as e:
+        told = str(e).replace(f"`str` matching regex {_NO_CONTROL!r}", "a text without control characters")
+        told = ascii(told[:1].lower() + told[1:])[1:-1]
+        raise RunFolderError(f"{file}: {told[:300]}; it is damaged, export the model again") from e
     return found
-
-
-def _wrong(where: str, wanted: str, found: object) -> RunFolderError:
-    got = ascii(found)[:60] if isinstance(found, str | float | bool | None) else type(found).__name__
-    if type(found) is int:
-        got = str(found) if abs(found) < 10**18 else "a huge number"
-    return RunFolderError(f"{where}: expected {wanted}, got {got}; the export is damaged, export the model again")
-
-
-def _text(most: int = 500) -> Check:
-    def check(found: Any, where: str) -> None:
-        if not isinstance(found, str) or len(found) > most or _CONTROL.search(found):
-            raise _wrong(where, f"a text of at most {most} characters without control characters", found)
-
-    return check
-
-
-def _whole(least: int, most: int) -> Check:
-    def check(found: Any, where: str) -> None:
-        if type(found) is not int or not least <= found <= most:
-            raise _wrong(where, f"a whole number in {least}..{most}", found)
-
-    return check
-
-
-def _flag(found: Any, where: str) -> None:
-    if not isinstance(found, bool):
-        raise _wrong(where, "true or false", found)
-
-
-def _finite(found: Any, where: str) -> None:
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e300:  # of ints, too
-        raise _wrong(where, "a finite number", found)
-
-
-def _anything(found: Any, where: str) -> None:
-    """Parts that no code works with."""
-
-
-def _or_none(check: Check) -> Check:
-    return lambda found, where: None if found is None else check(found, where)
-
-
-def _list(check: Check, least: int, most: int) -> Check:
-    def checks(found: Any, where: str) -> None:
-        if not isinstance(found, list) or not least <= len(found) <= most:
-            got = f"{len(found)} of them" if isinstance(found, list) else found
-            raise _wrong(where, f"a list of {least} to {most}", got)
-        for i, one in enumerate(found):
-            check(one, f"{where}[{i}]")
-
-    return checks
-
-
-def _table(**checks: Check) -> Check:
-    """An object with these keys; others are not looked at."""
-
-    def check(found: Any, where: str) -> None:
-        if not isinstance(found, dict):
-            raise _wrong(where, f"an object with {', '.join(checks)}", found)
-        for key, one in checks.items():
-            if key not in found:
-                raise RunFolderError(f"{where} lacks {key!r}; the export is damaged, export the model again")
-            one(found[key], f"{where}: {key}")
-
-    return check
-
-
-def _map(check: Check, most: int) -> Check:
-    def checks(found: Any, where: str) -> None:
-        if not isinstance(found, dict) or len(found) > most:
-            raise _wrong(where, f"an object of at most {most} keys", found)
-        for key, one in found.items():
-            _text(1000)(key, f"{where}: a key")
-            check(one, f"{where}: {key}")
-
-    return checks
-
-
-def _shape(found: Any, where: str) -> None:
-    _list(_whole(0, _MOST_NUMBERS), 0, 8)(found, where)
-    if math.prod(found) > _MOST_NUMBERS:
-        raise _wrong(where, f"a shape of at most {_MOST_NUMBERS} numbers", "x".join(map(str, found)))
-
-
-def _input_shape(found: Any, where: str) -> None:
-    _shape(found, where)
-    if not found or min(found) < 1:
-        raise _wrong(where, "a shape with sides of at least 1", "x".join(map(str, found)))
-
-
-def _parameter(found: Any, where: str) -> None:
-    _list(_anything, 2, 2)(found, where)
-    _text()(found[0], where)
-    _shape(found[1], where)
-
-
-def _one_of(*known: str) -> Check:
-    def check(found: Any, where: str) -> None:
-        if found not in known:
-            raise _wrong(where, f"one of {', '.join(known)}", found)
-
-    return check
-
-
-def _rule(found: Any, where: str, depth: int = 0) -> None:
-    _table(kind=_one_of(*WORDS))(found, where)
-    if depth > _DEEPEST:
-        raise _wrong(where, f"at most {_DEEPEST} rules inside each other", "more")
-    if found["kind"] == "vote":
-        _table(of=_one_of("logits", "probabilities"))(found, where)
-    if found["kind"] == "additive":
-        _table(inner=lambda inner, at: _rule(inner, at, depth + 1))(found, where)
-
-
-def _layer(found: Any, where: str) -> None:
-    _list(_anything, 2, 2)(found, where)
-    _one_of(*loader.LAYERS)(found[0], where)
-    _map(_anything, 50)(found[1], where)
-    for name, value in found[1].items():
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str | bool | None):
-                _or_none(lambda v, w: None if isinstance(v, bool) else _text()(v, w))(one, f"{where}: {name}")
-            else:
-                _finite(one, f"{where}: {name}")
-    if "num_layers" in found[1]:  # each makes parameters of its own
-        _whole(1, 1000)(found[1]["num_layers"], f"{where}: num_layers")
-
-
-def _step(found: Any, where: str) -> None:
-    _table(to=_text(), do=_one_of("input", "layer", "function", "method", "output"))(found, where)
-    if found["do"] != "input":
-        _table(args=_list(_anything, 0, 1000), options=_map(_anything, 50))(found, where)
-    _text()(found.get("target", ""), f"{where}: target")
-
-
-def _seen(found: Any, where: str) -> None:
-    """Ranges of a column or of the inputs: numbers, lists of numbers or texts, flags."""
-    _map(_anything, 100)(found, where)
-    for name in ("min", "max", "low", "high", "std"):
-        if name in found:
-            _finite(found[name], f"{where}: {name}")
-    if "low" in found:
-        _table(high=_finite)(found, where)
-    for name, check in (("values", _finite), ("texts", _text(_LONGEST_TEXT))):
-        if name in found:
-            _list(check, 0, 1000)(found[name], f"{where}: {name}")
-
-
-def _ranges(found: Any, where: str) -> None:
-    _table(inputs=_seen)(found, where)
-    if found["inputs"].get("low") is not None:
-        _table(std=_finite)(found["inputs"], f"{where}: inputs")
-    _map(_seen, 100_000)(found.get("columns", {}), f"{where}: columns")
-
-
-def _config(found: Any, where: str) -> None:
-    _table()(found, where)
-    _table()(found.get("data", {}), f"{where}: data")
-
-
-_CARD = _table(
-    format=_one_of(loader.FORMAT),
-    client=_or_none(_whole(0, 2**62)),
-    client_name=_or_none(_text()),
-    title=_text(),
-    round=_whole(0, 2**62),
-    rounds_planned=_whole(0, 2**62),
-    seed=_whole(-(2**63), 2**64),
-    data=_text(_LONGEST_TEXT),
-    classes=_whole(1, 100_000),
-    input=_table(shape=_input_shape, channels_last=_flag),
-    network=_table(name=_text(), head=_text(), by_name=_flag, parameters=_list(_parameter, 1, 100_000)),
-    rule=_rule,
-    tensors=_map(_one_of("plain", "network", "networks"), 1000),
-    config=_config,
-    versions=_map(_text(), 100),
-)
-_PLAN = _table(layers=_map(_layer, _MOST_STEPS), steps=_list(_step, 1, _MOST_STEPS))

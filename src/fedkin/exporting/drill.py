@@ -161,7 +161,7 @@ def _joined(p: Played, shard: Shard, after: Sequence[int]) -> _Way:
     with one_thread():
         session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
         try:
-            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, nobody else answers
+            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, no other answers
             clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
             clients.restore(p.states, p.server.acks)
             seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])

@@ -9,7 +9,7 @@ from fedkin.core.rows import weighted_mean
 
 
 def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
-    """Average of every class over the clients that have it, ``[C, ...]``; a class of nobody keeps its row.
+    """Average of every class over the clients that have it, ``[C, ...]``; a class that no client has keeps its row.
 
     Args:
         rows: ``[m, C, ...]``, what each client says of each class.

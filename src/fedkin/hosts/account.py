@@ -43,7 +43,7 @@ class OverBudget(Exception):
 
 
 class Withheld(Exception):
-    """An answer that the owner lets nobody have."""
+    """An answer that the owner does not allow."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Account:
         return torch.tensor(counts) if counts and len(counts) == classes else torch.zeros(classes, dtype=torch.int64)
 
     def tell(self, run: str, counts: Tensor, epsilon: float, delta: float) -> Tensor:
-        """The class counts ``[C]`` that are told to a run: with noise that nobody can repeat, drawn when it is first
+        """The class counts ``[C]`` that are told to a run: with noise that cannot be repeated, drawn when it is first
         asked and written down before anything leaves, since the mean of many draws would have no noise.
 
         Raises:

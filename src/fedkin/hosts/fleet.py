@@ -208,7 +208,7 @@ class Fleet:
         return client if server == m.ack else m.ack
 
     def _awaited(self, open: Mapping[str, int], answers: Mapping[int, Bundle], enough: int | None) -> bool:
-        """Whether to wait on: not if enough have answered, nor for suspects unless there is nobody else."""
+        """Whether to wait on: not if enough have answered, nor for suspects unless there are no others."""
         if enough is not None and len(answers) >= enough:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers

@@ -120,7 +120,7 @@ class Gate:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # told to whoever supervises; a thread's traceback would be read by nobody
+        except BaseException as error:  # told to whoever supervises; a thread's traceback would go unread
             self.failure = error
         finally:
             self._started.set()

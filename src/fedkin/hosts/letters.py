@@ -142,7 +142,7 @@ class Clerk:
 def attempt(read: Callable[[], T], what: str) -> T | str:
     """The result of reading something that a client sent; whatever that raises is a reason to refuse it, as a text.
 
-    One client's bytes must not end a run, also where nobody thought of what they hold.
+    One client's bytes must not end a run, also where what they hold was not foreseen.
     """
     try:
         return read()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import logging
 import os
 import time
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import IO
 
+from fedkin import locks
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.hosts.control import Changes, Control
 from fedkin.hosts.gate import Gate, client_context, failed, server_context
@@ -113,7 +113,7 @@ class Link:
         keyring: the keys that may pass.
     """
 
-    def __init__(self, settings: LinkSettings, lock: IO[str]) -> None:
+    def __init__(self, settings: LinkSettings, lock: contextlib.ExitStack) -> None:
         self.settings, self._lock = settings, lock
         self.control = Control(settings.folder, settings.home)
         self.changes = Changes((), (), ())
@@ -316,12 +316,12 @@ def _gate_log(path: Path) -> logging.Logger:
     return log
 
 
-def _locked(folder: Path) -> IO[str]:
-    """One link in a folder at a time."""
-    file = (folder / "lock").open("w", encoding="ascii")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ConfigError(f"a link runs in {folder} already; stop that one first, or name another folder") from error
-    return file
+def _locked(folder: Path) -> contextlib.ExitStack:
+    """One link in a folder at a time; the lock ends with what is returned."""
+    lock = contextlib.ExitStack()
+    if not lock.enter_context(locks.held(folder / locks.NAME)):
+        raise ConfigError(
+            f"a link runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
+            "first, or name another folder"
+        )
+    return lock

@@ -18,6 +18,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +62,10 @@ class Signer:
         Raises:
             ValueError: it is another kind of key, or encrypted.
         """
-        try:
+        with _value_errors():
             key = load_ssh_private_key(content, None)
-        except (TypeError, UnsupportedAlgorithm) as e:  # an encrypted one raises TypeError
-            raise ValueError(str(e)) from e
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+            raise _other_kind(key)
         return cls(key)
 
     def sign(self, run: str, client: str, public: str) -> str:
@@ -87,12 +86,10 @@ class Signed:
         Raises:
             ValueError: it is not one on an elliptic curve.
         """
-        try:
+        with _value_errors():
             key = load_ssh_public_key(content)
-        except UnsupportedAlgorithm as e:
-            raise ValueError(str(e)) from e
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+            raise _other_kind(key)
         return cls(key)
 
     def signed(self, signature: str, run: str, client: str, public: str) -> bool:
@@ -103,6 +100,18 @@ class Signed:
         except (InvalidSignature, ValueError):
             return False
         return True
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, UnsupportedAlgorithm) as e:  # an encrypted key raises TypeError
+        raise ValueError(str(e)) from e
+
+
+def _other_kind(key: object) -> ValueError:
+    return ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
 
 
 def _statement(run: str, client: str, public: str) -> bytes:

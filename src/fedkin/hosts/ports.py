@@ -24,7 +24,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
+    """A port that no program listens on now."""
     with listening(host, 0) as found:
         return int(found.getsockname()[1])
 

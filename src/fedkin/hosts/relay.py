@@ -64,7 +64,7 @@ class Limits:
         linger_seconds: after a refusal. A client in the midst of its body would meet a reset before it has read why.
         connections: at the same time, from all nodes.
         strangers: connections at the same time that have sent no signed request yet. One more takes the place of the
-            oldest from the address that has the most, so that idle ones keep nobody out.
+            oldest from the address that has the most, so that idle ones cannot keep others out.
         per_key: connections of one registered node at the same time. Flower's nodes use 3.
     """
 
@@ -163,7 +163,7 @@ class _Passage:
         try:
             async with asyncio.timeout(self.patience):
                 first = await self.reader.read(1)
-        except TimeoutError:  # nobody wanted anything
+        except TimeoutError:  # no connection wanted anything
             return False
         try:
             if not first:

@@ -21,7 +21,7 @@ from fedkin.hosts.offline import check_version, environment, program, write_conn
 from fedkin.hosts.ports import answers, free_port
 from fedkin.hosts.programs import Program, wait_until
 
-_DAY = 86400.0  # seconds: nobody is late in a simulation
+_DAY = 86400.0  # seconds: no client is late in a simulation
 _READY_SECONDS = 60.0
 _LOOPBACK = "127.0.0.1"
 
@@ -55,7 +55,7 @@ def scaled(settings: Settings) -> Scale:
 
 
 def _check_cluster(address: str) -> None:
-    """Raises `ConfigError` if nobody listens there: Ray would try for minutes, and say so where nobody looks."""
+    """Raises `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host and not answers(host, int(port)):
         raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
@@ -65,7 +65,7 @@ def _check_cluster(address: str) -> None:
 def simulating_link() -> Iterator[Control]:
     """A SuperLink that simulates its nodes, for as long as the context is open; whatever runs then ends with it.
 
-    It listens on this machine only and asks nobody for a password: other users of this machine could submit code to it.
+    It listens on this machine only and asks for no password: other users of this machine could submit code to it.
 
     Raises:
         ConfigError: flwr is missing or of another version.

@@ -104,7 +104,7 @@ def command(word: object) -> str:
 
 
 def _log_to(stream: TextIO) -> None:
-    """Our own lines and nobody else's: Flower's client of HTTP has one for every look at the link, 20 a second."""
+    """Our own lines alone: Flower's client of HTTP has one for every look at the link, 20 a second."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     ours = logging.getLogger("fedkin")

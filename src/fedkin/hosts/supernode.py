@@ -3,7 +3,7 @@
 A SuperNode serves its client apps over HTTP on a port of this machine, which every user of the machine can reach. By
 default it hands the next letter to whoever asks. Here the SuperExec is started apart from it (``--isolation process``)
 and signs what it asks with a secret that both read from a file of this user's; the port has a certificate that is made
-anew at each start, so that nobody else can pose as the SuperNode either.
+anew at each start, so that no other program can pose as the SuperNode either.
 """
 
 from __future__ import annotations

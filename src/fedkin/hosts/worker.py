@@ -124,7 +124,7 @@ class Watch:
         return self._to
 
     def _anew(self) -> None:
-        """Ends the worker, and starts another while nobody waits for it: loading torch takes seconds."""
+        """Ends the worker, and starts another before one is needed: loading torch takes seconds."""
         self._end()
         threading.Thread(target=self._try_to_start, daemon=True).start()
 

@@ -85,7 +85,7 @@ class ClusteredSampling(Method):
         return to_all(model=s.model) | to_each(times=self._times(r))
 
     def _times(self, r: Round) -> Tensor:
-        """How often each of ``r.ids`` was drawn; once where nobody was."""
+        """How often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:

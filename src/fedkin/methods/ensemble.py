@@ -80,7 +80,7 @@ class Ensemble(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         member, models = self._member(r), s.models.clone()
         for k in range(self.members):
-            if bool((mine := member[:, k]).any()):  # otherwise nobody answered for this member: it stays
+            if bool((mine := member[:, k]).any()):  # without answers a member stays
                 models[k] = r.among(r.ids[mine]).mean(up.models[mine, k])
         return Bundle(models=models)
 

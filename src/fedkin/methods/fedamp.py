@@ -199,7 +199,7 @@ def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) 
 
 
 def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
-    """The longest step of `attention` that leaves nobody a negative own weight; infinite if nobody learns."""
+    """The longest step of `attention` that leaves no client a negative own weight; infinite if none learns."""
     largest = float(_slope(d, others, sigma).sum(1).max()) if len(d) else 0.0
     return 1 / largest if largest > 0 else torch.inf
 
@@ -223,7 +223,7 @@ def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
 def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
     """HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
 
-    A client with nobody to learn from keeps all of its own.
+    A client without others to learn from keeps all of its own.
 
     Args:
         cos: cosines of m models with a models ``[m, a]``; others, me: as in `attention`.

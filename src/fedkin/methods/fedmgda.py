@@ -1,4 +1,7 @@
-"""FedMGDA+: the server moves along the shortest mixture of the clients' normalised updates, which hurts nobody."""
+"""FedMGDA+: the server moves along the shortest mixture of the clients' normalised updates.
+
+To first order no participant's loss rises in that direction.
+"""
 
 from __future__ import annotations
 

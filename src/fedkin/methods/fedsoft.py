@@ -128,7 +128,7 @@ class FedSoft(Method):
         if not self.selection:
             return s.but(centres=r.mix(self.importance(s, r).T, up.model))
         client, centre = r.drawn.chosen.nonzero(as_tuple=True)
-        of_centre = r.but(ids=r.ids[client], uniform=True)  # a plain mean of those drawn for it; nobody: unchanged
+        of_centre = r.but(ids=r.ids[client], uniform=True)  # a plain mean of those drawn for it; none: unchanged
         return s.but(centres=of_centre.group_mean(up.model[client], centre, s.centres))
 
     def relations(self, s: Bundle, r: Round) -> Tensor:

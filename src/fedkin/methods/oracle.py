@@ -60,5 +60,5 @@ class Oracle(Method):
         return Bundle(group=self._row(s, r), weight=r.weight)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
-        nobody = r.roster.size  # empty, as long as nobody has joined
-        return r.roster.described.get("group", nobody).clone()
+        empty = r.roster.size  # before any client has joined
+        return r.roster.described.get("group", empty).clone()

@@ -46,7 +46,7 @@ class PFedCS(Method):
     value."""
     select: Literal["gmm", "kmeans", "hier", "fixed", "all", "random", "none"] = "gmm"
     """Who may collaborate: the nearer of two groups (by mixture of normals, K-means, Ward), a fixed distance, all,
-    some at random, nobody (that is FedPer)."""
+    some at random, none (that is FedPer)."""
     fixed: float = 0.5
     """Largest relative distance for select "fixed"."""
     random_size: int = 3
@@ -188,7 +188,7 @@ def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
     """The nearer of two groups of the others' distances in every row ``d [..., n]``; ``fixed``: those up to a distance.
 
     Bool ``[..., n]``. One other is a candidate; so are all if their distances are equal, or so nearly equal (within
-    about 1e-3, the root of the mixture's least variance) that a mixture of two finds nobody in its nearer half.
+    about 1e-3, the root of the mixture's least variance) that a mixture of two finds no client in its nearer half.
     """
     if rule == "fixed":
         return d <= fixed

@@ -156,7 +156,7 @@ def clusters_fact(rounds: Sequence[int], labels: np.ndarray, groups: Sequence[in
     count = len(np.unique(last[last >= 0]))
     fact = f"{k} client{'' if k == 1 else 's'} end in {count} cluster{'' if count == 1 else 's'}"
     moved = _last_move(rounds, labels)
-    fact += "; nobody ever moves" if moved is None else f"; the last move is in round {moved}"
+    fact += "; no client ever moves" if moved is None else f"; the last move is in round {moved}"
     if groups is not None:
         index = adjusted_rand(torch.as_tensor(last), torch.as_tensor(padded(groups, k)))
         fact += "" if index is None else f"; ARI {index:.2f}"

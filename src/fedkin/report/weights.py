@@ -174,7 +174,7 @@ def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
 def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
     """What the title of a map says; ``rows`` as from `mean_rows`."""
     if not rows:
-        return "nobody said whom it learned from"
+        return "no client said whom it learned from"
     k = _clients(rows)
     known = None if groups is None else padded(groups, k)
     own = [max(0.0, row.get(i, 0.0)) for i, row in rows.items()]

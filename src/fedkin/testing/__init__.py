@@ -20,7 +20,7 @@ through the real round loop a few dozen times, and raises at the first rule that
   class, a large one among small ones, one client per round, one round, means without weights, training by steps.
 - ``own memory``: no two stored tensors share memory: between clients, in the server's state, between the two.
 - ``pure steps``: no step writes into what it is given: downloads, data, old states, uploads, the roster.
-- ``banks``: the same with banks that ``put`` changes in place, as those in files: nobody reads old rows after it.
+- ``banks``: the same with banks that ``put`` changes in place, as those in files: no old row is read after it.
 - ``failed answers``: a lost or refused upload leaves its client's state as it was and the others' round as it is; a
   message that comes twice does what it does once; a client that drops out is a lost answer.
 - ``robust``: a method that says so keeps ``runs`` under another rule of aggregation than the mean, and asks for it.

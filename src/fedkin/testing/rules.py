@@ -224,7 +224,7 @@ def _unmoved(trial: Trial) -> None:
     """A round without an answer leaves the server as it was."""
     for before, after, report in zip(trial.moments, trial.moments[1:], trial.reports, strict=False):
         if not report.answered and not report.joined:
-            what = f"nobody answered in round {report.round}, yet the server changed"
+            what = f"no client answered in round {report.round}, yet the server changed"
             _equal(dict(before.server.state), dict(after.server.state), what)
 
 

@@ -437,7 +437,7 @@ def test_a_class_that_is_only_tested() -> None:
     shards = tuple(Shard(data(40, 2), data(10, 2), data(12, 3)) for _ in range(3))
     found = inspect(Federation(shards, classes=3, name="toy"))
     finding = one(found, "class-not-trained")
-    assert (finding.severity, finding.what) == ("warning", "nobody has training samples of 2 (12 test samples)")
+    assert (finding.severity, finding.what) == ("warning", "no client has training samples of 2 (12 test samples)")
 
 
 def test_clients_of_the_data_are_kept_unless_a_partition_is_named(make_dataset: Callable[..., Dataset]) -> None:

@@ -110,7 +110,7 @@ def test_settings_that_do_not_fit_are_named(fields: dict[str, Any], message: str
 
 def test_a_share_of_nobody_is_refused() -> None:
     """A twentieth of ten clients would be an attack without attackers."""
-    with pytest.raises(ConfigError, match=r"attackers = 0.05 of 10 clients is nobody; one would be 1/10"):
+    with pytest.raises(ConfigError, match=r"attackers = 0.05 of 10 clients is none; one would be 1/10"):
         Attack("scale", 0.05).clients(10)
 
 
@@ -209,7 +209,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Pat
     """A rule for a method it does not cover, a share of nobody, a rule out of range: no folder is left behind."""
     for method, how, message in (
         (FedProto(), {"aggregation": "median"}, "aggregation = 'median' cannot be used with FedProto"),
-        (FedAvg(), {"attack": "scale", "attackers": 0.05}, "attackers = 0.05 of 10 clients is nobody"),
+        (FedAvg(), {"attack": "scale", "attackers": 0.05}, "attackers = 0.05 of 10 clients is none"),
         (FedAvg(), {"aggregation": "trimmed", "assumed_bad": 0.5}, "assumed_bad must be"),
     ):
         with pytest.raises(ConfigError, match=message):

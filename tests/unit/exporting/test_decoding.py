@@ -164,24 +164,32 @@ def copies(to: str, of: str) -> dict[str, Any]:
 
 X = {"result": "x"}
 CASES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a card that is a list": (card(lambda c: [c]), "card.json: expected an object"),
+    "a card that is a list": (card(lambda c: [c]), "card.json: expected `object`, got `array`"),
     "a card nested too deeply": (
         lambda home: (home / "card.json").write_text("[" * 100_000), "card.json cannot be read"),
-    "a card without a key": (card(lambda c: c.pop("tensors") and None), "card.json lacks 'tensors'"),
-    "classes as a text": (card(lambda c: c.update(classes="10")), "card.json: classes: expected a whole number"),
-    "classes without end": (card(lambda c: c.update(classes=10**30)), "classes: expected a whole number"),
-    "a side below 0": (card(lambda c: c["input"].update(shape=[1, -8, 8])), r"shape\[1\]: expected a whole"),
-    "an input of 10^18 numbers": (card(lambda c: c["input"].update(shape=[10**9, 10**9])), "shape of at most"),
+    "a card without a key": (
+        card(lambda c: c.pop("tensors") and None), "card.json: object missing required field `tensors`"),
+    "classes as a text": (
+        card(lambda c: c.update(classes="10")), r"card.json: expected `int`, got `str` - at `\$.classes`"),
+    "classes without end": (card(lambda c: c.update(classes=10**30)), r"expected `int` <= 100000 - at `\$.classes`"),
+    "a side below 0": (
+        card(lambda c: c["input"].update(shape=[1, -8, 8])), r"expected `int` >= 1 - at `\$.input.shape\[1\]`"),
+    "an input of 10^18 numbers": (
+        card(lambda c: c["input"].update(shape=[10**9, 10**9])), "cannot go through its network"),
     "an input beyond the limit": (card(lambda c: c["input"].update(shape=[1, 30_000, 30_000])), "--max-data-gb"),
     "a parameter of other sides": (
         card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10, 65])), "the card says"),
     "a head that is not there": (card(lambda c: c["network"].update(head="tail")), "damaged"),
-    "a control character": (card(lambda c: c["network"].update(name="\x1b[2J")), "without control characters"),
+    "a control character": (
+        card(lambda c: c["network"].update(name="\x1b[2J")),
+        r"expected a text without control characters - at `\$.network.name`"),
     "rules without end": (card(lambda c: c.update(rule=nested(50))), "rules inside each other"),
     "labels of another number": (
         lambda home: change(home / "labels.json", lambda found: found[:-1]), "9 labels for 10 classes"),
     "a layer of 10^12 numbers": (
         plan(lambda p: last(p)[1].update(in_features=10**6, out_features=10**6)), "the card says"),
+    "a layer that torch does not have": (
+        plan(lambda p: last(p).__setitem__(0, "load")), "network.json: layer 'head' is of an unknown kind 'load'"),
     "a layer on a device": (plan(lambda p: last(p)[1].update(device="cpu")), "names a device or a type"),
     "a layer without end": (
         plan(lambda p: p["layers"].update(more=["LSTM", {"input_size": 1, "hidden_size": 1, "num_layers": 10**9}])),
@@ -194,9 +202,11 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         plan(lambda p: p["steps"].__setitem__(slice(1, 1), [copies("a", "x"), copies("b", "a")])), "--max-data-gb"),
     "a step that is not there": (step(args=[{"result": "nothing"}]), "cannot go through"),
     "ranges of texts": (
-        lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(low="a")), "ranges.json: inputs: low"),
+        lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(low="a")),
+        r"ranges.json: expected `float`, got `str` - at `\$.inputs.low`"),
     "ranges without end": (
-        lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(min=10**400)), "inputs: min"),
+        lambda home: change(home / "ranges.json", lambda r: r["inputs"].update(min=10**400)),
+        r"number out of range - at `\$.inputs.min`"),
 }  # fmt: skip
 
 

@@ -55,6 +55,12 @@ class Site:
         self.gate.stop()
         self.link.close()
 
+    def forget(self) -> Site:
+        """What was asked and refused before this test."""
+        self.seen.clear()
+        self.gate.refused.clear()
+        return self
+
     def raw(self, trust: ssl.SSLContext | None = None) -> ssl.SSLSocket:
         plain = socket.create_connection(("127.0.0.1", self.gate.port), timeout=5)
         try:
@@ -98,9 +104,7 @@ def module_site(authority: keys.Authority) -> Iterator[Site]:
 
 @pytest.fixture
 def site(module_site: Site) -> Site:
-    module_site.seen.clear()
-    module_site.gate.refused.clear()
-    return module_site
+    return module_site.forget()
 
 
 def closing(head: bytes = b"", body: bytes = b"") -> bytes:
@@ -382,9 +386,7 @@ def module_guarded(authority: keys.Authority, private: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def guarded(module_guarded: Site) -> Site:
-    module_guarded.seen.clear()
-    module_guarded.gate.refused.clear()
-    return module_guarded
+    return module_guarded.forget()
 
 
 def lines(headers: dict[str, str]) -> bytes:

@@ -229,7 +229,7 @@ def test_a_large_own_weight_does_not_drown_the_others():
 def test_nothing_said_is_no_map():
     """A run that recorded no weights or clusters has no picture."""
     assert maps([], [0, 1], [1], 5) is None
-    assert weights.weights_fact({}) == "nobody said whom it learned from"
+    assert weights.weights_fact({}) == "no client said whom it learned from"
     with pytest.raises(DataError, match=r"got \[0, 0\]"):
         clusters.cluster_figures("M", clusters.cluster_table([]), [], [])
 
@@ -274,7 +274,7 @@ def test_clusters_of_any_size(count, kinds):
     assert {row["round"] for row in values(drawn[-1])} == {2, 3, 4, 5}  # nothing is known of the first
     assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
-    assert "nobody ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)
+    assert "no client ever moves" in clusters.clusters_fact([1, 2, 3, 4, 5], labels)
 
 
 def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():

@@ -77,7 +77,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 "missing-client",
                 "warning",
                 f"{are(len(rows), 'row')} without a value in {client}",
-                "rows of nobody become a client of their own",
+                "rows without a client become a client of their own",
                 "fill in the client, or remove these rows",
                 columns=(client,),
                 rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),

@@ -82,7 +82,7 @@ def _severity(some: int, all_of_them: int) -> Severity:
 def classes_of(
     counts: Indices, trained: Indices, tested: Indices, names: tuple[str, ...], clients: tuple[str, ...]
 ) -> list[Finding]:
-    """Classes that nobody has, that nobody trains on, that one client alone has, and classes of very unequal size.
+    """Classes without samples, without training samples, of one client alone, and classes of very unequal size.
 
     Args:
         counts: samples per client and class, all parts, ``[K, classes]``.
@@ -93,13 +93,13 @@ def classes_of(
     """
     found: list[Finding] = []
     total = counts.sum(axis=0)
-    nobody = [names[c] for c in np.flatnonzero(total == 0)]
-    if nobody:
+    absent = [names[c] for c in np.flatnonzero(total == 0)]
+    if absent:
         found.append(
             Finding(
                 "empty-class",
                 "warning",
-                f"{are(len(nobody), 'class').replace('classs', 'classes')} without any sample: {first(nobody)}",
+                f"{are(len(absent), 'class').replace('classs', 'classes')} without any sample: {first(absent)}",
                 "the network gets an output that nothing is ever taught to; labels may be numbered with a gap",
                 "number the classes 0, 1, 2, ... without gaps, or bring samples of them",
             )
@@ -111,7 +111,7 @@ def classes_of(
             Finding(
                 "class-not-trained",
                 "warning",
-                f"nobody has training samples of {first(shown)}",
+                f"no client has training samples of {first(shown)}",
                 "every one of these test samples will be wrong, whatever the method",
                 "bring training samples of it, or split the pooled samples anew: --split pooled",
                 clients=tuple(clients[k] for k in np.flatnonzero(counts[:, unseen].sum(axis=1))[:100]),
@@ -126,7 +126,7 @@ def classes_of(
                 "one-client-class",
                 "note",
                 f"classes that one client alone has: {first(shown)}",
-                "nobody can learn them from others; the shared model forgets them while that client is not sampled",
+                "they cannot be learned from others; the shared model forgets them while that client is not sampled",
                 "read the accuracy of that client beside the mean",
                 clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
             )

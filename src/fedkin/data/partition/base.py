@@ -116,7 +116,7 @@ def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -
     shares: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for numbers, row in zip(samples, counts, strict=True):
         pieces = np.split(rng.permutation(numbers), np.cumsum(row))
-        for share, piece in zip(shares, pieces, strict=False):  # the last piece is nobody's
+        for share, piece in zip(shares, pieces, strict=False):  # the last piece has no client
             share.append(piece)
     return tuple(np.sort(np.concatenate(share)) for share in shares)
 

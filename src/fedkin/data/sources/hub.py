@@ -42,7 +42,7 @@ class Opened:
         spec: as it was asked for.
         splits: name and rows of each part, those to train on first.
         target, client, inputs: names of columns; without ``inputs`` all other columns are a table.
-        guessed: which of the three nobody named: ``label``, ``client``, ``input``.
+        guessed: which of the three were not given: ``label``, ``client``, ``input``.
     """
 
     spec: str

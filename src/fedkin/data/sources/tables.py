@@ -50,7 +50,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
     1 per text. Here all rows are used; `federate` and `site_shard`, which know what is trained on, do it anew from
     the training parts alone (`Dataset.table`).
 
-    By ``pooled``, mean and deviation are **those of all clients together**: in a real federation nobody
+    By ``pooled``, mean and deviation are **those of all clients together**: in a real federation no host
     can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
     client's columns are standardised by its own values (zeros where it has none), which is what a site does alone;
     the texts that become columns are then those of all rows, which sites can tell each other.
