@@ -47,6 +47,23 @@ def merge(cards: Cards) -> Card:
     return card
 
 
+def misfit(cards: Cards) -> str | None:
+    """Return the one site without which the cards fit each other; None if there is no such site, or more than one.
+
+    Of two sites that contradict each other neither is taken for the odd one.
+    """
+    found = [site for site in cards if _fit({other: card for other, card in cards.items() if other != site})]
+    return found[0] if len(found) == 1 else None
+
+
+def _fit(cards: Cards) -> bool:
+    try:
+        merge(cards)
+    except DataError:
+        return False
+    return True
+
+
 def _tables(cards: Cards) -> Card:
     first, one = next(iter(cards.items()))
     names = [column.name for column in one.columns]

@@ -142,6 +142,10 @@ class Enrolment:
         self.new.clear()
         return said
 
+    def leave_out(self, name: str, why: str) -> None:
+        """Refuses a newcomer before the first round."""
+        self._refuse(0, name, self.new.pop(name).node, why)
+
     # ---- greetings ------------------------------------------------------------------------------------------------
     def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
         """Says hello to nodes; the number of hellos that expired before travels as the letter's seq, so that a node

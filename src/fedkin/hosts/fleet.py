@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from fedkin.config import HostSettings, Settings
-from fedkin.core import Bundle, EngineError, Net
+from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
+from fedkin.data.merging import misfit
 from fedkin.engines import Message, Report
 from fedkin.hosts.enrol import Clock, Enrolment
 from fedkin.hosts.heads import Updated
@@ -55,10 +56,26 @@ class Fleet:
     def gather(self) -> Card:
         """Waits for enough clients and settles what their data have in common.
 
+        A single client whose card contradicts those of all others is refused, and the run waits for another one.
+
         Raises:
             EngineError: fewer clients than wanted came within the patience.
             DataError: their data have nothing in common that one network could be made for.
         """
+        self._wait_for_all()
+        while self.members.card is None:
+            cards = {name: self._roll.new[name].card for name in sorted(self._roll.new)}
+            try:
+                self.members.card = merge(cards)
+                self.members.save()
+            except DataError as e:
+                if (odd := misfit(cards)) is None:
+                    raise
+                self._roll.leave_out(odd, f"its data do not fit those of the other clients: {e}")
+                self._wait_for_all()
+        return self.members.card
+
+    def _wait_for_all(self) -> None:
         wanted = self._hosts.clients
         self._wait(wanted, 0)
         here = sorted(self._roll.here())
@@ -67,10 +84,6 @@ class Fleet:
                 f"waited {self._hosts.patience:g} s for {wanted} clients; there are {len(here)}: "
                 f"{', '.join(here) or 'none'}. Start the others (fedkin node), or lower [hosts] clients"
             )
-        if self.members.card is None:
-            self.members.card = merge({name: self._roll.new[name].card for name in sorted(self._roll.new)})
-            self.members.save()
-        return self.members.card
 
     def open(self, net: Net, mark: str) -> None:
         """From here on clients are asked to work with this network; ``mark`` is its fingerprint."""

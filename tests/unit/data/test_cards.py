@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedkin.core.errors import DataError
 from fedkin.data import Card, Column, merge
 from fedkin.data.card import MAX_CATEGORIES, MAX_COLUMNS
+from fedkin.data.merging import misfit
 from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import table_card
 
@@ -186,6 +187,16 @@ def test_merged_columns() -> None:
         Column("ward", "text", True, ("", "a", "b", "d")),
         Column("age", "number", True),
     )
+
+
+def test_the_one_site_that_does_not_fit() -> None:
+    """It is named only where the others agree with each other and there are two of them at least."""
+    one, other, third = (Card("array", 10, inputs=(1, side, side)) for side in (8, 9, 10))
+    assert misfit({"a": one, "b": other, "c": one}) == "b"
+    assert misfit({"a": other, "b": one, "c": one, "d": one}) == "a"
+    assert misfit({"a": one, "b": other}) is None
+    assert misfit({"a": one, "b": other, "c": third}) is None
+    assert misfit({"a": one, "b": one, "c": other, "d": other}) is None
 
 
 def test_merged_classes() -> None:

@@ -66,6 +66,24 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "failed.txt").exists()
 
 
+@pytest.mark.parametrize("card", [{"inputs": [1, 9, 9]}, {"labels": None}])
+def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, Any], tmp_path: Path) -> None:
+    """Before the first round: its sender is named, and the others train."""
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"]) != ("c1", "hello"):
+            return answer
+        return Letter({**answer.head, "card": {**answer.head["card"], **card}}, answer.body)
+
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 2, "patience": 5.0})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 2
+    told = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
+    assert [e["client"] for e in told] == ["c1"]
+    assert "its data do not fit those of the other clients: " in told[0]["what"]
+
+
 def test_after_a_hostile_client_a_new_run_works(tmp_path: Path) -> None:
     """The same clients, the hostile one among them, in the next run: it is met again, and refused again."""
     s, post = settings("fedavg", run={"rounds": 2}), Direct(sites(tmp_path), touch=spoil("update", {"tensors": LONG}))
