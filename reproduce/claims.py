@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from fedkin.report.folder import write_atomic
 from fedkin.report.tables import Grid, to_markdown
+from fedkin.storage.files import write_atomic
 from reproduce.pages import scales_shown
 from reproduce.results import Line
 from reproduce.tables import Paper, Table

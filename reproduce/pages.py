@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedkin.evaluate.rounds import spans
 from fedkin.report.charts import svg
-from fedkin.report.folder import write_atomic
 from fedkin.report.tables import Grid, to_markdown
+from fedkin.storage.files import write_atomic
 from reproduce.figures import Measured, digits_of, measured, name_of, shown
 from reproduce.results import Line
 from reproduce.scatter import scatter
