@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 from fedkin.config import Settings, settings_from
-from fedkin.folder import RunFolder
-from fedkin.states import checksum
+from fedkin.run_folder import RunFolder
+from fedkin.storage.tensors import checksum
 
 LINES = ("rounds", "clients", "relations")
 FILES = {

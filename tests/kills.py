@@ -17,8 +17,9 @@ import pytest
 from safetensors import safe_open
 
 from fedkin.config import Settings
-from fedkin.folder import RunFolder
+from fedkin.run_folder import RunFolder
 from fedkin.runner import resume, run_settings
+from fedkin.storage.line_files import LineFiles
 from folders import LINES, assert_same_run
 
 
@@ -66,30 +67,30 @@ def die_before_replacing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
 
 def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
     """When rounds.jsonl has the round's line and clients.jsonl has not."""
-    append = RunFolder.append
+    append = LineFiles.append
 
-    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+    def dying(self: LineFiles, lines: dict[str, Any]) -> None:
         if lines["rounds"][0]["round"] == round:
             append(self, {"rounds": lines["rounds"]})
             raise Killed
         append(self, lines)
 
-    monkeypatch.setattr(RunFolder, "append", dying)
+    monkeypatch.setattr(LineFiles, "append", dying)
 
 
 def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
     """When half of the round's line is written, in each of the files."""
-    append = RunFolder.append
+    append = LineFiles.append
 
-    def dying(self: RunFolder, lines: dict[str, Any]) -> None:
+    def dying(self: LineFiles, lines: dict[str, Any]) -> None:
         append(self, lines)
         if lines["rounds"][0]["round"] == round:
             for name in (name for name in LINES if lines[name]):
-                path = self.path / f"{name}.jsonl"
+                path = self.path(name)
                 path.write_bytes(path.read_bytes()[:-9])
             raise Killed
 
-    monkeypatch.setattr(RunFolder, "append", dying)
+    monkeypatch.setattr(LineFiles, "append", dying)
 
 
 def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-import fedkin.folder
+import fedkin.run_folder
 from fedkin.config import Settings
 from fedkin.core import RunFolderError
-from fedkin.folder import RunFolder
+from fedkin.run_folder import RunFolder
 from fedkin.runner import resume, run_settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
 from kills import (
@@ -97,13 +97,13 @@ def test_killed_between_the_checkpoint_and_the_best(
             run_settings(settings, out=tmp_path / "a")
     reached = safe_round(tmp_path / "a" / "checkpoint.safetensors")
     assert reached >= 2
-    assert RunFolder(tmp_path / "a").best_round() < reached
+    assert RunFolder(tmp_path / "a").best.round() < reached
 
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
         with pytest.raises(Killed):
             resume(tmp_path / "a")
-    assert RunFolder(tmp_path / "a").best_round() == reached
+    assert RunFolder(tmp_path / "a").best.round() == reached
     assert_goes_on(tmp_path / "a", whole(settings))
 
 
@@ -210,7 +210,7 @@ def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
     settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)
     (tmp_path / "run.toml").write_text(settings.toml())
     command = [sys.executable, "-m", "fedkin"]
-    path = str(Path(fedkin.folder.__file__).parents[1])
+    path = str(Path(fedkin.run_folder.__file__).parents[1])
     how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
     process = subprocess.Popen([*command, "run", "run.toml", "--quiet", "--out", "a"], start_new_session=True, **how)
     wait_for_lines(tmp_path / "a", 3, lambda: process.poll() is None)

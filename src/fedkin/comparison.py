@@ -20,13 +20,14 @@ from fedkin.core.sources import code_of, copies, label, placed, require_code, to
 from fedkin.course import Result
 from fedkin.data import Federation, require_two_classes
 from fedkin.engines import Report
-from fedkin.folder import room, taken
-from fedkin.locks import NAME as LOCK
-from fedkin.locks import writing
 from fedkin.methods import get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
-from fedkin.report.folder import Run, write_atomic
+from fedkin.report.folder import Run
 from fedkin.runner import run_settings
+from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room, taken
+from fedkin.storage.lock import NAME as LOCK
+from fedkin.storage.lock import writing
 from fedkin.toml import fill, plain
 
 ALWAYS = ("local", "local-full", "fedavg")

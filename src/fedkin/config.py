@@ -31,7 +31,7 @@ from fedkin.data import (
 )
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
-from fedkin.states import Kept
+from fedkin.storage.client_states import Kept
 from fedkin.toml import fill, named, plain, whole
 
 OnData = Callable[[Dataset | Federation, Federation], None]

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.banks import Banks
 from fedkin.config import decisive
 from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
 from fedkin.core.rows import kept_by
@@ -19,10 +18,12 @@ from fedkin.data import Federation
 from fedkin.engines import Job, Plan, Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, diverged, final, latest
-from fedkin.folder import RunFolder, Written
-from fedkin.lines import People, lines_of
 from fedkin.privacy import Privacy, Spent, add, total, written
-from fedkin.report.intact import understood, with_digests
+from fedkin.records import People, lines_of
+from fedkin.run_folder import RunFolder
+from fedkin.storage.json_lines import Written
+from fedkin.storage.row_store import Banks
+from fedkin.storage.summary import understood, with_digests
 from fedkin.toml import differences, read_toml
 from fedkin.version import __version__
 
@@ -160,11 +161,11 @@ def _followed(
         if loaded is not None:
             server, states = loaded
             transport.restore(states, server.acks)
-        folder.cut(server.round)
+        folder.lines.cut(server.round)
         if banks is not None:
             del kept["clients"]
-        kept = {name: folder.read(name) for name in kept}
-    checked = folder is None or not folder.unchecked
+        kept = {name: folder.lines.read(name) for name in kept}
+    checked = folder is None or not folder.lines.unchecked
     where = Path() if folder is None else folder.path
     with understood(where, checked):
         held = best(kept["rounds"])
@@ -184,7 +185,7 @@ def _followed(
         if folder is not None:
             seconds = {**report.seconds, "training": transport.training_s}
             timing = {"round": report.round, **{f"{name}_s": value for name, value in seconds.items()}}
-            folder.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
+            folder.lines.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
             folder.save(server, transport.states(server.acks), p.marks)
             before, held = held, best([*([held] if held else []), *lines.rounds])
@@ -239,7 +240,7 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     if folder is not None:
         if "made_by" not in p.table:
             summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
-        folder.write("summary", with_digests(summary, folder.digests(), folder.unchecked))
+        folder.write("summary", with_digests(summary, folder.lines.digests(), folder.lines.unchecked))
     return Result(
         title=p.title,
         seed=p.plan.seed,

@@ -25,10 +25,12 @@ from fedkin.config import RunSettings, Settings, decisive, digest
 from fedkin.core import ConfigError, Method, RunFolderError
 from fedkin.engines import Plan
 from fedkin.engines.check import OUTCOMES
-from fedkin.folder import EXTENDING, RunFolder
-from fedkin.lines import unevaluated
-from fedkin.report.folder import named, write_atomic
-from fedkin.report.intact import Digest, Record, lines_of
+from fedkin.records import unevaluated
+from fedkin.run_folder import EXTENDING, RunFolder
+from fedkin.storage.checkpoint import about_texts
+from fedkin.storage.files import naming, write_atomic
+from fedkin.storage.json_lines import Digest, Record, lines_of
+from fedkin.storage.line_files import digest_texts
 
 
 def extend(folder: RunFolder, there: Settings, rounds: int, plan_of: Callable[[RunSettings], Plan]) -> Settings:
@@ -54,7 +56,7 @@ def extend(folder: RunFolder, there: Settings, rounds: int, plan_of: Callable[[R
             f"of {there.run.rounds} are not the first {done} of {rounds}; begin a run of {rounds} rounds in another "
             "folder"
         )
-    former, lines = plan_of(there.run), folder.read("rounds")
+    former, lines = plan_of(there.run), folder.lines.read("rounds")
     for every in (there.run.eval_every, former.eval_every):
         run = replace(there.run, rounds=rounds, eval_every=every)
         plan = plan_of(run)
@@ -94,7 +96,7 @@ def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> N
         return line if plan.evaluates(line["round"]) or not line["evaluated"] else unevaluated(line)
 
     changes: dict[str, Callable[[Record], Record | None]] = {"rounds": rounds, "clients": _Clients(former, plan)}
-    files, at_best, best = dict[str, list[str]](), dict[str, str](), folder.best_round()
+    files, at_best, best = dict[str, list[str]](), dict[str, str](), folder.best.round()
     for name in ("rounds", "clients", "relations"):
         path = folder.path / f"{name}.jsonl"
         if path.exists():
@@ -106,7 +108,7 @@ def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> N
         "about": json.dumps(decisive(longer.table()), sort_keys=True),
         "files": files,
         "best": at_best,
-        "unchecked": folder.unchecked,
+        "unchecked": folder.lines.unchecked,
     }
     write_atomic(folder.path / EXTENDING, json.dumps(told).encode())
 
@@ -140,7 +142,7 @@ class _Clients:
 def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[str, str]:
     """Writes the changed lines beside a file; their digest, and that of those up to a round."""
     whole, part = Digest(), Digest()
-    with named(path), _beside(path).open("wb") as file:
+    with naming(path), _beside(path).open("wb") as file:
         for line, _ in lines_of(path):
             if (after := change(line)) is not None:
                 raw = json.dumps(after).encode() + b"\n"
@@ -164,9 +166,9 @@ def complete(folder: RunFolder) -> None:
     try:
         told = json.loads((folder.path / EXTENDING).read_bytes())
         config, files = str(told["config"]), {str(name): (str(a), str(b)) for name, (a, b) in told["files"].items()}
-        texts = {"config": str(told["mark"]), "about.config": str(told["about"])}
+        texts = {"config": str(told["mark"]), **about_texts({"config": str(told["about"])})}
         texts |= {"unchecked": str(told["unchecked"])} if told["unchecked"] else {}
-        best = {f"digest.{name}": str(digest) for name, digest in told["best"].items()}
+        best = digest_texts({name: str(digest) for name, digest in told["best"].items()})
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -180,6 +182,6 @@ def complete(folder: RunFolder) -> None:
             raise RunFolderError(f"{path} was changed while the run got more rounds; restore the folder from a copy")
         os.replace(_beside(path), path)
     write_atomic(folder.path / "config.toml", config.encode())
-    folder.relabel(folder.checkpoint, {**texts, **{f"digest.{name}": after for name, (_, after) in files.items()}})
-    folder.relabel(folder.best, {**texts, **best})
+    folder.checkpoint.relabel({**texts, **digest_texts({name: after for name, (_, after) in files.items()})})
+    folder.best.relabel({**texts, **best})
     (folder.path / EXTENDING).unlink()

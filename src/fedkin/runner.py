@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.banks import Banks
 from fedkin.config import RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
 from fedkin.core.method import Moment
@@ -35,13 +34,15 @@ from fedkin.engines import (
     needs,
 )
 from fedkin.extending import complete, extend
-from fedkin.folder import RunFolder, room
 from fedkin.identity import about_of, network_mark, sizes_of, table_of
-from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy import Privacy
-from fedkin.states import Kept, States
+from fedkin.run_folder import RunFolder
+from fedkin.storage.client_states import Kept, States
+from fedkin.storage.folders import room
+from fedkin.storage.lock import writing
+from fedkin.storage.row_store import Banks
 from fedkin.toml import read_toml
 
 IN_MEMORY = 256 << 20
@@ -105,8 +106,9 @@ def run(
             there is one; ``Stacked(...)`` has its settings), "auto" (what is fastest here), or an
             engine of your own. ``summary["computed"]`` says what was taken.
         workers: processes, 0 for one per core; results do not depend on it.
-        state: where clients' private states and the server's banks are kept: see `fedkin.states` and `fedkin.banks`.
-            "auto": in files as soon as a model for every client takes more than 256 MiB. Results do not depend on it.
+        state: where clients' private states and the server's banks are kept: "memory", "file" (see
+            `fedkin.storage.client_states` and `fedkin.storage.row_store`), or "auto": in files as soon as a model for
+            every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every so many rounds, and in each of the last ten.
         evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
             after its last local training ("trained"): see `fedkin.core.method.Moment`.

@@ -24,13 +24,14 @@ from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
-from fedkin.folder import room, taken
-from fedkin.locks import writing
 from fedkin.report.cells import cells
-from fedkin.report.folder import Lines, write_atomic
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.runner import run_settings
 from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
+from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room, taken
+from fedkin.storage.json_lines import Lines
+from fedkin.storage.lock import writing
 from fedkin.toml import differences, read_toml
 
 PARTS = ("method", "model", "recipe", "run")

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
 from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
-from fedkin.report.folder import write_atomic
+from fedkin.storage.files import write_atomic
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 FILE = "trackers.json"

@@ -17,8 +17,8 @@ from fedkin.comparison import Plan, compare
 from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Recipe, RunFolderError
 from fedkin.extending import extend
-from fedkin.folder import EXTENDING, RunFolder
 from fedkin.methods import METHODS, get_method
+from fedkin.run_folder import EXTENDING, RunFolder
 from fedkin.runner import plan_of, resume, run_settings
 from fedkin.toml import read_toml
 from folders import assert_equal_folders, content, records, texts_of
@@ -132,11 +132,11 @@ def test_the_best_round_is_kept_where_the_long_run_has_it(tmp_path: Path) -> Non
     """A best round that the long run would not have evaluated is not its best: the file goes, as after any change."""
     run_settings(run_of("fedavg", 13), out=tmp_path / "a")
     found = RunFolder(tmp_path / "a")
-    assert found.best_round() in range(1, 14)
+    assert found.best.round() in range(1, 14)
     extend(found, run_of("fedavg", 13), 24, plan_of)
     rest = resume(tmp_path / "a")
     assert rest.best is not None
-    assert RunFolder(tmp_path / "a").best_round() in (rest.best["round"], None)
+    assert RunFolder(tmp_path / "a").best.round() in (rest.best["round"], None)
 
 
 # ---- killed in between --------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_other_data_and_networks_are_told_by_their_sizes(tmp_path: Path) -> None
     """Where data or network are not those of the checkpoint, what differs in size is named."""
     run_settings(run_of("fedavg", 5), out=tmp_path / "a")
     folder = RunFolder(tmp_path / "a")
-    texts = texts_of(folder.checkpoint)
+    texts = texts_of(folder.checkpoint.path)
     sizes = json.loads(texts["about.data"])
     folder.about = {"data": json.dumps({**sizes, "clients": 7})}
     with pytest.raises(RunFolderError, match=r"another data: clients was 6 there and is 7 here; put it back"):

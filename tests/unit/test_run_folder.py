@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
-from fedkin.folder import RunFolder
-from fedkin.report.folder import write_atomic
+from fedkin.run_folder import RunFolder
 from fedkin.runner import resume, run_settings
+from fedkin.storage.files import write_atomic
 from folders import content, small
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}
@@ -114,7 +114,7 @@ def assert_refused(folder: RunFolder, message: str = "damaged") -> None:
     before = content(folder.path)
     with pytest.raises(RunFolderError, match=message) as caught:
         folder.load(MARKS)
-    assert str(folder.checkpoint) in str(caught.value)
+    assert str(folder.checkpoint.path) in str(caught.value)
     assert content(folder.path) == before
 
 
@@ -122,8 +122,8 @@ def assert_refused(folder: RunFolder, message: str = "damaged") -> None:
 def test_a_truncated_checkpoint_is_refused(share: float, tmp_path: Path) -> None:
     """A file cut off anywhere, an empty one too, is damaged."""
     folder = saved(tmp_path)
-    whole = folder.checkpoint.read_bytes()
-    folder.checkpoint.write_bytes(whole[: int(share * len(whole))])
+    whole = folder.checkpoint.path.read_bytes()
+    folder.checkpoint.path.write_bytes(whole[: int(share * len(whole))])
 
     assert_refused(folder)
 
@@ -131,15 +131,15 @@ def test_a_truncated_checkpoint_is_refused(share: float, tmp_path: Path) -> None
 def test_one_wrong_bit_anywhere_is_noticed(tmp_path: Path) -> None:
     """Any single bit that is turned over, in the header or in a tensor, is noticed."""
     folder = saved(tmp_path)
-    whole = folder.checkpoint.read_bytes()
+    whole = folder.checkpoint.path.read_bytes()
     rng = random.Random(0)
     for at in range(len(whole)):
         wrong = bytearray(whole)
         wrong[at] ^= 1 << rng.randrange(8)
-        folder.checkpoint.write_bytes(wrong)
+        folder.checkpoint.path.write_bytes(wrong)
         with pytest.raises(RunFolderError, match="damaged"):
             folder.load(MARKS)
-    folder.checkpoint.write_bytes(whole)
+    folder.checkpoint.path.write_bytes(whole)
     assert folder.load(MARKS) is not None
 
 
@@ -147,7 +147,7 @@ def test_one_wrong_bit_anywhere_is_noticed(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(text: bytes, tmp_path: Path) -> None:
     """A file that is no safetensors file is damaged, whatever it is."""
     folder = saved(tmp_path)
-    folder.checkpoint.write_bytes(text)
+    folder.checkpoint.path.write_bytes(text)
 
     assert_refused(folder)
 
@@ -155,7 +155,7 @@ def test_another_kind_of_file_is_refused(text: bytes, tmp_path: Path) -> None:
 def test_tensors_that_someone_else_wrote_are_refused(tmp_path: Path) -> None:
     """A valid safetensors file that fedkin has not written has no checksum that fits."""
     folder = saved(tmp_path)
-    save_file(load_file(folder.checkpoint), folder.checkpoint)
+    save_file(load_file(folder.checkpoint.path), folder.checkpoint.path)
 
     assert_refused(folder, "checksum")
 
@@ -163,8 +163,8 @@ def test_tensors_that_someone_else_wrote_are_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     """What cannot be read as a file is told as such."""
     folder = saved(tmp_path)
-    folder.checkpoint.unlink()
-    folder.checkpoint.mkdir()
+    folder.checkpoint.path.unlink()
+    folder.checkpoint.path.mkdir()
 
     assert_refused(folder)
 
@@ -218,7 +218,7 @@ def with_rounds(path: Path, count: int) -> RunFolder:
     """A folder with lines of so many rounds."""
     folder = RunFolder.create(path / "a", "")
     for t in range(1, count + 1):
-        folder.append({"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in (0, 1)]})
+        folder.lines.append({"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in (0, 1)]})
     return folder
 
 
@@ -226,9 +226,9 @@ def test_lines_come_back(tmp_path: Path) -> None:
     """What was appended is read in order, up to a round if wanted; a file that does not exist has no lines."""
     folder = with_rounds(tmp_path, 3)
 
-    assert folder.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
-    assert folder.read("clients", 1) == [{"round": 1, "client": 0}, {"round": 1, "client": 1}]
-    assert folder.read("relations") == []
+    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
+    assert folder.lines.read("clients", 1) == [{"round": 1, "client": 0}, {"round": 1, "client": 1}]
+    assert folder.lines.read("relations") == []
 
 
 def test_cut_removes_later_rounds_and_half_lines(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_cut_removes_later_rounds_and_half_lines(tmp_path: Path) -> None:
     folder = with_rounds(tmp_path, 4)
     with (folder.path / "clients.jsonl").open("a") as file:
         file.write('{"round": 5, "cli')
-    folder.cut(2)
+    folder.lines.cut(2)
 
-    assert folder.read("rounds") == [{"round": 1}, {"round": 2}]
-    assert [c["round"] for c in folder.read("clients")] == [1, 1, 2, 2]
+    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}]
+    assert [c["round"] for c in folder.lines.read("clients")] == [1, 1, 2, 2]
     assert (folder.path / "rounds.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
 
 
@@ -248,7 +248,7 @@ def test_cut_removes_half_written_files(tmp_path: Path) -> None:
     folder = with_rounds(tmp_path, 2)
     (folder.path / ".checkpoint.safetensors.77.new").write_bytes(b"half")
     (folder.path / ".rounds.jsonl.78.new").write_bytes(b"")
-    folder.cut(2)
+    folder.lines.cut(2)
 
     assert not list(folder.path.glob(".*"))
 
@@ -257,7 +257,7 @@ def test_cut_does_not_write_what_is_right(tmp_path: Path) -> None:
     """Files that need no cut are not written again."""
     folder = with_rounds(tmp_path, 2)
     before = (folder.path / "rounds.jsonl").stat().st_mtime_ns
-    folder.cut(2)
+    folder.lines.cut(2)
 
     assert (folder.path / "rounds.jsonl").stat().st_mtime_ns == before
 
@@ -265,7 +265,7 @@ def test_cut_does_not_write_what_is_right(tmp_path: Path) -> None:
 def test_cut_tells_of_missing_rounds(tmp_path: Path) -> None:
     """Rounds that the checkpoint covers and no line tells of are an error."""
     with pytest.raises(RunFolderError, match=r"rounds\.jsonl must hold rounds 1 to 3.*it has 2"):
-        with_rounds(tmp_path, 2).cut(3)
+        with_rounds(tmp_path, 2).lines.cut(3)
 
 
 @pytest.mark.parametrize("wrong", ['{"round": 1, "a', "3", "[]", '{"a": 1}', "\ufffd", "null"])
@@ -276,7 +276,7 @@ def test_a_wrong_line_in_the_middle_is_named(wrong: str, tmp_path: Path) -> None
         file.write(wrong + '\n{"round": 2}\n')
 
     with pytest.raises(RunFolderError, match=r"rounds\.jsonl: line 2 is damaged"):
-        folder.read("rounds", 2)
+        folder.lines.read("rounds", 2)
 
 
 # ---- the folder ---------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
-from fedkin.report.intact import without_digests
 from fedkin.runner import Result, resume, run_settings
+from fedkin.storage.summary import without_digests
 from fedkin.toml import read_toml
 from folders import FILES, content, lines_in, records, small
 from toys import Averaging

@@ -24,16 +24,16 @@ from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
-from fedkin.folder import taken
-from fedkin.locks import writing
 from fedkin.methods import METHODS, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
-from fedkin.report.folder import Run, read_run, require_folder
-from fedkin.report.intact import understood
+from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.runner import resume, run_settings
+from fedkin.storage.folders import require_folder, taken
+from fedkin.storage.lock import writing
+from fedkin.storage.summary import understood
 from fedkin.toml import read_toml
 from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
 

@@ -17,8 +17,8 @@ from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.exporting.programs import Format
 from fedkin.exporting.writing import Round
-from fedkin.report.folder import write_atomic
 from fedkin.report.tables import Grid
+from fedkin.storage.files import write_atomic
 
 _SHOWN = 20  # rows on the screen
 

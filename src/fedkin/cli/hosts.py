@@ -16,8 +16,8 @@ from fedkin.core.errors import ConfigError, EngineError, nearest
 from fedkin.hosts import fronts, keys
 from fedkin.hosts.control import SHUT_OUT
 from fedkin.hosts.offline import check_version
-from fedkin.hosts.private import for_this_user
 from fedkin.report.tables import DASH, Grid
+from fedkin.storage.files import for_this_user
 
 Flags = TypeVar("Flags")
 

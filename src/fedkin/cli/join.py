@@ -13,10 +13,10 @@ from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import RunFolderError
 from fedkin.exporting.drill import Drill, join
-from fedkin.folder import taken
 from fedkin.report import charts
-from fedkin.report.folder import write_atomic
 from fedkin.report.tables import DASH, Grid
+from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from fedkin.hosts.control import Control
 from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
 from fedkin.hosts.submit import submit
-from fedkin.locks import require_free
-from fedkin.report.folder import Lines
+from fedkin.storage.json_lines import Lines
+from fedkin.storage.lock import require_free
 from fedkin.toml import read_toml
 
 _LOOK = 30.0  # seconds between two questions to the link whether the run is still there

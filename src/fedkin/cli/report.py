@@ -16,8 +16,8 @@ from fedkin.comparison import plan_from, run_name
 from fedkin.core import RunFolderError
 from fedkin.report import export
 from fedkin.report.folder import read_run
-from fedkin.report.intact import understood
 from fedkin.report.page import one_run, run_page
+from fedkin.storage.summary import understood
 from fedkin.toml import read_toml
 
 

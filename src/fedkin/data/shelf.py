@@ -28,6 +28,7 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Data
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, Shard, check_shard
+from fedkin.storage.files import write_atomic
 
 INDEX = "index.json"
 _FORMAT = "fedkin federation 1"
@@ -198,9 +199,7 @@ def _clear(folder: Path, made: bool) -> None:
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> None:
-    new = folder / f".{INDEX}.new"
-    new.write_text(json.dumps(index), encoding="utf-8")
-    os.replace(new, folder / INDEX)
+    write_atomic(folder / INDEX, json.dumps(index).encode())
 
 
 def fingerprint(clients: Sequence[Shard], classes: int) -> str:

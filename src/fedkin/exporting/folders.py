@@ -20,6 +20,7 @@ from fedkin.exporting import loader
 from fedkin.exporting.network import described
 from fedkin.exporting.programs import Format, write_program
 from fedkin.exporting.taken import Origin, Taken
+from fedkin.storage.files import sync_to_disk
 
 _TOLERANCE = 1e-4  # logits of the exported model against those of the run's network
 
@@ -146,19 +147,10 @@ def _move(half: Path, place: Path, force: bool) -> None:
     """Puts the whole folder in its place; what was there is kept until then."""
     require_free(place, force)
     for file in (*half.iterdir(), half):
-        _sync(file)
+        sync_to_disk(file)
     old = place.with_name(f".{place.name}.{os.getpid()}.old")
     if place.exists():
         os.replace(place, old)
     os.replace(half, place)
-    _sync(place.parent)
+    sync_to_disk(place.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Comes back when a file or a folder would survive a loss of power."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

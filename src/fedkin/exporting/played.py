@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.banks import Banks
 from fedkin.config import digest, settings_from
 from fedkin.core import ConfigError, Net, RunFolderError
 from fedkin.course import Course, Played, Result, one_thread
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job, Loop, Simulation, join_rounds
 from fedkin.evaluate import best
-from fedkin.folder import RunFolder
 from fedkin.identity import about_of, network_mark, sizes_of
 from fedkin.methods import get_title
 from fedkin.models.start import factory
+from fedkin.run_folder import RunFolder
 from fedkin.runner import laid_out, plan_of, privacy_of
+from fedkin.storage.row_store import Banks
 from fedkin.toml import read_toml
 
 Run = Result | Path | str
@@ -98,7 +98,7 @@ def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
     folder = RunFolder.open(p.folder)
-    found = best(folder.read("rounds", p.server.round))
+    found = best(folder.lines.read("rounds", p.server.round))
     if found is None:
         raise ConfigError(
             f"no round of {p.folder} can be chosen: no client has validation samples; run with --validation 0.1, or "
@@ -107,7 +107,7 @@ def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
     number = int(found["round"] or 0)
     if number == p.server.round:
         return p, found
-    if folder.best_round() != number:
+    if folder.best.round() != number:
         raise ConfigError(f"the best round of {p.folder}, {number}, was not kept: {_not_kept(folder)}")
     loaded = folder.load(p.course.marks, best=True)
     assert loaded is not None  # it has a round

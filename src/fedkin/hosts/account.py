@@ -28,8 +28,9 @@ from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.engines.noise import noisy_counts
-from fedkin.hosts.store import checked_name, private_folder, write_private
+from fedkin.hosts.store import checked_name, write_private
 from fedkin.privacy import Spent, composed, says_at_joining
+from fedkin.storage.files import make_private
 
 log = logging.getLogger("fedkin.site")
 _FORMAT = 2
@@ -299,7 +300,7 @@ class Account:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep a second process with this folder from writing between reading and writing: one entry would be lost."""
-        private_folder(self.path.parent)
+        make_private(self.path.parent, tighten=False, sync=True)
         file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.core.errors import ConfigError, EngineError, nearest
 from fedkin.hosts.keys import key_fingerprint
 from fedkin.hosts.offline import CONNECTION, environment, program
-from fedkin.report.folder import write_atomic
+from fedkin.storage.files import write_atomic
 
 BOOK = "nodes.json"  # in the link's folder: which key each node's number stands for
 SHUT_OUT = "unregistered"  # the status of a node whose key is refused

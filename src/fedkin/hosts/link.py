@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedkin import locks
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.hosts.control import Changes, Control
 from fedkin.hosts.gate import Gate, client_context, failed, server_context
@@ -23,6 +22,7 @@ from fedkin.hosts.private import private_folder
 from fedkin.hosts.programs import Program, wait_until
 from fedkin.hosts.relay import Limits, Upstream
 from fedkin.hosts.signed import Keyring
+from fedkin.storage import lock as locks
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedkin.core import RunFolderError
 from fedkin.data import Card
-from fedkin.report.folder import write_atomic
+from fedkin.storage.files import write_atomic
 
 KEY = re.compile("[0-9a-f]{64}")
 """A public key for masks, as it is written down and sent."""

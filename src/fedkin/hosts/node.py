@@ -17,11 +17,12 @@ from fedkin.hosts.lateness import Lateness
 from fedkin.hosts.maskkeys import Signing
 from fedkin.hosts.offline import check_version, program
 from fedkin.hosts.own import Allowed
-from fedkin.hosts.private import for_this_user, open_to_others, private_folder
+from fedkin.hosts.private import private_folder
 from fedkin.hosts.store import checked_name
 from fedkin.hosts.supernode import SuperNode
 from fedkin.hosts.wire import Letter
 from fedkin.hosts.worker import Counter, Duty, Watch
+from fedkin.storage.files import for_this_user, open_to_others
 
 _LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
 _AGAIN = 5.0  # seconds between two tries

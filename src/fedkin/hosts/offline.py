@@ -17,7 +17,7 @@ from pathlib import Path
 import tomli_w
 
 from fedkin.core.errors import ConfigError
-from fedkin.report.folder import write_atomic
+from fedkin.storage.files import write_atomic
 
 SWITCHES: Mapping[str, str] = {
     "FLWR_TELEMETRY_ENABLED": "0",

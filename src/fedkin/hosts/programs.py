@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import EngineError
-from fedkin.hosts.private import for_this_user, private_folder
+from fedkin.hosts.private import private_folder
+from fedkin.storage.files import for_this_user
 
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 

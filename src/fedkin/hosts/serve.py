@@ -9,22 +9,23 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.banks import Banks
 from fedkin.config import Settings, digest
 from fedkin.core import ConfigError, Net, Recipe
 from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
 from fedkin.engines import Plan, Report, hand_over
 from fedkin.exporting.rules import rule
-from fedkin.folder import RunFolder, room
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import Post
 from fedkin.identity import about_of, network_mark
-from fedkin.locks import writing
 from fedkin.methods import get_title
 from fedkin.models.start import factory
+from fedkin.run_folder import RunFolder
 from fedkin.runner import plan_of, privacy_of
+from fedkin.storage.folders import room
+from fedkin.storage.lock import writing
+from fedkin.storage.row_store import Banks
 
 log = logging.getLogger("fedkin.hosts")
 
@@ -71,7 +72,7 @@ def _served(
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
     here.keeps_best = False  # clients' states are with the clients
     members = Members.load(folder)
-    del members.listed[here.clients() :]  # numbered, but not in the checkpoint: they come again
+    del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they come again
     fleet = Fleet(post, settings, members, clock)
     card = fleet.gather()
     net = Net(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.engines.ledger import Ledger
-from fedkin.report.folder import write_atomic
-from fedkin.states import checksum
+from fedkin.storage.files import make_private, write_atomic
+from fedkin.storage.tensors import pack, unpack
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a client or a run may be called: it becomes the name of a folder."""
@@ -31,29 +27,13 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def private_folder(path: Path) -> None:
-    """Make a folder for its owner alone, and those above it that are missing, so that they outlive a loss of power.
-
-    Raises:
-        OSError: it could not be made.
-    """
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        above = os.open(folder.parent, os.O_RDONLY)
-        try:
-            os.fsync(above)
-        finally:
-            os.close(above)
-
-
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that its owner alone can read; when this returns, it is on the disk.
 
     Raises:
         OSError: the file could not be written; what was there before is untouched.
     """
-    private_folder(path.parent)
+    make_private(path.parent, tighten=False, sync=True)
     write_atomic(path, content, sync=True, private=True)
 
 
@@ -94,17 +74,10 @@ class Store:
         path = self.path(run)
         if not path.exists():
             return Kept(Ledger())
-        try:
-            with safe_open(path, framework="pt") as file:
-                meta = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError, ValueError) as e:
-            raise RunFolderError(f"{path} is damaged ({e}); delete it to start this client as a newcomer") from e
-        found = meta.pop("checksum", None)
-        if meta.get("format") != _FORMAT or found != checksum(tensors, meta):
-            raise RunFolderError(
-                f"{path} is damaged (its checksum does not fit); delete it to start this client as a newcomer"
-            )
+        again = "delete it to start this client as a newcomer"
+        meta, tensors = unpack(path, again)
+        if meta.get("format") != _FORMAT:
+            raise RunFolderError(f"{path} is of format {meta.get('format')!r}, expected {_FORMAT!r}; {again}")
         parts = {
             part: Bundle({n.split(".", 1)[1]: t for n, t in tensors.items() if n.split(".", 1)[0] == part})
             for part in ("committed", "pending", "answer", "said")
@@ -142,5 +115,4 @@ class Store:
         }
         if kept.masked:
             meta["masked"] = str(kept.masked)
-        content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
-        write_private(self.path(run), content)
+        write_private(self.path(run), pack(tensors, meta))

@@ -21,8 +21,8 @@ from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve
 from fedkin.hosts.wire import LetterError, convert, head_of
-from fedkin.locks import writing
 from fedkin.report.page import write_page
+from fedkin.storage.lock import writing
 
 log = logging.getLogger("fedkin.hosts")
 

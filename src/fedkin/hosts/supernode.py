@@ -17,8 +17,9 @@ from pathlib import Path
 from fedkin.core.errors import EngineError
 from fedkin.hosts.offline import environment
 from fedkin.hosts.ports import answers, free_port
-from fedkin.hosts.private import for_this_user, private_folder
+from fedkin.hosts.private import private_folder
 from fedkin.hosts.programs import Program, last_lines
+from fedkin.storage.files import for_this_user
 
 _HOST = "127.0.0.1"
 _DAYS = 3650.0  # the certificate is made anew at each start of the SuperNode

@@ -15,7 +15,7 @@ from typing import Any
 
 import vl_convert
 
-from fedkin.report.folder import write_atomic
+from fedkin.storage.files import write_atomic
 
 Spec = dict[str, Any]
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -11,9 +11,9 @@ from typing import Any
 
 from fedkin.report import charts, island, tables
 from fedkin.report.cells import cells
-from fedkin.report.folder import write_atomic
 from fedkin.report.headline import headline
 from fedkin.report.parts import Part
+from fedkin.storage.files import write_atomic
 
 
 def write_files(folder: Path | str, report: island.Report, reference: str = "Local") -> list[Path]:

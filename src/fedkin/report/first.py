@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedkin.evaluate import Choice, Constant, choose, majority_class
 from fedkin.report.folder import Run
-from fedkin.report.intact import Record
+from fedkin.storage.json_lines import Record
 
 NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
 """The names of the figures that may come first, in sentences."""

@@ -1,39 +1,22 @@
-"""A run folder, read for reporting; and how report files are written."""
+"""A run folder, read for reporting."""
 
 from __future__ import annotations
 
 import json
-import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import DataError, RunFolderError, nearest
+from fedkin.core.errors import DataError, RunFolderError
 from fedkin.evaluate import Answers, answers_of, diverged, final, final_by_client, latest
-from fedkin.report.intact import Record, lines_of, understood, without_digests
+from fedkin.storage.folders import require_folder
+from fedkin.storage.json_lines import Lines, Record
+from fedkin.storage.summary import understood, without_digests
 
 LARGE = 64_000_000
 """Bytes; lines of clients beyond this are read anew on every pass and never all in memory."""
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-"""Rights of files and folders with what belongs to single clients: states, models, keys, accounts."""
-
-
-class Lines:
-    """The lines of a JSON-lines file, read anew on every pass; nothing if the file does not exist.
-
-    A last line cut short (a run that was killed while writing) is skipped; any other damage, a line that is twice there
-    and one out of order raise RunFolderError.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __iter__(self) -> Iterator[Record]:
-        return (line.record for line in lines_of(self.path))
 
 
 @dataclass(frozen=True)
@@ -160,14 +143,6 @@ class Run:
         return tuple(map(str, texts)) if isinstance(texts, list) else ()
 
 
-def require_folder(folder: Path) -> None:
-    """Raises `RunFolderError` if there is no such folder; the message names the one that was probably meant."""
-    if not folder.is_dir():
-        beside = folder.parent
-        there = sorted(p.name for p in beside.iterdir() if p.is_dir()) if beside.is_dir() else []
-        raise RunFolderError(f"there is no folder {folder}{nearest(folder.name, there[:20]) if there else ''}")
-
-
 def read_run(folder: Path | str) -> Run:
     """Read a run folder; ``summary.json`` must be there, the ``.jsonl`` files may be missing.
 
@@ -222,49 +197,3 @@ def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
             raise RunFolderError(f"two runs are titled {run.title!r} with seed {run.seed}; give one another title")
         group.append(run)
     return {title: sorted(group, key=lambda run: run.seed) for title, group in groups.items()}
-
-
-@contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Puts the file's name into errors of the system that have none, as those of writing have not."""
-    try:
-        yield
-    except OSError as e:
-        if e.filename is None:
-            e.filename = str(path)
-        raise
-
-
-def make_private(folder: Path) -> None:
-    """Makes a folder that only its owner may look into, also where it was there with wider rights."""
-    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
-        folder.chmod(PRIVATE_FOLDER)
-
-
-def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: bool = False) -> None:
-    """Write a file whole or not at all: to a neighbour first, then renamed over the old one.
-
-    Args:
-        sync: come back only when it would also survive a loss of power.
-        private: only its owner may read it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with named(path), new.open("wb") as file:
-            if private:
-                os.fchmod(file.fileno(), PRIVATE_FILE)
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(new, path)
-        if sync:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    finally:
-        new.unlink(missing_ok=True)

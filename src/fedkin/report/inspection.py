@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.report import charts, tables
-from fedkin.report.folder import write_atomic
 from fedkin.report.naming import different
 from fedkin.report.tables import DASH, Grid
+from fedkin.storage.files import write_atomic
 
 Found = Mapping[str, Any]
 """What ``Inspection.to_json`` gives."""

@@ -10,8 +10,9 @@ from fedkin.core.errors import ConfigError
 from fedkin.evaluate import Choice, verdict
 from fedkin.report import charts, island, markup, people, references, tables
 from fedkin.report.first import NAMED
-from fedkin.report.folder import Run, by_title, read_run, write_atomic
+from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline, rounds_of
+from fedkin.storage.files import write_atomic
 
 _NAMED = 12
 

@@ -16,7 +16,6 @@ from fedkin.core.errors import ConfigError
 from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
-from fedkin.report.folder import write_atomic
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
     BOLD,
@@ -30,6 +29,7 @@ from fedkin.report.tables import (
     short,
     to_markdown,
 )
+from fedkin.storage.files import write_atomic
 
 MOST_DECIMALS = 6
 

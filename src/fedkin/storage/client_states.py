@@ -6,22 +6,19 @@ it costs what the round changed, not what all clients keep. A kill at any moment
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import weakref
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.report.folder import PRIVATE_FILE, make_private
+from fedkin.storage.files import PRIVATE_FILE, make_private
+from fedkin.storage.tensors import pack, unpack
 
 Kept: TypeAlias = Literal["auto", "memory", "file"]
 """Where clients' states and the server's banks are: in memory, in files, or in files where they take much memory."""
@@ -55,9 +52,7 @@ class States:
             return Bundle()
         slot = 1 - file_of(committed) if committed else 0
         path = self.path(client, slot)
-        tensors = {name: apart(t) for name, t in state.items()}
-        meta = {"client": str(client), "seq": str(seq)}
-        content = save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)})
+        content = pack(state, _texts(client, seq))
         try:
             if not path.parent.exists():
                 make_private(self.folder)
@@ -145,34 +140,12 @@ def read(path: Path, client: int, seq: int) -> Bundle:
     Raises:
         RunFolderError: the file is missing, damaged, or that of another client or upload.
     """
-    try:
-        raw = path.read_bytes()  # and no map of the file: it will be written over
-        tensors = load(raw)
-        meta = dict(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {}))
-    except (SafetensorError, OSError, ValueError) as e:
-        raise RunFolderError(f"{path} is damaged ({e}); start the run again in another folder") from e
-    found = meta.pop("checksum", None)
-    if found != checksum(tensors, meta) or meta != {"client": str(client), "seq": str(seq)}:
-        raise RunFolderError(
-            f"{path} is damaged, or was written by another run (its checksum does not fit); "
-            "start the run again in another folder"
-        )
+    again = "start the run again in another folder"
+    texts, tensors = unpack(path, again, rewritten=True)
+    if texts != _texts(client, seq):
+        raise RunFolderError(f"{path} was written by another run or for another upload; {again}")
     return Bundle(tensors)
 
 
-def apart(t: Tensor) -> Tensor:
-    """The tensor in memory of its own, as the file format wants it."""
-    t = t.detach()
-    own = t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size()
-    return t if own else t.clone(memory_format=torch.contiguous_format)
-
-
-def checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, str]) -> str:
-    """Eight hex digits that change when a tensor or a text does."""
-    total = zlib.crc32(json.dumps(sorted(meta.items())).encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        total = zlib.crc32(f"{name} {t.dtype} {list(t.shape)}".encode(), total)
-        if t.numel():
-            total = zlib.crc32(t.reshape(-1).view(torch.uint8).numpy().data, total)
-    return f"{total:08x}"
+def _texts(client: int, seq: int) -> dict[str, str]:
+    return {"client": str(client), "seq": str(seq)}

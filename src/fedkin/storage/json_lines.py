@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from fedkin.core.errors import RunFolderError
 
@@ -27,10 +26,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "timing.jsonl": ("round",),
 }
 """What tells the lines of a file apart; they are in order of the first."""
-DIGESTS = "digests"
-"""The entry of ``summary.json`` with the digests of the files."""
-_SUMMARY = "summary.json"
-_UNCHECKED = "unchecked"
 _PIECE = 1 << 20
 _SUM = b', "sum": "'
 
@@ -72,6 +67,34 @@ class Line(NamedTuple):
 
     record: Record
     end: int
+
+
+class Lines:
+    """The lines of a JSON-lines file, read anew on every pass; nothing if the file does not exist.
+
+    A last line cut short (a run that was killed while writing) is skipped; any other damage, a line that is twice there
+    and one out of order raise RunFolderError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[Record]:
+        return (line.record for line in lines_of(self.path))
+
+
+class Written(Lines, Sequence[Record]):
+    """The lines of a file, read anew whenever they are looked at: those of many clients need not be in memory."""
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, i: int) -> Record: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Record]: ...
+    def __getitem__(self, i: int | slice) -> Record | list[Record]:
+        return list(self)[i]
 
 
 def lines_of(path: Path) -> Iterator[Line]:
@@ -189,57 +212,3 @@ def require_rounds(path: Path, until: int, *, beyond: bool = False) -> None:
             f"{path} must hold rounds 1 to {until}, one line each, it has {len(there)} of them; restore the file, or "
             "start the run again in another folder"
         )
-
-
-@contextmanager
-def understood(folder: Path, checked: bool) -> Iterator[None]:
-    """Where lines were not checked by digests, makes errors of what is in them errors of the folder.
-
-    Raises:
-        RunFolderError: a value is of another type, or missing.
-    """
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        if checked:
-            raise
-        raise RunFolderError(
-            f"{folder} was written by a version of fedkin without digests, and its lines or its summary do not hold "
-            f"what is expected ({type(e).__name__}: {e}); restore the folder from a copy"
-        ) from e
-
-
-def with_digests(summary: Mapping[str, Any], files: Mapping[str, str], unchecked: int) -> Record:
-    """A summary with the digests of a run's files and of itself.
-
-    Args:
-        unchecked: the round up to which an older version wrote the lines, without digests.
-    """
-    older = {_UNCHECKED: unchecked} if unchecked else {}
-    return {**summary, DIGESTS: {**files, _SUMMARY: _digest_of(summary), **older}}
-
-
-def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
-    """A summary as it was before `with_digests`, and whether it and the files were checked by them.
-
-    Folders of older versions have none.
-
-    Raises:
-        RunFolderError: the summary or a file is not as it was written.
-    """
-    if DIGESTS not in summary:
-        return summary, False
-    rest, told = {k: v for k, v in summary.items() if k != DIGESTS}, summary[DIGESTS]
-    if not isinstance(told, dict) or told.get(_SUMMARY) != _digest_of(rest):
-        raise RunFolderError(
-            f"{folder / _SUMMARY} is not as it was written (its digest differs); write it again: fedkin resume {folder}"
-        )
-    for name, digest in told.items():
-        if name in KEYS:
-            require_ended(folder / name, digest)
-    require_rounds(folder / "timing.jsonl", int(rest["rounds"]))
-    return rest, _UNCHECKED not in told
-
-
-def _digest_of(summary: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(summary, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -28,7 +28,7 @@ NAME = ".lock"
 _TRIES = 20  # a process that only asks for the owner has the lock for a moment, too
 _PAUSE = 0.01
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-log = logging.getLogger("fedkin.locks")
+log = logging.getLogger("fedkin.storage.lock")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.report.folder import PRIVATE_FILE, make_private
+from fedkin.storage.files import PRIVATE_FILE, make_private
 
 _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time

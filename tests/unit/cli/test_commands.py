@@ -250,7 +250,7 @@ def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.Mo
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device", "a/checkpoint.safetensors")
 
-    monkeypatch.setattr("fedkin.folder.RunFolder.save", full)
+    monkeypatch.setattr("fedkin.run_folder.RunFolder.save", full)
     done = fedkin(f"run fedavg {small} --out a")
 
     assert (done.code, done.out) == (1, "")
@@ -299,7 +299,7 @@ def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytes
 
 def interrupt(patch: pytest.MonkeyPatch, round: int) -> None:
     """Ctrl-C after a round's lines are written, before its checkpoint."""
-    from fedkin.folder import RunFolder
+    from fedkin.run_folder import RunFolder
 
     save = RunFolder.save
 
@@ -456,7 +456,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
     whole = fedkin(f"compare da-pfl {small} --out whole")
     with monkeypatch.context() as patch:
         count = iter(range(100))
-        from fedkin.folder import RunFolder
+        from fedkin.run_folder import RunFolder
 
         save = RunFolder.save
 

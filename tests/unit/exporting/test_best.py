@@ -13,7 +13,7 @@ from commandline import Command
 from fedkin.config import settings_from
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.exporting import export, export_all, export_global, load_export
-from fedkin.folder import RunFolder
+from fedkin.run_folder import RunFolder
 from fedkin.runner import resume, run_settings
 from folders import content, lines_in, records
 
@@ -200,5 +200,5 @@ def test_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("os.link", none)
     run_settings(settings("fedavg"), out=tmp_path / "run")
-    assert RunFolder(tmp_path / "run").best_round() == chosen(tmp_path / "run") < ROUNDS
+    assert RunFolder(tmp_path / "run").best.round() == chosen(tmp_path / "run") < ROUNDS
     assert not list((tmp_path / "run").glob(".*"))

@@ -150,7 +150,7 @@ def test_each_start_has_a_new_secret(tmp_path: Path) -> None:
 
 def test_a_key_that_others_can_read_is_told_of(tmp_path: Path) -> None:
     """The advice has the file, its mode and the command; a private key needs none."""
-    from fedkin.hosts.private import open_to_others
+    from fedkin.storage.files import open_to_others
 
     key = tmp_path / "key"
     key.write_text("x")

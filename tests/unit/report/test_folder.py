@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fedkin.core.errors import RunFolderError
-from fedkin.report.folder import Lines, Run, by_title, read_run, write_atomic
+from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import rounds_of
 from fedkin.report.people import people_of
+from fedkin.storage.files import write_atomic
+from fedkin.storage.json_lines import Lines
 
 
 def test_a_folder_reads_back_as_the_run(folder, made):

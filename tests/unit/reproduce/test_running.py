@@ -21,7 +21,7 @@ from reproduce.results import adoptable, append, file_of, load, told_config
 from reproduce.running import Outcome, Plan, folder_of, make, wanted_of
 from reproduce.tables import HERE, Paper
 
-from fedkin.locks import owner
+from fedkin.storage.lock import owner
 from papers import line, paper
 
 

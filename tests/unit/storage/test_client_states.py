@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.states import NOTHING, States, Stored, file_of, place, read
+from fedkin.storage.client_states import NOTHING, States, Stored, file_of, place, read
 
 
 def state(seed: int) -> Bundle:
@@ -33,7 +33,7 @@ def test_what_is_put_is_got(tmp_path: Path) -> None:
     assert same(states.get(7, first), state(1))
     assert same(states.get(7, second), state(0))
     assert (file_of(first), file_of(lost), file_of(second)) == (0, 1, 1)
-    with pytest.raises(RunFolderError, match="damaged, or was written by another run"):
+    with pytest.raises(RunFolderError, match="written by another run or for another upload"):
         states.get(7, lost)
     third = states.put(7, 4, state(2), second)
     assert file_of(third) == 0

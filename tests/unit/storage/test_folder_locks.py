@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import fedkin.cli.commands
-import fedkin.locks
+import fedkin.storage.lock
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.comparison import Plan, compare
@@ -30,8 +30,8 @@ from fedkin.core import Recipe
 from fedkin.core.errors import FolderBusyError
 from fedkin.hosts import submitted
 from fedkin.hosts.serve import serve
-from fedkin.locks import NAME, held, owner, require_free, writing
 from fedkin.runner import resume, run_settings
+from fedkin.storage.lock import NAME, held, owner, require_free, writing
 from fedkin.sweep import Sweep, run_sweep
 from folders import assert_same_run, content, lines_in, small
 from hosttoys import Direct, settings, sites
@@ -186,14 +186,14 @@ def test_of_many_at_one_instant_one_gets_the_lock(tmp_path: Path) -> None:
 
 def test_a_lock_file_that_is_removed_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last owner removes the file between its opening and its locking, the lock is that of a new file."""
-    path, lock, first = tmp_path / "lock", fedkin.locks.fcntl.flock, iter([True])
+    path, lock, first = tmp_path / "lock", fedkin.storage.lock.fcntl.flock, iter([True])
 
     def late(number: int, how: int) -> None:
         if next(first, False):
             path.unlink()
         lock(number, how)
 
-    monkeypatch.setattr(fedkin.locks.fcntl, "flock", late)
+    monkeypatch.setattr(fedkin.storage.lock.fcntl, "flock", late)
     with held(path) as got:
         assert got
         found = owner(path)
@@ -209,7 +209,7 @@ def test_a_file_system_without_locks_is_told(
     def without(number: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(fedkin.locks.fcntl, "flock", without)
+    monkeypatch.setattr(fedkin.storage.lock.fcntl, "flock", without)
     with writing(tmp_path / "a"):
         pass
     assert "the file system has no locks" in caplog.text
@@ -240,7 +240,7 @@ def test_readers_do_not_wait_for_the_writer(tmp_path: Path, fedkin: Command) -> 
 
 def test_two_runs_into_one_folder_at_one_instant(tmp_path: Path) -> None:
     """Of two ``fedkin run --out a`` exactly one runs; the other ends with code 2 and leaves the folder alone."""
-    path = {**os.environ, "PYTHONPATH": str(Path(fedkin.locks.__file__).parents[1])}
+    path = {**os.environ, "PYTHONPATH": str(Path(fedkin.storage.lock.__file__).parents[2])}
     (tmp_path / "run.toml").write_text(small(run={"rounds": 30}).toml())
     command = [sys.executable, "-m", "fedkin", "run", "run.toml", "--quiet", "--out", "a"]
     both = [

@@ -12,10 +12,10 @@ import pytest
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import RunFolderError
-from fedkin.folder import RunFolder
-from fedkin.report.folder import Lines, read_run
-from fedkin.report.intact import KEYS, Digest
+from fedkin.report.folder import read_run
+from fedkin.run_folder import RunFolder
 from fedkin.runner import resume, run_settings
+from fedkin.storage.json_lines import KEYS, Digest, Lines
 from folders import assert_same_run, content, without_digests
 from folders import small as settings_of
 
@@ -187,17 +187,17 @@ def test_a_last_line_without_its_end_is_ended_before_another_follows(tmp_path: P
     """Where an editor took the last line end away, a folder without digests goes on with a line of its own."""
     folder = RunFolder.create(tmp_path / "a", "")
     (folder.path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}')
-    folder.cut(2)
-    folder.append({"rounds": [{"round": 3}]})
-    assert folder.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
+    folder.lines.cut(2)
+    folder.lines.append({"rounds": [{"round": 3}]})
+    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
 
 
 def test_a_digest_is_that_of_the_file(tmp_path: Path) -> None:
     """What is kept while lines are appended equals what a new look at the file gives."""
     folder = RunFolder.create(tmp_path / "a", "")
     for t in (1, 2):
-        folder.append({"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in range(3)]})
-        assert folder.digests() == {f"{n}.jsonl": str(Digest.of(folder.path / f"{n}.jsonl"))
+        folder.lines.append({"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in range(3)]})
+        assert folder.lines.digests() == {f"{n}.jsonl": str(Digest.of(folder.path / f"{n}.jsonl"))
                                     for n in ("rounds", "clients", "relations")}  # fmt: skip
     assert str(Digest.of(folder.path / "rounds.jsonl", 13)) == str(Digest.of(folder.path / "rounds.jsonl", 13))
     assert str(Digest.of(folder.path / "rounds.jsonl", 13)) != str(Digest.of(folder.path / "rounds.jsonl"))
@@ -207,11 +207,11 @@ def test_appending_does_not_read_the_file_again(tmp_path: Path) -> None:
     """A round's lines cost what they are long, not what the file is long."""
     folder = RunFolder.create(tmp_path / "a", "")
     lines = [{"round": 1, "client": i, "accuracy": 0.5} for i in range(10_000)]
-    folder.append({"clients": lines})
+    folder.lines.append({"clients": lines})
     path = folder.path / "clients.jsonl"
     size, path_of = path.stat().st_size, path.with_suffix(".away")
     path.rename(path_of)
-    folder.append({"clients": [{**line, "round": 2} for line in lines]})
+    folder.lines.append({"clients": [{**line, "round": 2} for line in lines]})
     path_of.write_bytes(path_of.read_bytes() + path.read_bytes())
-    assert folder.digests()["clients.jsonl"] == str(Digest.of(path_of))
+    assert folder.lines.digests()["clients.jsonl"] == str(Digest.of(path_of))
     assert path_of.stat().st_size == 2 * size

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import fedkin.banks
-from fedkin.banks import Banks
+import fedkin.storage.row_store
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.rows import grow, kept_by, put
+from fedkin.storage.row_store import Banks
 
 
 def row(seed: int, *shape: int) -> Tensor:
@@ -126,7 +126,7 @@ def test_rows_of_a_finished_round_stay(tmp_path: Path) -> None:
 def test_a_torn_note_is_of_a_row_that_still_stands(cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill in the middle of ``undo``: the note is not followed, and need not be."""
     banks, state, told, sums = saved(tmp_path)
-    before, write = state.bank.clone(), fedkin.banks._write
+    before, write = state.bank.clone(), fedkin.storage.row_store._write
 
     def torn(file: object, raw: bytes, at: int) -> None:
         write(file, raw[:cut], at)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def test_a_torn_note_is_of_a_row_that_still_stands(cut: int, tmp_path: Path, mon
 
     with kept_by(banks):
         bank = put(state.bank, torch.tensor([1]), row(2, 1, 5))
-        monkeypatch.setattr(fedkin.banks, "_write", torn)
+        monkeypatch.setattr(fedkin.storage.row_store, "_write", torn)
         with pytest.raises(KeyboardInterrupt):
             put(bank, torch.tensor([0]), row(3, 1, 5))
     monkeypatch.undo()

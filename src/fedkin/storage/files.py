@@ -1,0 +1,112 @@
+"""Write files whole or not at all, and make files and folders that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of files and folders with data of single clients: states, models, keys, accounts."""
+HALF_WRITTEN = ".*.new"
+"""Pattern of the names that files have until they are whole."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: bool = False) -> None:
+    """Write a file whole or not at all: next to its place first, then renamed over the old one.
+
+    Args:
+        path: the file; missing parents are made.
+        content: its bytes.
+        sync: return only when the file would survive a loss of power.
+        private: only its owner may read it.
+
+    Raises:
+        OSError: it could not be written; the old file is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = half_written(path)
+    try:
+        with naming(path), new.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), PRIVATE_FILE)
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+        if sync:
+            sync_to_disk(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def half_written(path: Path) -> Path:
+    """Return the name that this process gives a file until it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's name into the system's errors that have none, as those of writing."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is None:
+            e.filename = str(path)
+        raise
+
+
+def make_private(folder: Path, *, tighten: bool = True, sync: bool = False) -> bool:
+    """Make a folder and its missing parents with mode 0700.
+
+    Args:
+        folder: may exist.
+        tighten: also take the rights of other users from a folder that exists.
+        sync: return only when the new folders would survive a loss of power.
+
+    Returns:
+        Whether the folder existed and was open to other users.
+
+    Raises:
+        OSError: it cannot be made, or belongs to another user and is open to others.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing or [folder]):
+        place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        if sync and missing:
+            sync_to_disk(place.parent)
+    if not tighten or not stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
+        return False
+    folder.chmod(PRIVATE_FOLDER)
+    return not missing
+
+
+@contextmanager
+def for_this_user() -> Iterator[None]:
+    """Make new files 0600 and new folders 0700, in this process and those that it starts, until the block ends."""
+    former = os.umask(_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def open_to_others(file: Path) -> str | None:
+    """Return what to do about a private file that other users can read; None if they cannot."""
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if not mode & _OTHERS:
+        return None
+    return f"{file} can be read by other users of this machine (mode {mode:04o}); do: chmod 600 {file}"
+
+
+def sync_to_disk(path: Path) -> None:
+    """Return when a file or a folder would survive a loss of power."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,119 @@
+"""The JSON-lines files of a run: lines are appended before a checkpoint, and cut back to it when the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedkin.storage.files import HALF_WRITTEN, naming
+from fedkin.storage.json_lines import Digest, Lines, Record, lines_of, require_intact, require_rounds
+
+NAMES = ("rounds", "clients", "relations", "timing")
+"""The files are ``NAME.jsonl``."""
+_DIGEST = "digest."  # before a file's name, in the texts of a checkpoint
+_UNCHECKED = "unchecked"
+
+
+class LineFiles:
+    """The files of lines in a run folder, with their digests.
+
+    Attributes:
+        unchecked: the round up to which an older version wrote the lines, without digests.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.unchecked = 0
+        self._digests: dict[str, Digest] = {}
+        self._written: dict[str, str] = {}  # the digests that the checkpoint has, by name
+
+    def path(self, name: str) -> Path:
+        """The file of these lines."""
+        return self._folder / f"{name}.jsonl"
+
+    def append(self, lines: Mapping[str, list[Record]]) -> None:
+        """Add lines to ``NAME.jsonl`` for each name."""
+        for name, new in lines.items():
+            path, digest, content = self.path(name), self._digest(name), list[bytes]()
+            for line in new:
+                text = json.dumps(line).encode()
+                content.append((digest.signed(text) if name == "timing" else text) + b"\n")
+                digest.add(content[-1])
+            with naming(path), path.open("ab") as file:
+                file.write(b"".join(content))
+
+    def read(self, name: str, until: int | None = None) -> list[Record]:
+        """Return the lines of ``NAME.jsonl`` up to a round, without a last line that a kill cut short.
+
+        Raises:
+            RunFolderError: a line is damaged, twice there or out of order, which no kill can do.
+        """
+        return [line for line in Lines(self.path(name)) if until is None or line["round"] <= until]
+
+    def cut(self, until: int) -> None:
+        """Remove the lines of rounds after ``until``, and what a kill left half written.
+
+        Raises:
+            RunFolderError: lines of rounds up to ``until`` are missing or damaged.
+        """
+        ends = {name: self._end(name, until) for name in NAMES}
+        require_rounds(self.path("rounds"), until, beyond=True)
+        if self._written:
+            require_rounds(self.path("timing"), until, beyond=True)
+        for name, end in ends.items():
+            path = self.path(name)
+            if path.exists() and path.stat().st_size != end:
+                os.truncate(path, end)
+            if end and name not in self._written:
+                _end_line(path)
+            self._digests.pop(name, None)
+        for half in self._folder.glob(HALF_WRITTEN):
+            half.unlink(missing_ok=True)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the files that are equal in equal runs, by the files' names."""
+        return {f"{name}.jsonl": str(self._digest(name)) for name in NAMES if name != "timing"}
+
+    def texts(self) -> dict[str, str]:
+        """Return what a checkpoint has of the lines so far."""
+        older = {_UNCHECKED: str(self.unchecked)} if self.unchecked else {}
+        return older | digest_texts(self.digests())
+
+    def require(self, texts: Mapping[str, str]) -> None:
+        """Compare the files with the texts of a checkpoint; one of an older version has no digests.
+
+        Raises:
+            RunFolderError: lines of its rounds are not as they were written.
+        """
+        digests = {name.removeprefix(_DIGEST): found for name, found in texts.items() if name.startswith(_DIGEST)}
+        for name, digest in digests.items():
+            require_intact(self._folder / name, digest)
+        self.unchecked = int(texts.get(_UNCHECKED, 0 if digests else texts["round"]))
+        self._written = {name.removesuffix(".jsonl"): digest for name, digest in digests.items()}
+
+    def _end(self, name: str, until: int) -> int:
+        """Where the lines up to a round end, in bytes: as the checkpoint says, or by the lines where it is older."""
+        if name in self._written:
+            return int(self._written[name].partition(" ")[0])
+        return max((end for line, end in lines_of(self.path(name)) if line["round"] <= until), default=0)
+
+    def _digest(self, name: str) -> Digest:
+        """That of ``NAME.jsonl`` as it is; from then on `append` keeps it up to date."""
+        if name not in self._digests:
+            self._digests[name] = Digest.of(self.path(name))
+        return self._digests[name]
+
+
+def digest_texts(digests: Mapping[str, str]) -> dict[str, str]:
+    """Return digests by the files' names as a checkpoint has them."""
+    return {_DIGEST + name: digest for name, digest in digests.items()}
+
+
+def _end_line(path: Path) -> None:
+    """Ends the last line of a file that an editor has left without its end."""
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")

@@ -1,0 +1,77 @@
+"""Tensors and texts in one safetensors file with a checksum: checkpoints, states of clients, memories of hosts."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedkin.core.errors import RunFolderError
+
+Texts = dict[str, str]
+
+
+def pack(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> bytes:
+    """Return the content of a file with tensors, texts and their checksum.
+
+    Args:
+        tensors: by name; two of them must not be the same tensor.
+        texts: by name; not ``checksum``.
+    """
+    whole = {name: own_memory(t) for name, t in tensors.items()}
+    return save(whole, metadata={**texts, "checksum": checksum(whole, texts)})
+
+
+def unpack(path: Path, remedy: str, *, rewritten: bool = False) -> tuple[Texts, dict[str, Tensor]]:
+    """Return the texts and tensors of a file.
+
+    Args:
+        path: a file with the content of `pack`.
+        remedy: what to do if it is damaged, the end of the message.
+        rewritten: the file will be written over in place, so it must not stay mapped into memory.
+
+    Raises:
+        RunFolderError: it is missing or damaged.
+    """
+    try:
+        texts, tensors = _copied(path) if rewritten else _mapped(path)
+    except (SafetensorError, OSError, ValueError) as e:
+        raise RunFolderError(f"{path} is damaged ({e}); {remedy}") from e
+    if texts.pop("checksum", None) != checksum(tensors, texts):
+        raise RunFolderError(f"{path} is damaged (its checksum does not fit its content); {remedy}")
+    return texts, tensors
+
+
+def _mapped(path: Path) -> tuple[Texts, dict[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+
+
+def _copied(path: Path) -> tuple[Texts, dict[str, Tensor]]:
+    raw = path.read_bytes()
+    tensors = load(raw)
+    return dict(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})), tensors
+
+
+def own_memory(t: Tensor) -> Tensor:
+    """Return the tensor, contiguous and in memory that nothing else is in, as the format needs it."""
+    t = t.detach()
+    own = t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size()
+    return t if own else t.clone(memory_format=torch.contiguous_format)
+
+
+def checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    """Return eight hexadecimal digits (CRC-32) that change when a tensor or a text does."""
+    total = zlib.crc32(json.dumps(sorted(texts.items())).encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        total = zlib.crc32(f"{name} {t.dtype} {list(t.shape)}".encode(), total)
+        if t.numel():
+            total = zlib.crc32(t.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
