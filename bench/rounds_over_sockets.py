@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 import fedkin
-from fedkin.config import Settings, settings_from
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.link import Link, LinkSettings, start_link
 from fedkin.hosts.offline import environment
 from fedkin.hosts.programs import Program, last_lines, wait_until

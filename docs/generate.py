@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fedkin.core import MethodError, Net, Recipe
 from fedkin.core.method import Method
-from fedkin.course import one_thread
 from fedkin.data import Classes, Dirichlet, federate, load
 from fedkin.engines import needs
 from fedkin.engines.noise import says
+from fedkin.experiment.execute import one_thread
 from fedkin.methods import METHODS
 from fedkin.models.start import factory
 from fedkin.report.charts import Spec, svg

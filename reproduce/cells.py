@@ -12,12 +12,12 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data.sources.papers import KNOWN, data_root
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.methods import get_method
-from fedkin.toml import fill
+from fedkin.storage.toml import fill
 from reproduce.reading import merged
 from reproduce.tables import Column, Row, Scale, Sections, Table
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError
-from fedkin.core.sources import placed
 from fedkin.methods import get_title
+from fedkin.user_code.reference import CodeRef
 from reproduce.tables import HERE, SECTIONS, Claim, Column, Number, Paper, Row, Scale, Sections, Table
 
 PAPERS = ("dapfl", "cfic", "cam", "pfedcs", "pflib")
@@ -127,7 +127,7 @@ def _sections(raw: Mapping[str, Any], folder: Path) -> Sections:
     """The sections of a config; paths of user methods, ``file.py:Class``, are relative to the table's folder."""
     found = {name: raw[name] for name in SECTIONS if name in raw}
     if "method" in found:
-        found["method"] = {placed(name, folder): fields for name, fields in found["method"].items()}
+        found["method"] = {CodeRef.read(name, folder).name: fields for name, fields in found["method"].items()}
     return found
 
 
@@ -135,7 +135,7 @@ def _row(key: str, raw: Mapping[str, Any], path: Path) -> Row:
     """One row; its ``[method]`` holds the fields of its own method, and the name where that is not the row's."""
     _known(raw, {"title", "preset", "later", *SECTIONS}, f"{path}: row {key}")
     fields = dict(raw.get("method", {}))
-    method = placed(str(fields.pop("name", key)), path.parent)
+    method = CodeRef.read(str(fields.pop("name", key)), path.parent).name
     others = {name: section for name, section in raw.items() if name != "method"}
     sections = {**_sections(others, path.parent), "method": {method: fields}}
     return Row(key, raw.get("title", get_title(method)), method, raw.get("preset"), sections, raw.get("later", 0))

@@ -12,9 +12,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from fedkin.core.sources import told
 from fedkin.evaluate import final_by_client
 from fedkin.report.folder import Run, read_run
+from fedkin.user_code.reference import CodeRef
 from fedkin.version import __version__
 from reproduce.cells import Cell
 from reproduce.tables import HERE, Table
@@ -94,7 +94,7 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
 
 def told_config(cell: Cell) -> dict[str, Any]:
     """What a cell sets, without defaults and without places on this machine."""
-    return {**cell.config, "method": {**cell.config["method"], "name": told(cell.row.method)}}
+    return {**cell.config, "method": {**cell.config["method"], "name": CodeRef(cell.row.method).portable}}
 
 
 def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cell, Line]]:

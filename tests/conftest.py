@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedkin.config import Settings
-from fedkin.runner import run_settings
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import Settings
 
 # the same examples in every run: a change is to blame for a failure, not a draw
 settings.register_profile("fixed", derandomize=True)

@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load, save
 
-from fedkin.config import Settings, settings_from
-from fedkin.run_folder import RunFolder
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.storage.tensors import checksum
 
 LINES = ("rounds", "clients", "relations")

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from fedkin.config import Settings
-from fedkin.course import Result
+from fedkin.experiment.result import Result
+from fedkin.experiment.settings import Settings
 from fedkin.hosts import keys
 from fedkin.hosts.link import Link, LinkSettings, find_link, start_link
 from fedkin.hosts.ports import free_port

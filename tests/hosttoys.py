@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 
-from fedkin.config import Settings, settings_from
-from fedkin.core import Net
-from fedkin.course import Course, Result, follow, one_thread
 from fedkin.data import SiteData
-from fedkin.engines import Job, Loop, Simulation
+from fedkin.engines import Loop, Simulation
+from fedkin.experiment.execute import execute, one_thread
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.result import Result
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.serve import serve
 from fedkin.hosts.site import Site
 from fedkin.hosts.wire import Letter, head_bytes, head_of
-from fedkin.methods import get_title
-from fedkin.models.start import factory
-from fedkin.runner import laid_out, plan_of, run_settings
 
 Touch = Callable[["Direct", str, Letter], Letter | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""
@@ -130,12 +129,8 @@ def simulated(s: Settings, **more: Any) -> Result:
 def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
     """The simulator with the participation that the lines of another run's rounds tell of."""
     federation = s.data.federation(s.run.seed)
-    make = factory(s.model.model, federation.shape, federation.classes)
-    net = Net(make, federation.shape, federation.classes, seed=s.run.seed)
-    shards, plan = [laid_out(net, c) for c in federation.clients], plan_of(s.run)
-    session = Loop().start(
-        Job(s.method, net, s.recipe, shards, s.run.seed, outcomes=plan.outcomes_in, evaluate=s.run.evaluate)
-    )
+    experiment = Experiment.prepare(s, federation)
+    session = Loop().start(experiment.job(experiment.laid_out(federation.clients)))
     by_round = {line["round"]: line for line in lines}
     came = {i: round for round, line in by_round.items() for i in line["joined"]}
     simulation = Simulation(
@@ -146,9 +141,8 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
         trace={round: line["answered"] for round, line in by_round.items()},
         absent={round: line["absent"] for round, line in by_round.items()},
     )
-    course = Course(s.method, net, s.recipe, plan, federation, get_title(s.name), s.table())
     with one_thread():  # as nodes compute
-        return follow(course, simulation, None, None)
+        return execute(experiment, federation, simulation)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from fedkin.config import Settings
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings
 from fedkin.storage.line_files import LineFiles
 from folders import LINES, assert_same_run
 

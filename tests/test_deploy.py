@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin.cli import hosts, nodes
-from fedkin.config import settings_from
+from fedkin.experiment.settings import settings_from
 from fedkin.hosts.node import Node
 
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,8 @@ from fedkin.cli import main
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Method
 from fedkin.core.method import FAMILIES
+from fedkin.experiment.run import run_settings
 from fedkin.methods import METHODS
-from fedkin.runner import run_settings
 from fedkin.testing.payloads import page
 
 ROOT = Path(__file__).parents[1]

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-import fedkin.run_folder
-from fedkin.config import Settings
+import fedkin.experiment.run_folder
 from fedkin.core import RunFolderError
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
 from kills import (
     PLACES,
@@ -100,7 +100,7 @@ def test_killed_between_the_checkpoint_and_the_best(
     assert RunFolder(tmp_path / "a").best.round() < reached
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
+        patch.setattr(sys.modules["fedkin.experiment.execute"], "run_rounds", killed)
         with pytest.raises(Killed):
             resume(tmp_path / "a")
     assert RunFolder(tmp_path / "a").best.round() == reached
@@ -111,7 +111,7 @@ def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: 
     """A folder with nothing but its config, and how inputs are made, is one to go on in."""
     settings = settings_of("da-pfl")
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["fedkin.course"], "run_rounds", killed)
+        patch.setattr(sys.modules["fedkin.experiment.execute"], "run_rounds", killed)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 
@@ -210,7 +210,7 @@ def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
     settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)
     (tmp_path / "run.toml").write_text(settings.toml())
     command = [sys.executable, "-m", "fedkin"]
-    path = str(Path(fedkin.run_folder.__file__).parents[1])
+    path = str(Path(fedkin.experiment.run_folder.__file__).parents[1])
     how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
     process = subprocess.Popen([*command, "run", "run.toml", "--quiet", "--out", "a"], start_new_session=True, **how)
     wait_for_lines(tmp_path / "a", 3, lambda: process.poll() is None)

@@ -16,11 +16,11 @@ import torch
 
 import fedkin.storage.client_states
 import fedkin.storage.row_store
-from fedkin.config import Settings
 from fedkin.core import RunFolderError
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
 from folders import assert_same_run, assert_same_tensors, content, lines_in, small
 from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn
 
@@ -239,7 +239,7 @@ def test_states_are_gone_when_they_were_to_be_kept_nowhere(monkeypatch: pytest.M
 def test_auto_means_files_for_large_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Six linear models of 650 numbers take 15,600 bytes: more than 15,599 and not more than 15,600."""
     for limit, in_files in ((15_600, False), (15_599, True)):
-        monkeypatch.setattr("fedkin.runner.IN_MEMORY", limit)
+        monkeypatch.setattr("fedkin.experiment.run.IN_MEMORY", limit)
         run_settings(settings_of("da-pfl"), out=tmp_path / str(limit))
         assert (tmp_path / str(limit) / "banks").exists() == in_files
     assert lines_in(tmp_path / "15600") == lines_in(tmp_path / "15599")

@@ -19,7 +19,7 @@ from pathlib import Path
 from logistic import flamby_start
 from safetensors.torch import save_file
 
-from fedkin.comparison import compare, plan_from
+from fedkin.experiment.compare import compare, plan_from
 
 
 def main() -> None:

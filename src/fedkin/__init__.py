@@ -14,7 +14,6 @@ from fedkin.version import __version__
 
 if TYPE_CHECKING:
     from fedkin import data, methods, models
-    from fedkin.comparison import Plan, compare
     from fedkin.core import (
         Bundle,
         Client,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
         to_all,
         to_each,
     )
-    from fedkin.course import Result
     from fedkin.data import (
         Classes,
         ClusterClasses,
@@ -44,9 +42,11 @@ if TYPE_CHECKING:
         inspect,
         load,
     )
+    from fedkin.experiment.compare import Plan, compare
+    from fedkin.experiment.result import Result
+    from fedkin.experiment.run import resume, run
     from fedkin.exporting import export, load_export
     from fedkin.methods import get_method
-    from fedkin.runner import resume, run
 
 __all__ = [
     "Bundle",
@@ -93,7 +93,7 @@ _FROM = {
         "methods",
         "models",
     ),
-    "fedkin.comparison": (
+    "fedkin.experiment.compare": (
         "Plan",
         "compare",
     ),
@@ -127,8 +127,8 @@ _FROM = {
     ),
     "fedkin.exporting": ("export", "load_export"),
     "fedkin.methods": ("get_method",),
-    "fedkin.course": ("Result",),
-    "fedkin.runner": ("resume", "run"),
+    "fedkin.experiment.result": ("Result",),
+    "fedkin.experiment.run": ("resume", "run"),
 }
 
 

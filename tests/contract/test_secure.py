@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedkin.comparison import Plan as Comparison
-from fedkin.config import RunSettings
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.engines import Plan
 from fedkin.engines.secure import fixed, pooled, summed
+from fedkin.experiment.compare import Plan as Comparison
+from fedkin.experiment.settings import RunSettings
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.spy import Spy

@@ -7,9 +7,9 @@ from fedkin.core import Bundle, ConfigError, Recipe
 from fedkin.data import federate, load
 from fedkin.data.partition import PARTITIONS
 from fedkin.data.synthetic import planted_groups
+from fedkin.experiment.run import run as real_run
 from fedkin.methods import FedAvg, Local
 from fedkin.methods.oracle import Oracle
-from fedkin.runner import run as real_run
 from toys import ByHand, Shard, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
 

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from fedkin.config import Settings
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.settings import Settings
 from fedkin.methods import get_method
-from fedkin.runner import resume, run_settings
 from folders import assert_equal_folders, small
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedkin.config import Settings
+from fedkin.experiment.settings import Settings
 from fedkin.hosts.programs import descendants
 from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced

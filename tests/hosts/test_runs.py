@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.config import Settings
+from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all
 from hostprograms import Fleet, events, rounds, server_equals
 from hosttoys import same_export, settings, simulated, traced

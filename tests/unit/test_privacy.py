@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import fedkin
-from fedkin.comparison import Plan, compare
-from fedkin.config import DataSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, ModelError, Recipe
 from fedkin.data import planted_groups
+from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.settings import DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 from folders import assert_same_run
 from toys import Averaging, mlp, mlp_with_batchnorm
 

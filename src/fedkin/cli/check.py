@@ -15,12 +15,11 @@ import torch
 from fedkin.cli import screen
 from fedkin.cli.flags import RUN_PARTS, parse, require_own_flags, summary
 from fedkin.core import ConfigError
-from fedkin.core.importing import is_import_path
-from fedkin.core.sources import placed
 from fedkin.engines import Engine, Workers
 from fedkin.methods import get_method, get_title
 from fedkin.report.tables import Grid
 from fedkin.testing import RULES, Finding, check_each
+from fedkin.user_code.reference import CodeRef
 
 MEANS = {
     "declared": ("a frozen dataclass of plain, documented fields", "make every field a documented plain value"),
@@ -115,7 +114,7 @@ def _engines() -> list[Engine]:
 
 
 def _show(name: str, findings: list[Finding], flags: CheckFlags) -> None:
-    file = Path(placed(name).rpartition(":")[0]) if is_import_path(name) else None
+    file = CodeRef.read(name).file
     lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_told(f, file)} for f in findings]
     if flags.json:
         screen.write(json.dumps(lines, indent=2))

@@ -13,29 +13,29 @@ from fedkin.cli import DIVERGED, OK, screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
-from fedkin.comparison import Plan, compare, plan_from, run_name
-from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe, RunFolderError
 from fedkin.core.errors import FolderBusyError
 from fedkin.core.method import FAMILIES
-from fedkin.core.sources import label
-from fedkin.course import OnRound, Result
 from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
+from fedkin.experiment.compare import Plan, compare, plan_from, run_name
+from fedkin.experiment.execute import OnRound
+from fedkin.experiment.result import Result
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.methods import METHODS, get_title
 from fedkin.models import MODELS
 from fedkin.privacy import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
-from fedkin.runner import resume, run_settings
 from fedkin.storage.folders import require_folder, taken
 from fedkin.storage.lock import writing
 from fedkin.storage.summary import understood
-from fedkin.toml import read_toml
-from fedkin.tracking import TrackedRuns, Tracking, read_ids, require
+from fedkin.storage.toml import read_toml
 
 OnLine = Callable[[dict[str, Any]], None]
 
@@ -43,7 +43,7 @@ OnLine = Callable[[dict[str, Any]], None]
 def run_command(args: list[str]) -> int:
     """``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
-    folder = show.out or new_folder(label(settings.name))
+    folder = show.out or new_folder(settings.code.attribute)
     title, new = get_title(settings.name), not taken(folder)
     if not (show.quiet or show.json):
         tell_clients(settings.data)

@@ -11,34 +11,34 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from fedkin.comparison import Plan, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.method import PRESET_TABLES
-from fedkin.core.sources import label, placed
 from fedkin.data import absolute
+from fedkin.experiment.compare import Plan, plan_from
+from fedkin.experiment.search_space import space_from
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
+from fedkin.experiment.sweep import Sweep, sweep_table_of
+from fedkin.experiment.trackers import TrackerName
 from fedkin.methods import METHODS, get_method
 from fedkin.report.papers import require_decimals
-from fedkin.spaces import space_from
-from fedkin.sweep import Sweep, sweep_table_of
-from fedkin.toml import fill, read_toml
-from fedkin.tracking import TrackerName
+from fedkin.storage.toml import fill, read_toml
+from fedkin.user_code.reference import CodeRef
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown."""
+    """Output."""
 
     quiet: bool = False
     """No progress bar and no table."""
     json: bool = False
-    """The summary as JSON on standard output, nothing else there."""
+    """Write the summary as JSON, and nothing else, to standard output."""
     per_client: bool = False
-    """A line per client in the table, and in the JSON."""
+    """Show a line per client, in the table and in the JSON."""
     reach: float | None = None
-    """Say after how many rounds and bytes this accuracy was reached, such as 0.9."""
+    """Target accuracy, such as 0.9: report the rounds and bytes needed to reach it."""
 
     def __post_init__(self) -> None:
         if self.reach is not None and not 0 < self.reach <= 1:
@@ -47,7 +47,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Show(Shown):
-    """What is written and shown."""
+    """Output."""
 
     out: Path | None = None
     """Run folder. Default: runs/METHOD-TIME."""
@@ -55,22 +55,22 @@ class Show(Shown):
 
 @dataclass(frozen=True)
 class ShowRun(Show):
-    """What is written and shown."""
+    """Output."""
 
     preset: str | None = None
     """Named settings of the method, such as da-pfl's "code"; other flags win over them."""
     track: tuple[TrackerName, ...] = ()
-    """Tell the run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
+    """Log the run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
 
 @dataclass(frozen=True)
 class ShowCompare(Show):
-    """What is written and shown."""
+    """Output."""
 
     decimals: int = 1
-    """Digits behind the point in table.md and table.tex."""
+    """Decimal places in table.md and table.tex."""
     track: tuple[TrackerName, ...] = ()
-    """Tell every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
+    """Log every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,14 +79,14 @@ class ShowCompare(Show):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeFlags(Shown):
-    """Goes on with an interrupted run, comparison or sweep, to the same result as if it had not been interrupted."""
+    """Resume an interrupted run, comparison or sweep, with the same result as without the interruption."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """The folder that holds it."""
     rounds: int | None = None
     """Of a run, finished or interrupted: give it this number of rounds, as if it had had them from the start."""
     decimals: int = 1
-    """Of a comparison: digits behind the point in table.md and table.tex."""
+    """Of a comparison: decimal places in table.md and table.tex."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class RunsSettings:
     set: tuple[str, ...] = ()
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
     against: str = "local"
-    """The method that all others are set against, in differences and verdicts."""
+    """The method that all others are compared with, in differences and verdicts."""
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What is tried; the setting with the highest validation accuracy is chosen."""
+    """The search space; the setting with the highest validation accuracy is chosen."""
 
     grid: tuple[str, ...] = ()
     """PART.SETTING=VALUE,VALUE..., several after one --grid, such as recipe.lr=0.01,0.1 method.mu=0.1,1. All
@@ -111,9 +111,9 @@ class SweepSettings:
     space: tuple[str, ...] = ()
     """Ranges for --trials: recipe.lr=log:1e-3..1e-1, recipe.momentum=0..0.9, recipe.epochs=int:1..5."""
     trials: int = 0
-    """Draw so many settings by Optuna instead of trying all combinations."""
+    """Number of settings that Optuna draws, instead of trying all combinations."""
     seeds: tuple[int, ...] = (0,)
-    """Every setting is run with each of them and judged by the mean."""
+    """Every setting is run with each seed and judged by the mean."""
 
 
 RUN_PARTS: Mapping[str, Any] = {
@@ -170,7 +170,7 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     own = {name: dict(values) for name, values in base.own.items()}
     for text in got.runs.set:
         name, key, value = _one(text)
-        name = next((n for n in base.methods if name == label(n)), placed(name))
+        name = next((n for n in base.methods if name == CodeRef(n).attribute), CodeRef.read(name).name)
         _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
     data, runs = _found(got.data), got.runs

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
-from fedkin.config import DataSettings, settings_from
 from fedkin.data import Finding, Inspection, look
+from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.report import inspection as report
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 OK, FAULTY = 0, 2
 _SEEN = 12  # lines of what lies there

@@ -33,7 +33,7 @@ class JoinFlags:
     encoding: str | None = None
     """Encoding of the text of a csv file. Default: that of the run's data."""
     after: tuple[int, ...] = (0, 1, 5)
-    """Evaluate after so many rounds of its own."""
+    """Evaluate after these numbers of its own rounds."""
     out: Path | None = None
     """A new folder for the picture (join.svg) and the figures (join.json)."""
     json: bool = False

@@ -11,17 +11,16 @@ from pathlib import Path
 import tyro
 
 from fedkin.cli import DIVERGED, OK, screen
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, EngineError
-from fedkin.core.sources import label
 from fedkin.evaluate.divergence import diverged, sentence
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.control import Control
 from fedkin.hosts.node import Node, run_node
 from fedkin.hosts.offline import check_version
 from fedkin.hosts.submit import submit
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import require_free
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 _LOOK = 30.0  # seconds between two questions to the link whether the run is still there
 
@@ -63,7 +62,7 @@ def submit_command(args: list[str]) -> int:
     settings = settings_from(read_toml(path), str(path))
     if again and asked.out is not None:
         raise ConfigError(f"{asked.file} is a run to go on in; leave --out away")
-    stamp = Path("runs") / f"{label(settings.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stamp = Path("runs") / f"{settings.code.attribute}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = asked.file if again else (asked.out or stamp)
     require_free(folder)
     (folder / "failed.txt").unlink(missing_ok=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import screen
-from fedkin.comparison import Plan
-from fedkin.config import DataSettings, OnData, digest
 from fedkin.data import SOURCES, Dataset, Federation, glance
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
+from fedkin.experiment.compare import Plan
+from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.methods import get_title
 from fedkin.report import references, tables
 from fedkin.report.folder import Run

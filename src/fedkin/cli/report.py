@@ -12,13 +12,13 @@ from tyro.conf import Positional
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, write_outcome
-from fedkin.comparison import plan_from, run_name
 from fedkin.core import RunFolderError
+from fedkin.experiment.compare import plan_from, run_name
 from fedkin.report import export
 from fedkin.report.folder import read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.storage.summary import understood
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
 from fedkin.cli.outcome import new_folder, tell_clients
-from fedkin.spaces import Values
-from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
-from fedkin.toml import read_toml
-from fedkin.tracking import TrackedRuns, read_ids, require
+from fedkin.experiment.search_space import Values
+from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
+from fedkin.experiment.trackers import TrackedRuns, read_ids, require
+from fedkin.storage.toml import read_toml
 
 
 def sweep_command(args: list[str]) -> int:

@@ -27,11 +27,11 @@ _WORTH = 1 << 24  # products from which on sums are shared out: waking a thread 
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
 _WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
 ROWS = 256
-"""Rows that are summed at a time: a mixture of more is the sum, in float64, of the mixtures of so many each."""
+"""Rows that are summed at a time: a mixture of more is the sum, in float64, of mixtures of this number each."""
 
 
 def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
-    """Spans of columns of ``rows [m, P]`` of which so many copies in float64 are small enough to be held."""
+    """Spans of columns of ``rows [m, P]`` of which a number of copies in float64 are small enough to be held."""
     width = max(1, min(_WIDTH, _BLOCK), _BLOCK // max(1, copies * rows.shape[0]))
     for start in range(0, rows.shape[1], width):
         yield slice(start, min(start + width, rows.shape[1]))

@@ -36,14 +36,14 @@ def head_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How clients train when a method does not say otherwise: plain SGD, a new optimiser in every round."""
+    """Local training unless the method does it otherwise: plain SGD, with a new optimiser in every round."""
 
     epochs: int = 1
     """Passes over the client's training data per round (not used when steps is given)."""
     steps: int | None = None
     """Mini-batch steps per round instead of epochs."""
     batch: int = 10
-    """Samples per mini-batch; a last short batch is trained on, too."""
+    """Samples per mini-batch; a last, smaller batch is used as well."""
     lr: float = 0.01
     """Step size of SGD."""
     momentum: float = 0.0
@@ -51,7 +51,7 @@ class Recipe:
     weight_decay: float = 0.0
     """L2 coefficient, added to the gradient before momentum."""
     decay_biases: bool = True
-    """Whether weight decay also acts on parameters with one dimension (biases, norms)."""
+    """Apply weight decay also to parameters with one dimension (biases, norms)."""
     lr_decay: float = 1.0
     """Factor on the step size after every round."""
     epoch_decay: float = 1.0
@@ -74,7 +74,7 @@ class Recipe:
                 raise ConfigError(f"{name} must be in (0, 1], got {value}")
 
     def steps_for(self, samples: int) -> int:
-        """Mini-batch steps that this recipe takes on so many samples."""
+        """Mini-batch steps that this recipe takes on a number of samples."""
         return self.steps if self.steps is not None else self.epochs * math.ceil(samples / self.batch)
 
 

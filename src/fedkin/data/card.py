@@ -238,7 +238,7 @@ def _one_of(found: object, known: tuple[str, ...], where: str) -> Any:
 
 def _short(found: object) -> str:
     """A value of another host in a message: its type, and a few characters of it if it is simple."""
-    if isinstance(found, int) and abs(found) > 10**18:  # Python writes out only so many digits
+    if isinstance(found, int) and abs(found) > 10**18:  # Python limits the digits that it writes
         return "a huge number"
     return ascii(found)[:40] if isinstance(found, (str, int, float)) else type(found).__name__
 

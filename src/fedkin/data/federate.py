@@ -52,7 +52,7 @@ def federate(
         test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
         validation: fraction of a client's samples (without separate test samples) for validation.
         split: what becomes of the official test part.
-        samples_per_client: keep at most so many samples of each client, drawn at random; separate test samples are
+        samples_per_client: maximum number of samples per client, drawn at random; separate test samples are
             not counted.
 
     Raises:

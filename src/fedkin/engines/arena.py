@@ -92,7 +92,7 @@ class Arena:
         self._free, self._layouts = [0, nbytes], dict[str, Layout]()
 
     def rows(self, kind: str, count: int) -> Rows | None:
-        """Places for so many answers, if it is known what they look like and there is room."""
+        """Places for a number of answers, if it is known what they look like and there is room."""
         layout = self._layouts.get(kind)
         if layout is None or not self._free or sum(up(n * count) for *_, n in layout) > self._size:
             return None

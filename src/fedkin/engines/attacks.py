@@ -56,7 +56,7 @@ class Attack:
             )
 
     def clients(self, total: int) -> list[int]:
-        """The attackers among so many clients, ascending.
+        """The attackers among ``total`` clients, ascending.
 
         Raises:
             ConfigError: the share is less than one client.

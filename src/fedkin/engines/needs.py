@@ -46,7 +46,7 @@ class Needs:
         return self.row * clients + 2 * self.states(clients)
 
     def shortage(self, clients: int, *, in_files: bool, memory: int, disk: int) -> str | None:
-        """What does not fit into so many bytes of memory and disk, with advice; None if all does."""
+        """What does not fit into the memory and disk, both in bytes, with advice; None if all does."""
         wanted, room = self.memory(clients, in_files=in_files), self.disk(clients) if in_files else 0
         parts = f"{_size(self.row)} on the server and {_size(self.state)} on the client for each of {clients} clients"
         if self.pair:
@@ -80,7 +80,7 @@ def needs(method: Method, net: Net, recipe: Recipe) -> Needs | None:
 
 
 def _kept(method: Method, net: Net, recipe: Recipe, clients: int) -> tuple[int, int]:
-    """Bytes of the server's state with so many clients, and of one client's."""
+    """Bytes of the server's state with a number of clients, and of one client's."""
     said = described(method, net, recipe)
     everyone = stack(dict.fromkeys(range(clients), said))
     roster = Roster(everyone.size, Bundle({name: rows for name, rows in everyone.items() if name != "size"}))

@@ -19,11 +19,11 @@ class Plan:
     Attributes:
         rounds: how many.
         participation: share of the joined clients that a round samples.
-        eval_every: evaluate every so many rounds, and in each of the last ten.
+        eval_every: evaluate every N rounds, and in each of the last ten.
         uniform: means weigh every client the same instead of by training samples.
         bound: an upload with a number larger than this is refused.
         min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
-        over_selection: sample so many times the clients that a round needs and take those who answer first.
+        over_selection: factor on the number of sampled clients; the first to answer are taken.
         seed: of all random draws.
         rule: how means and mixtures of uploads are made.
         secure: secure aggregation: the server is to learn sums of uploads and no single one.
@@ -77,7 +77,7 @@ class Plan:
             )
 
     def require(self, method: Method, clients: int | None = None) -> None:
-        """Makes sure that a method, and a federation of so many clients, can do what is planned.
+        """Makes sure that a method, and a federation of a number of clients, can do what is planned.
 
         Raises:
             ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.

@@ -111,6 +111,6 @@ def up(nbytes: int) -> int:
 
 
 def slab_bytes(number: int) -> int:
-    """How much address space each of so many slabs may have: together at most an eighth of the memory, 1 GiB each."""
+    """Address space that each of a number of slabs may have: together at most an eighth of the memory, 1 GiB each."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1 << 20, min(1 << 30, memory // 8 // number)) & ~4095

@@ -14,7 +14,7 @@ from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_train import Rows, Samples, Steps, eagerly
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
-_SHARE = 8  # recordings hold stacks of models in memory of their own: one part in so many of what a stack may take
+_SHARE = 8  # recordings hold stacks of models in memory of their own: one part in eight of what a stack may take
 
 
 class Graphs:

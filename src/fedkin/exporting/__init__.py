@@ -1,6 +1,6 @@
 """A model to take home: what a client predicts with, as a folder that needs no fedkin; and what a newcomer would get.
 
-``played``   a run after its last round, with its clients
+``finished`` a run after its last round, with its clients
 ``writing``  clients' models taken from it
 ``taken``    what an export is made of, at a simulated run or at the host of a client
 ``folders``  the folder of an export

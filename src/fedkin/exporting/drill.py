@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
 from fedkin.core.samples import Shard
-from fedkin.course import Played, one_thread
 from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
 from fedkin.evaluate import interval, score
+from fedkin.experiment.execute import one_thread
+from fedkin.experiment.result import FinishedRun
+from fedkin.exporting.finished import Run, finished, name_of
 from fedkin.exporting.newcomer import Source, newcomer, notes_on
-from fedkin.exporting.played import Run, name_of, played
 from fedkin.methods import Local
 
 _MOST = 10  # neighbours that are told
@@ -103,7 +104,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     Args:
         run: what `fedkin.run` gave, or a run folder.
         data: the newcomer's samples, which are split as the run's.
-        after: evaluate after so many rounds of its own.
+        after: numbers of its own rounds after which it is evaluated.
         encoding: of the text of csv files; None: that of the run's data.
 
     Raises:
@@ -112,7 +113,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     """
     if not after or min(after) < 0 or max(after) > 10_000:
         raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
-    p = played(run)
+    p = finished(run)
     new = newcomer(p, data, encoding)
     shard, where = new.shard, new.where
     if not len(shard.test):
@@ -122,7 +123,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     scores = {a: score(0, way.found[a].test, None, way.found[a].counts) for a in rounds_of_own}
     return Drill(
         data=where,
-        title=p.course.title,
+        title=p.experiment.title,
         round=p.server.round,
         train=len(shard.train),
         validation=len(shard.validation),
@@ -150,8 +151,8 @@ class _Way:
     weights: Tensor | None
 
 
-def _joined(p: Played, shard: Shard, after: Sequence[int]) -> _Way:
-    c, new, start = p.course, len(p.server.sizes), p.server.round
+def _joined(p: FinishedRun, shard: Shard, after: Sequence[int]) -> _Way:
+    c, new, start = p.experiment, len(p.server.sizes), p.server.round
     state, described = p.server.state.owned(), Bundle(p.server.described)
     server = Server(state, start, p.server.sizes.clone(), described, p.server.acks.clone())
     last = max(1, *after)  # one round in any case: it says whom the newcomer is given a mixture of
@@ -189,9 +190,9 @@ def _alone_in(plan: Plan, last: int) -> Plan:
     )  # fmt: skip
 
 
-def _alone(p: Played, shard: Shard, after: Sequence[int]) -> dict[int, float]:
+def _alone(p: FinishedRun, shard: Shard, after: Sequence[int]) -> dict[int, float]:
     """Accuracy of training on the newcomer's data alone, by rounds."""
-    c = p.course
+    c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
     method, found = Local(), dict[int, float]()
     with one_thread():
@@ -210,9 +211,9 @@ def _alone(p: Played, shard: Shard, after: Sequence[int]) -> dict[int, float]:
     return {a: found[a] for a in after}
 
 
-def _global(p: Played, shard: Shard) -> float | None:
+def _global(p: FinishedRun, shard: Shard) -> float | None:
     """Accuracy of the model that all clients are given, if there is one and it predicts by itself."""
-    c = p.course
+    c = p.experiment
     if c.method.family in ("clusters", "no federation") or type(c.method).predict is not Method.predict:
         return None
     with one_thread():
@@ -239,7 +240,7 @@ def _of(labels: Tensor | None, client: int) -> int | None:
     return None if labels is None or int(labels[client]) < 0 else int(labels[client])
 
 
-def _mates(p: Played, labels: Tensor | None) -> tuple[str, ...]:
+def _mates(p: FinishedRun, labels: Tensor | None) -> tuple[str, ...]:
     """The other clients of the newcomer's cluster; it is the last of ``labels [K]``."""
     own = None if labels is None else _of(labels, len(labels) - 1)
     if labels is None or own is None:
@@ -247,7 +248,7 @@ def _mates(p: Played, labels: Tensor | None) -> tuple[str, ...]:
     return tuple(name_of(p, i) or str(i) for i in (labels[:-1] == own).nonzero().flatten().tolist())
 
 
-def _told(p: Played, weights: Tensor) -> dict[str, float]:
+def _told(p: FinishedRun, weights: Tensor) -> dict[str, float]:
     """The largest weights by client; the newcomer's own is called ``itself``."""
     own = len(p.server.sizes)
     order = weights.argsort(descending=True)[:_MOST].tolist()

@@ -13,7 +13,6 @@ import torch
 
 from fedkin.core import ConfigError, DataError
 from fedkin.core.samples import Shard
-from fedkin.course import Played
 from fedkin.data import Card, Federation, load
 from fedkin.data.columns import raw_rows
 from fedkin.data.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
@@ -22,7 +21,8 @@ from fedkin.data.sources import csv_files
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.tables import numbered_classes
 from fedkin.data.standalone import unusual_inputs, unusual_rows
-from fedkin.exporting.played import name_of
+from fedkin.experiment.result import FinishedRun
+from fedkin.exporting.finished import name_of
 from fedkin.exporting.ranges import of_all
 
 Source = Path | str | tuple[Any, Any]
@@ -47,13 +47,13 @@ class Newcomer:
     rows: Table | None = None
 
 
-def newcomer(p: Played, data: Source, encoding: str | None = None) -> Newcomer:
+def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newcomer:
     """The newcomer's samples, prepared as the run's and split as the run splits.
 
     Raises:
         DataError, ConfigError: as `fedkin.exporting.drill.join`.
     """
-    federation, how = p.federation, p.course.table.get("data", {})
+    federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
         x, y, where = *data, "the newcomer's data"
@@ -70,27 +70,27 @@ def newcomer(p: Played, data: Source, encoding: str | None = None) -> Newcomer:
     return Newcomer(made, where, rows)
 
 
-def notes_on(p: Played, new: Newcomer) -> tuple[str, ...]:
+def notes_on(p: FinishedRun, new: Newcomer) -> tuple[str, ...]:
     """What to know before a newcomer's figures are believed: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
     few = [f"only {n} test samples: accuracies rest on few, see their intervals"] if n < FEW else []
     return (*few, *_copies(p, new.shard), *_unusual(p, new))
 
 
-def _unusual(p: Played, new: Newcomer) -> list[str]:
+def _unusual(p: FinishedRun, new: Newcomer) -> list[str]:
     """Values unlike those of all clients' training samples."""
     seen, made = of_all(p.federation, exact=True), p.federation.preparation
     if new.rows is None or made is None:
         x = torch.cat([new.shard.train.x, new.shard.validation.x, new.shard.test.x]).numpy()
         told = unusual_inputs(x, seen["inputs"])
         return [] if told is None else [told]
-    records, data = new.rows.records(), p.course.table.get("data", {})
+    records, data = new.rows.records(), p.experiment.table.get("data", {})
     beside = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
     return unusual_rows(records, raw, made.columns, seen["columns"], beside)
 
 
-def _copies(p: Played, shard: Shard) -> list[str]:
+def _copies(p: FinishedRun, shard: Shard) -> list[str]:
     """Samples of the newcomer that are training samples of others, and test samples that it trains on."""
     train, held, test = (hash_rows(part.x) for part in (shard.train, shard.validation, shard.test))
     own, everything = set(train.tolist()), np.concatenate([train, held, test])
@@ -111,11 +111,11 @@ def _copies(p: Played, shard: Shard) -> list[str]:
     if found and len(set(everything.tolist())) < FEW_INPUTS * len(everything):
         found.append("the inputs take so few values that samples may be equal by chance")
     if skipped:
-        found.append(f"{skipped} clients hold so many values that they were not searched for copies")
+        found.append(f"{skipped} clients hold too many values to be searched for copies")
     return found
 
 
-def _owners(p: Played, hashes: Sequence[int]) -> tuple[Counter[int], set[int], int]:
+def _owners(p: FinishedRun, hashes: Sequence[int]) -> tuple[Counter[int], set[int], int]:
     """How many of these inputs each client trains on, those that any does, and how many clients were not searched."""
     of, hit, budget = Counter[int](), set[int](), MOST_VALUES
     for i, shard in enumerate(p.federation.clients):

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 import torch
 
 from fedkin.core import Bundle, ConfigError
-from fedkin.course import Played
 from fedkin.engines import asked, common
+from fedkin.experiment.result import FinishedRun
+from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
 from fedkin.exporting.folders import require_free, write_export
-from fedkin.exporting.played import Run, at_best, name_of, number_of, played, simulation
 from fedkin.exporting.programs import Format, require_formats
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
@@ -102,43 +102,43 @@ def export_global(
     place = _place(p, out, "global", chosen)
     require_free(place, force)
     require_formats(formats)
-    method, net = p.course.method, p.course.net
+    method, net = p.experiment.method, p.experiment.net
     if method.family == "one global model":  # what one client predicts with is what all do
         with simulation(p) as clients:
-            found = next(asked(method, net, clients, p.course.plan, p.server, "keep", [0]))[0][0]
+            found = next(asked(method, net, clients, p.experiment.plan, p.server, "keep", [0]))[0][0]
         _global(p, Taken(found, rule(method)), place, formats, force, chosen)
         return place
     with simulation(p) as clients:
-        sent = common(method, net, clients, p.course.plan, p.server)
+        sent = common(method, net, clients, p.experiment.plan, p.server)
     if method.family in ("clusters", "no federation") or sent.get("model", torch.empty(0)).shape != (net.size,):
         raise ConfigError(
-            f"{p.course.title} has no global model: clients get {method.family or 'models of their own'}; export a "
+            f"{p.experiment.title} has no global model: clients get {method.family or 'models of their own'}; export a "
             "client's (--client) or everybody's (--all)"
         )
     _global(p, Taken(Bundle(model=sent.model), {"kind": "model"}), place, formats, force, chosen)
     return place
 
 
-def _at(run: Run, round: Round) -> tuple[Played, Figures | None]:
+def _at(run: Run, round: Round) -> tuple[FinishedRun, Figures | None]:
     """The run as it was after the round that is wanted, and the figures by which it was chosen."""
     if round not in get_args(Round):
         raise ConfigError(f"round must be one of {', '.join(get_args(Round))}, got {round!r}")
-    p = played(run)
+    p = finished(run)
     return (p, None) if round == "last" else at_best(p)
 
 
 def _global(
-    p: Played, taken: Taken, place: Path, formats: Collection[Format], force: bool, chosen: Figures | None
+    p: FinishedRun, taken: Taken, place: Path, formats: Collection[Format], force: bool, chosen: Figures | None
 ) -> None:
-    ranges = None if p.course.privacy.asked else of_all(p.federation)
+    ranges = None if p.experiment.privacy.asked else of_all(p.federation)
     taken = replace(taken, preparation=p.federation.preparation, ranges=ranges)
     write_export(_origin(p, chosen), taken, place, formats, force=force)
 
 
 def _written(
-    p: Played, places: dict[int, Path], formats: Collection[Format], force: bool, chosen: Figures | None
+    p: FinishedRun, places: dict[int, Path], formats: Collection[Format], force: bool, chosen: Figures | None
 ) -> Iterator[Path]:
-    how, c, origin = rule(p.course.method), p.course, _origin(p, chosen)
+    how, c, origin = rule(p.experiment.method), p.experiment, _origin(p, chosen)
     for at in range(0, len(places), 32):  # a few at a time: no more models in memory than these
         some = list(places)[at : at + 32]
         with simulation(p) as clients:
@@ -156,8 +156,8 @@ def _written(
                 yield places[i]
 
 
-def _origin(p: Played, chosen: Figures | None) -> Origin:
-    c, command = p.course, None
+def _origin(p: FinishedRun, chosen: Figures | None) -> Origin:
+    c, command = p.experiment, None
     if p.folder is not None and "made_by" not in c.table:
         command = f"fedkin run {shlex.quote(str(p.folder / 'config.toml'))}"
     return Origin(
@@ -167,7 +167,7 @@ def _origin(p: Played, chosen: Figures | None) -> Origin:
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
-def _place(p: Played, out: Path | str | None, name: str, chosen: Figures | None) -> Path:
+def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Figures | None) -> Path:
     if out is not None:
         return Path(out)
     if p.folder is None:

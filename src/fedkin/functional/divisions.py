@@ -1,7 +1,7 @@
 """The tree that repeated division of clusters makes, as a row of numbers.
 
 There is one cluster at first, number 0. Division i is of cluster ``splits[i]``: its first half keeps the number, its
-second half becomes cluster i + 1. A client stands at a cluster's number and has ``passed`` so many divisions; it is at
+second half becomes cluster i + 1. A client stands at a cluster's number and has ``passed`` N divisions; it is at
 home if that cluster was not divided after these.
 """
 

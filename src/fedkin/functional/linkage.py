@@ -15,7 +15,7 @@ Linkage = Literal["single", "complete", "average"]
 
 
 def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
-    """Labels int64 ``[m]`` of ``groups`` groups: the two nearest are joined until so many are left.
+    """Labels int64 ``[m]`` of ``groups`` groups: the two nearest are joined until ``groups`` are left.
 
     Groups are numbered by their first members; with fewer points than groups each point is one. Written out because
     scipy and scikit-learn promise no order among ties, and a cut at a height may give fewer groups than asked for.

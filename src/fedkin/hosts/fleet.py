@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedkin.config import HostSettings, Settings
 from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
 from fedkin.engines import Message, Report
+from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.hosts.enrol import Clock, Enrolment
 from fedkin.hosts.heads import Updated
 from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload, Reply
@@ -239,7 +239,7 @@ class Fleet:
         return self._clock.now()
 
     def _wait(self, wanted: int, round: int) -> None:
-        """Until so many clients are connected, or the patience is at its end."""
+        """Waits until ``wanted`` clients are connected or the patience is over."""
         end, told = self._clock.now() + self._hosts.patience, float("-inf")
         self._roll.meet(round, _GREETING)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from fedkin.config import Settings
 from fedkin.core import Bundle, DataError
 from fedkin.engines.secure import Pool
+from fedkin.experiment.settings import Settings
 from fedkin.hosts import heads
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES
@@ -84,7 +84,7 @@ class Clerk:
         body: Bundle | None = None,
         pool: Pool | None = None,
     ) -> Letter:
-        """A letter that is to be answered within so many seconds."""
+        """A letter that is to be answered within a number of seconds."""
         card = self.members.card
         head = heads.Asked(
             format=FORMAT,

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
-from fedkin.core.importing import is_import_path
-from fedkin.core.sources import fingerprint, is_file
+from fedkin.experiment.settings import Settings, settings_from
+from fedkin.user_code.loading import is_import_path
+from fedkin.user_code.reference import CodeRef
 
 _ENTRIES = (("method", "name"), ("model", "model"))
 
@@ -173,7 +173,7 @@ def settings_of(
 def _require_same(name: str, code: object) -> None:
     """Raises `ConfigError` if the sender has another text of a user-defined method or network; ``code`` is its
     fingerprint."""
-    if code is not None and code != fingerprint(name):
+    if code is not None and code != CodeRef(name).fingerprint():
         raise ConfigError(
             f"{name} has another text here than at the server; install the same version of its package on both, and "
             "start this node again"
@@ -184,7 +184,7 @@ def require_installed(*names: str) -> None:
     """Raises `ConfigError` if a method or a network is in a file: no code travels between hosts, and no letter chooses
     a file to be run."""
     for name in names:
-        if is_file(name):
+        if CodeRef(name).file is not None:
             raise ConfigError(
                 f"{name} is a file of this machine, and no code is sent to nodes: make it a package, install it on the "
                 "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "

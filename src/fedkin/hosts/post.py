@@ -46,7 +46,7 @@ class Post(Protocol):
         """The registered name of each node's key; None where the network does not register keys."""
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
-        """Sends letters to nodes, each to be answered within so many seconds; a ticket for each that was taken."""
+        """Sends letters to nodes, each to be answered within ``seconds``; a ticket for each that was taken."""
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
         """The answers that have come, or a code of `CODES`; each is given once."""

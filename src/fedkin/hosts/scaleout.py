@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedkin.config import Settings
 from fedkin.core import ConfigError
+from fedkin.experiment.settings import Settings
 from fedkin.hosts.control import Control
 from fedkin.hosts.offline import check_version, environment, program, write_connection
 from fedkin.hosts.ports import answers, free_port

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from fedkin.config import Settings, digest
-from fedkin.core import ConfigError, Net, Recipe
-from fedkin.course import Course, OnRound, Result, follow, one_thread, opened
-from fedkin.engines import Plan, Report, hand_over
+from fedkin.core import ConfigError
+from fedkin.engines import Report, hand_over
+from fedkin.experiment.execute import OnRound, execute, one_thread, opened
+from fedkin.experiment.prepare import Experiment, plan_of, privacy_of
+from fedkin.experiment.result import Result
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
 from fedkin.hosts.enrol import Clock
 from fedkin.hosts.fleet import Fleet
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import Post
-from fedkin.identity import about_of, network_mark
-from fedkin.methods import get_title
-from fedkin.models.start import factory
-from fedkin.run_folder import RunFolder
-from fedkin.runner import plan_of, privacy_of
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks
@@ -64,9 +61,6 @@ def serve(
 def _served(
     settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
 ) -> Result:
-    privacy = privacy_of(settings.run)
-    hosts, recipe = settings.hosts, settings.recipe
-    plan = replace(plan_of(settings.run), max_share=hosts.max_share, max_samples=hosts.most_samples)
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
@@ -74,23 +68,10 @@ def _served(
     members = Members.load(folder)
     del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they come again
     fleet = Fleet(post, settings, members, clock)
-    card = fleet.gather()
-    net = Net(
-        factory(settings.model.model, card.shape, card.classes),
-        card.shape,
-        card.classes,
-        head=settings.model.head,
-        seed=settings.run.seed,
-    )
-    privacy.require(settings.method, net)
-    fleet.open(net, network_mark(net))
+    e = Experiment.on_hosts(settings, fleet.gather(), members.run)
+    fleet.open(e.net, e.marks["network"])
     _warn_of(settings)
-    marks = {"config": digest(table), "data": members.run, "network": network_mark(net)}
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
-    about = about_of(table, {"run": members.run}, net)
-    course = Course(
-        settings.method, net, recipe, plan, members, get_title(settings.name), table, marks, beside, privacy, about
-    )
     banks = Banks(here.bank_files) if settings.run.state == "file" else None
 
     def noted(report: Report, line: dict[str, Any]) -> None:
@@ -99,13 +80,13 @@ def _served(
             on_round(report, line)
 
     with one_thread():
-        result = follow(course, fleet, here, noted, banks)
-        _keep(course, fleet, plan, result, recipe)
+        result = execute(e, members, fleet, here, on_round=noted, banks=banks, beside=beside)
+        _keep(e, fleet, result)
     return result
 
 
-def _keep(course: Course, fleet: Fleet, plan: Plan, result: Result, recipe: Recipe) -> None:
-    missing = hand_over(course.method, course.net, fleet, plan, result.server)
+def _keep(e: Experiment, fleet: Fleet, result: Result) -> None:
+    missing = hand_over(e.method, e.net, fleet, e.plan, result.server)
     for i, why in missing.items():
         log.warning("%s has no model of its own to keep: %s", fleet.members.listed[i].client, why)
 

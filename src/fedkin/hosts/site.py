@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from fedkin.config import Settings, digest
-from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError, Net
+from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
 from fedkin.core.samples import Shard
 from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
@@ -25,6 +24,8 @@ from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
 from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
+from fedkin.experiment.prepare import Experiment, privacy_of
+from fedkin.experiment.settings import Settings, digest
 from fedkin.hosts.account import Account, Limits, OverBudget, Withheld
 from fedkin.hosts.heads import Asked, decode, plain
 from fedkin.hosts.maskkeys import MaskKeys, Signing
@@ -35,10 +36,7 @@ from fedkin.hosts.takehome import sharing_at, take_home
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
-from fedkin.identity import network_mark
-from fedkin.models.start import factory
 from fedkin.privacy import Privacy, Spent
-from fedkin.runner import laid_out, plan_of, privacy_of
 
 log = logging.getLogger("fedkin.site")
 
@@ -274,32 +272,18 @@ class Site:
         return self._job[1]
 
     def _made(self, settings: Settings, head: Asked) -> Job:
-        card, seed = Card.from_json(head.card), settings.run.seed
+        card = Card.from_json(head.card)
         self.limits.check_card(card)
         shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
-        make = factory(settings.model.model, card.shape, card.classes)
-        net = Net(make, card.shape, card.classes, head=settings.model.head, seed=seed)
-        if network_mark(net) != head.network:
+        e = Experiment.on_hosts(settings, card, head.run)
+        if e.marks["network"] != head.network:
             raise DataError(
                 "the network made here starts from other values than the server's: other versions of torch, or another "
                 "file of the model"
             )
-        privacy = privacy_of(settings.run)
-        privacy.require(settings.method, net)
-        self.limits.check_words(settings.run, settings.method, net)
-        mine = _One(head.client, laid_out(net, shard))
-        run = settings.run
-        job = Job(
-            settings.method,
-            net,
-            settings.recipe,
-            mine,
-            seed,
-            private=privacy.private(secret=True),
-            gradient=run.gradient,
-            outcomes=None if self.limits.hides_counts else plan_of(run).outcomes_in,
-            evaluate=run.evaluate,
-        )
+        self.limits.check_words(settings.run, settings.method, e.net)
+        (mine,) = e.laid_out([shard])
+        job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
         log.info(
             "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
         )  # fmt: skip

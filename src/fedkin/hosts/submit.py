@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from fedkin.config import Settings
 from fedkin.core import EngineError
 from fedkin.data import SOURCES
+from fedkin.experiment.settings import Settings
 from fedkin.hosts.control import Control
 from fedkin.hosts.offline import CONNECTION, check_version, environment, program
 from fedkin.hosts.submitted import packed
@@ -64,7 +64,7 @@ def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = 
         settings: the run.
         folder: its run folder, new, or one to go on in.
         link: the operator's side of the link.
-        nodes: let Flower simulate so many nodes, each with a share of the run's data, at a link that simulates.
+        nodes: number of nodes that Flower simulates, each with a share of the run's data, at a link that simulates.
 
     Raises:
         EngineError: the link did not take it.

@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, FedkinError
-from fedkin.course import Result
+from fedkin.experiment.result import Result
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.own import require_installed
 from fedkin.hosts.post import Post
 from fedkin.hosts.serve import serve

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedkin.config import Settings, digest
 from fedkin.core import Bundle
 from fedkin.data import Card, SiteData
 from fedkin.data.sites import Sharing
 from fedkin.engines import Job
+from fedkin.experiment.prepare import privacy_of
+from fedkin.experiment.settings import Settings, digest
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
 from fedkin.exporting.taken import Origin, Taken
 from fedkin.hosts.heads import Asked
 from fedkin.methods import get_title
-from fedkin.runner import privacy_of
 
 
 def sharing_at(settings: Settings, data: SiteData) -> Sharing:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
-from fedkin.core.importing import is_import_path
-from fedkin.core.sources import label
 from fedkin.methods.cam import CAM as CAM
 from fedkin.methods.cfic import CFIC as CFIC
 from fedkin.methods.cfl import CFL as CFL
@@ -40,6 +38,8 @@ from fedkin.methods.own import own_method
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.user_code.loading import is_import_path
+from fedkin.user_code.reference import CodeRef
 
 METHODS: dict[str, Callable[[], Method]] = {
     "local": Local,
@@ -112,4 +112,4 @@ def get_title(name: str) -> str:
     Raises:
         ConfigError: there is none.
     """
-    return label(name) if is_import_path(name) else get_method(name).title
+    return CodeRef(name).attribute if is_import_path(name) else get_method(name).title

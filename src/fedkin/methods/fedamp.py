@@ -39,7 +39,7 @@ class FedAMP(Method):
     """alpha_k: the others' weights are proportional to it, the pull is lam/alpha_k. Default: a step that leaves every
     client at least half of its mixture, and a pull of lam."""
     step_decay: float = 1.0
-    """Factor on alpha_k after every so many rounds; less than 1 makes the pull grow."""
+    """Factor on alpha_k after every N rounds; less than 1 makes the pull grow."""
     decay_every: int = 30
     """Rounds from one such decay to the next."""
     sigma: float | Literal["median", "first"] = "median"

@@ -35,7 +35,7 @@ class FedFa(Method):
     sign: Literal["minus", "plus"] = "minus"
     """Subtract the momentum from the mean, a small step back, as implementations do; or add it (heavy ball)."""
     every: int = 1
-    """Apply the server's momentum in every so many rounds (b)."""
+    """Rounds between two uses of the server's momentum (b)."""
     client_momentum: float = 0.9
     """Momentum of the clients' SGD, instead of the run's."""
     accuracy_of: Literal["received", "trained"] = "received"

@@ -40,7 +40,7 @@ class FedSoft(Method):
     sigma: float = 1e-4
     """Least importance of a cluster for a client, so that every client can be chosen for every cluster."""
     tau: int = 2
-    """Importances are estimated on all clients every so many rounds; a newcomer is asked when it comes."""
+    """Rounds between two estimates of importances on all clients; a joining client is asked when it joins."""
     selection: bool = True
     """Draw clients per cluster by importance; otherwise all take part and a centre is their mean by importance."""
     per_cluster: int | None = None

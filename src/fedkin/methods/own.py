@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from fedkin.core import ConfigError, FedkinError, Method
-from fedkin.core.importing import find
+from fedkin.user_code.loading import find
 
 RESERVED = ("name", "code")
 """Entries of a config's ``[method]`` table that are no fields."""

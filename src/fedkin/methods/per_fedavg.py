@@ -136,7 +136,7 @@ def _gradient(task: Loss, net: Net, w: Tensor, batch: Batch) -> Tensor:
 
 
 def split(batch: Batch, parts: int, *, at_least: int = 1) -> list[Batch]:
-    """The batch in so many disjoint parts, sizes as even as can be; each is the whole batch if one would be too small.
+    """The batch in N disjoint parts, sizes as even as can be; each is the whole batch if one would be too small.
 
     Args:
         at_least: samples that a part needs (two under batch normalisation).

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.core.errors import ModelError
-from fedkin.core.importing import find
 from fedkin.models import papers, plain
 from fedkin.models.resnet import resnet18
+from fedkin.user_code.loading import find
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "linear": plain.linear,

@@ -66,7 +66,7 @@ def svg(spec: Spec, *, dark: bool = False) -> str:
 
 
 def png(spec: Spec, *, dark: bool = False, scale: float = 2.0) -> bytes:
-    """The chart as a PNG image, so many pixels to one of the specification's."""
+    """The chart as a PNG image, with a number of pixels for each of the specification's."""
     made: bytes = vl_convert.vegalite_to_png(
         spec, vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE, scale=scale
     )

@@ -105,7 +105,7 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
 
 
 def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
-    """Points of a line: accuracy in per cent at so many megabytes."""
+    """Points of a line: accuracy in per cent against megabytes."""
     sent, points = 0, []
     for line in run.rounds:
         sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)

@@ -96,7 +96,7 @@ def hidden() -> tuple[list[Spec], list[Spec]]:
 
 
 def thinned(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
-    """At most so many of them, evenly, the first and the last among them."""
+    """At most a number of them, evenly spaced, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

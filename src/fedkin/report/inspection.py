@@ -20,7 +20,7 @@ from fedkin.storage.files import write_atomic
 Found = Mapping[str, Any]
 """What ``Inspection.to_json`` gives."""
 MOST_CLIENTS = 40
-"""Rows of a histogram; more clients are put into so many groups of like labels."""
+"""Rows of a histogram; more clients are put into this number of groups of similar labels."""
 MOST_CLASSES = 40
 """Columns of a histogram; more classes are put together with their neighbours."""
 _LISTED = 1000  # clients in the page's table

@@ -21,7 +21,7 @@ def different(names: Sequence[str]) -> list[str]:
 
 
 def called(count: int, names: Sequence[str]) -> list[str]:
-    """Names of so many clients or classes, each another; its number where one has none."""
+    """Names of a number of clients or classes, all different; its number where one has none."""
     return different([names[i] if i < len(names) and names[i] else str(i) for i in range(count)])
 
 

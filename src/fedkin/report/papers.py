@@ -66,7 +66,7 @@ class Origin:
 
 
 def require_decimals(decimals: int) -> None:
-    """Raises `ConfigError` if tables cannot have so many digits behind the point."""
+    """Raises `ConfigError` if tables cannot have this number of decimal places."""
     if not 0 <= decimals <= MOST_DECIMALS:
         raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, digits behind the point, got {decimals}")
 

@@ -94,7 +94,7 @@ def _has_weights(run: Run) -> bool:
 
 
 def _room(rows: int, cells: int) -> int:
-    """Frames of a map of so many rows that go into so many bytes."""
+    """Maximum number of frames of a map, by its rows and a limit in bytes."""
     return max(2, cells // max(1, rows) ** 2)
 
 

@@ -21,11 +21,11 @@ from fedkin.report.naming import called, places
 from fedkin.report.weights import Rows
 
 MOST_ROWS = 1000
-"""Of more clients a page's table shows the worst and the best so many halves."""
+"""Maximum number of clients in a page's table; of more, half are the worst and half the best."""
 MOST_POINTS = 60_000
 """Accuracies over rounds of all clients of a run in one page, at most."""
 FEWEST_POINTS = 12
-"""Of a client's accuracies over rounds so many are kept, however large the page."""
+"""Maximum number of accuracies over rounds that are kept of a client."""
 PARTNERS = 10
 MAJORITY = "majority %"
 """The column with the accuracy of always predicting the client's most frequent training class."""

@@ -15,7 +15,7 @@ from fedkin.core.errors import RunFolderError
 from fedkin.storage.client_states import NOTHING
 from fedkin.storage.files import half_written, write_atomic
 from fedkin.storage.tensors import Texts, pack, unpack
-from fedkin.toml import differences
+from fedkin.storage.toml import differences
 
 _FORMAT = "1"
 _ABOUT = "about."  # before a fingerprint's name, in front of what it is of

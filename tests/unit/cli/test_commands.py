@@ -17,13 +17,13 @@ import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
 from fedkin.cli import DIVERGED, commands
-from fedkin.config import RunSettings, settings_from
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import RunSettings, settings_from
 from fedkin.methods import METHODS
 from fedkin.models import MODELS
-from fedkin.runner import run_settings
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
 from toys import Averaging
 
@@ -250,7 +250,7 @@ def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.Mo
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device", "a/checkpoint.safetensors")
 
-    monkeypatch.setattr("fedkin.run_folder.RunFolder.save", full)
+    monkeypatch.setattr("fedkin.experiment.run_folder.RunFolder.save", full)
     done = fedkin(f"run fedavg {small} --out a")
 
     assert (done.code, done.out) == (1, "")
@@ -299,7 +299,7 @@ def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytes
 
 def interrupt(patch: pytest.MonkeyPatch, round: int) -> None:
     """Ctrl-C after a round's lines are written, before its checkpoint."""
-    from fedkin.run_folder import RunFolder
+    from fedkin.experiment.run_folder import RunFolder
 
     save = RunFolder.save
 
@@ -329,7 +329,7 @@ def test_stopping_never_removes_what_was_there(
     Path("a/config.toml").write_text("mine")
     Path("a/thesis.txt").write_text("mine")
     if moment == "reading the data":
-        monkeypatch.setattr("fedkin.config.fetched", stopped)
+        monkeypatch.setattr("fedkin.experiment.settings.fetched", stopped)
     else:
         monkeypatch.setattr("fedkin.engines.loop.Loop.start", stopped)
     done = fedkin(f"run fedavg {small} --out a")
@@ -359,7 +359,7 @@ def test_stopping_a_resume_before_its_first_round_keeps_the_folder(
 def test_a_programs_run_is_sent_back_to_it(fedkin: Command) -> None:
     """A folder that a program with its own method has written: exit code 2 and how that program goes on."""
     from fedkin.data import planted_groups
-    from fedkin.runner import run
+    from fedkin.experiment.run import run
 
     run(Failing(), planted_groups(clients=2, groups=1, samples=12), "linear", rounds=1, engine="loop", out="a")
     for command in ("resume a", "run a/config.toml"):
@@ -456,7 +456,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
     whole = fedkin(f"compare da-pfl {small} --out whole")
     with monkeypatch.context() as patch:
         count = iter(range(100))
-        from fedkin.run_folder import RunFolder
+        from fedkin.experiment.run_folder import RunFolder
 
         save = RunFolder.save
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from commandline import Command
-from fedkin.config import settings_from
 from fedkin.data import Federation
+from fedkin.experiment.settings import settings_from
 from fedkin.exporting import load_export
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from commandline import Command
 from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, run_flags
-from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, Method, Recipe
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.methods import METHODS, FedGH, get_method
 
 COMMON = (DataSettings, ModelSettings, Recipe, RunSettings, ShowRun)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.comparison import Plan
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
+from fedkin.experiment.compare import Plan
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.own import Allowed, settings_of
 from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method, get_title
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 from owncode import CAUTIOUS
 
 METHOD = CAUTIOUS.replace("import fedkin\n", "import fedkin\nfrom helper import half\n").replace("= 0.5", "= half()")

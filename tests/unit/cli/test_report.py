@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.comparison import Plan, compare
-from fedkin.config import DataSettings, ModelSettings, RunSettings
+from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
 from fedkin.report.page import write_comparison
 
 

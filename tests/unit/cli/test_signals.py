@@ -18,7 +18,7 @@ import pytest
 import fedkin.cli
 from fedkin.cli import screen
 from fedkin.cli.flags import run_flags
-from fedkin.runner import resume, run_settings
+from fedkin.experiment.run import resume, run_settings
 from folders import lines_in
 
 FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch 5 --rounds 24 --workers 2"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
+from fedkin.experiment.settings import DataSettings
 
 FILE = """
 import numpy as np

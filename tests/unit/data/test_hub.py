@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import Preparation, load
 from fedkin.data.sources import Reading, hub
+from fedkin.experiment.settings import DataSettings
 
 datasets: Any = pytest.importorskip("datasets", reason="needs the library datasets, the extra 'hf'")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
+from fedkin.experiment.settings import DataSettings
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
 

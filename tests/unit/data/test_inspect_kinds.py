@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.config import DataSettings
 from fedkin.core.samples import Data
 from fedkin.data import IID, Dataset, Finding, Inspection, Sharing, inspect, load, look
 from fedkin.data.inspection.finding import ClientSummary
 from fedkin.data.inspection.shares import clients_of
 from fedkin.data.progress import each, heard
+from fedkin.experiment.settings import DataSettings
 
 
 def codes(found: Inspection, severity: Any = None) -> list[str]:

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from commandline import Command
-from fedkin.config import settings_from
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import limits, load
 from fedkin.data.inspection.pictures import read_pictures
 from fedkin.data.sources.leaf import read_leaf
 from fedkin.data.sources.npz import read_array
 from fedkin.data.sources.upstream import Files
+from fedkin.experiment.settings import settings_from
 
 MB = 1_000_000
 ADVICE = r"the limit is 0\.02 GB\. If the file is meant to be that large: --max-data-gb \d"

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import KNOWN, Dirichlet, absolute, federate, load
 from fedkin.data.sources import papers, upstream
+from fedkin.experiment.settings import DataSettings
 
 RNG = np.random.default_rng(0)
 Idx = Callable[[Path, np.ndarray], None]

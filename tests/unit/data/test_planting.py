@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedkin.config import DataSettings
 from fedkin.core import ConfigError, PartitionError
 from fedkin.data import IID, Federation, federate, load, plant, planted_groups
+from fedkin.experiment.settings import DataSettings
 
 
 def digits(clients: int = 6) -> Federation:

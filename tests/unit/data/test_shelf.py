@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.config import DataSettings
 from fedkin.core import ConfigError, DataError
 from fedkin.data import is_shelf, write
 from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
+from fedkin.experiment.settings import DataSettings
 
 
 def federation(clients: int = 5) -> fedkin.Federation:

@@ -14,10 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.config import DataSettings
 from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Data
 from fedkin.data import IID, Card, Dataset, Natural, Shard, Sharing, SiteData, deal, federate, load, merge, site_shard
+from fedkin.experiment.settings import DataSettings
 
 OWN = Sharing(Natural(min_samples=1), seed=5, target="sick", scaling="client")
 

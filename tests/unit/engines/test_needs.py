@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedkin
-import fedkin.runner
+import fedkin.experiment.run
 from fedkin.core import ConfigError, Recipe
 from fedkin.engines import Needs, needs
 from fedkin.methods import METHODS, get_method
@@ -70,7 +70,7 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(
     rng = torch.Generator().manual_seed(0)
     data = [(torch.randn(9, 6, generator=rng), torch.arange(9) % CLASSES) for _ in range(4)]
     federation = fedkin.Federation.from_arrays(data, classes=CLASSES)
-    monkeypatch.setattr(fedkin.runner, "IN_MEMORY", 100)
+    monkeypatch.setattr(fedkin.experiment.run, "IN_MEMORY", 100)
     if where == "memory":
         monkeypatch.setattr("os.sysconf", lambda name: 10)
     else:

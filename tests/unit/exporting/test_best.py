@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from commandline import Command
-from fedkin.config import settings_from
 from fedkin.core import ConfigError, RunFolderError
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
 from folders import content, lines_in, records
 
 METHODS = ("fedavg", "local", "ditto", "fedavg-ft", "fedbabu", "fedproto", "fedrod", "ifca-cam", "da-pfl", "pfedcs")

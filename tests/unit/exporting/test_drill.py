@@ -11,12 +11,12 @@ import torch
 
 import fedkin
 from commandline import Command
-from fedkin.config import settings_from
 from fedkin.core import ConfigError, DataError
-from fedkin.course import Played
+from fedkin.experiment.result import FinishedRun
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import settings_from
 from fedkin.exporting.drill import Drill, join
 from fedkin.report import charts
-from fedkin.runner import run_settings
 
 GROUPS = 2
 
@@ -57,7 +57,7 @@ def test_fedavg_gives_the_global_model_and_then_trains_it() -> None:
     new = one(1, 99)
     drill = join(result, new, after=(0, 1, 3))
     shard = fedkin.Federation.from_arrays([new], classes=2).clients[0]
-    net = result.played.course.net
+    net = result.finished.experiment.net
     right = net(result.server.state.model, shard.test.x).argmax(1) == shard.test.y
 
     assert drill.accuracy[0] == drill.global_model == float(right.double().mean())
@@ -124,7 +124,7 @@ def test_figures_and_picture() -> None:
 def test_what_does_not_fit_is_told() -> None:
     """Another shape, a class too many, no rounds."""
     result = after_run(fedkin.methods.FedAvg())
-    assert isinstance(result.played, Played)
+    assert isinstance(result.finished, FinishedRun)
     x, y = one(0, 1)
     with pytest.raises(DataError, match=r"inputs of shape \[3\], the run's are \[2\]"):
         join(result, (torch.zeros(9, 3), torch.zeros(9, dtype=torch.int64)))

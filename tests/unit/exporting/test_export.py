@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedkin
-from fedkin.config import settings_from
 from fedkin.core import ConfigError, ModelError, RunFolderError
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.methods import METHODS
 from fedkin.models import get_model
-from fedkin.runner import run_settings
 from toys import Averaging, Branching
 
 TINY = {

@@ -14,17 +14,17 @@ import torch
 
 import fedkin
 from commandline import Command, Done
-from fedkin.config import settings_from
 from fedkin.core import DataError
 from fedkin.data import Federation
 from fedkin.data.columns import unscaled
 from fedkin.data.preparation import Preparation
 from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusual_inputs, unusual_rows
+from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.drill import join
 from fedkin.exporting.loader import ExportError, load
 from fedkin.exporting.ranges import of_all, of_client
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 COLUMNS = (
     Input("age", "number", mean=(50.0,), std=(10.0,)),

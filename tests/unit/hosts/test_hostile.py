@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.config import Settings
 from fedkin.core import Bundle, ConfigError, EngineError
-from fedkin.course import Result
+from fedkin.experiment.result import Result
+from fedkin.experiment.settings import Settings
 from fedkin.hosts import letters as letters_module
 from fedkin.hosts import submitted
 from fedkin.hosts.submitted import packed, run_submitted

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.config import Settings
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
+from fedkin.experiment.settings import Settings
 from fedkin.hosts.account import Limits
 from fedkin.hosts.maskkeys import MaskKeys, Signing
 from fedkin.hosts.node import Node, _duty

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedkin.config import settings_from
 from fedkin.core import ConfigError
+from fedkin.experiment.settings import settings_from
 from fedkin.hosts import keys
 from fedkin.hosts.control import Control, read_book
 from fedkin.hosts.wire import Letter

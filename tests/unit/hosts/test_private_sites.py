@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.config import RunSettings, Settings
 from fedkin.core import ConfigError, EngineError, RunFolderError
 from fedkin.data import SiteData
+from fedkin.experiment.settings import RunSettings, Settings
 from fedkin.exporting import load_export
 from fedkin.hosts import account as account_module
 from fedkin.hosts import serve as serve_module

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from fedkin.config import Settings
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
 from fedkin.engines.secure import Pool, fixed, summed
+from fedkin.experiment.settings import Settings
 from fedkin.hosts.site import Site
 from fedkin.hosts.store import Store
 from fedkin.hosts.table import Table, Unmasked

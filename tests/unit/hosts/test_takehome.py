@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fedkin.cli.export import predict_command
-from fedkin.config import Settings
 from fedkin.data import SiteData
+from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folders, load_export
 from fedkin.hosts.own import Allowed
 from fedkin.hosts.post import CODES

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedkin import Dirichlet, Recipe, federate, load, methods, run
-from fedkin.config import ModelSettings, Settings
 from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
+from fedkin.experiment.settings import ModelSettings, Settings
 from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method
 from fedkin.models.start import factory

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedkin.evaluate import spread
+from fedkin.experiment.sweep import Trial, _csv
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.report import tables
 from fedkin.report.cells import cells
 from fedkin.report.export import write_files
 from fedkin.report.page import one_run
 from fedkin.report.papers import Origin, to_csv
-from fedkin.sweep import Trial, _csv
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
 

@@ -12,9 +12,9 @@ from reproduce.cells import Cell, cells_of, chosen, in_order, located
 from reproduce.reading import PAPERS, papers
 from reproduce.tables import HERE, Table
 
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError
-from fedkin.runner import run_settings
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import Settings, settings_from
 from papers import ONE, TWO, paper
 
 

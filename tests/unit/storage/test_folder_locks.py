@@ -24,15 +24,15 @@ import fedkin.cli.commands
 import fedkin.storage.lock
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
-from fedkin.comparison import Plan, compare
-from fedkin.config import DataSettings, ModelSettings, RunSettings
 from fedkin.core import Recipe
 from fedkin.core.errors import FolderBusyError
+from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
+from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.hosts import submitted
 from fedkin.hosts.serve import serve
-from fedkin.runner import resume, run_settings
 from fedkin.storage.lock import NAME, held, owner, require_free, writing
-from fedkin.sweep import Sweep, run_sweep
 from folders import assert_same_run, content, lines_in, small
 from hosttoys import Direct, settings, sites
 

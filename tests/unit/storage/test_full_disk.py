@@ -15,11 +15,11 @@ import pytest
 
 from commandline import Command
 from fedkin.cli import BAD_INPUT, FAILED, OK
-from fedkin.config import Settings
 from fedkin.core.errors import DiskFullError
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.settings import Settings
+from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.hosts.store import Store
-from fedkin.runner import resume, run_settings
-from fedkin.sweep import Sweep, run_sweep
 from folders import assert_same_run, small
 from hosttoys import Direct, on_hosts, settings, sites
 from kills import assert_goes_on

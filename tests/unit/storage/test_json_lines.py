@@ -12,9 +12,9 @@ import pytest
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import RunFolderError
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.report.folder import read_run
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
 from fedkin.storage.json_lines import KEYS, Digest, Lines
 from folders import assert_same_run, content, without_digests
 from folders import small as settings_of

@@ -11,7 +11,7 @@ from fedkin.data.checks import Indices
 from fedkin.data.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.data.inspection.finding import Finding, are, first
 
-FAR = 1e6  # a column so many times wider than the middle one
+FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
 

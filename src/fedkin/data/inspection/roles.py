@@ -11,7 +11,7 @@ from fedkin.data.inspection.fields import Field
 from fedkin.data.inspection.finding import EXAMPLES, Finding, are, first
 from fedkin.data.sources.csvfile import Table
 
-CONTINUOUS = 50  # so many different whole numbers look like a measurement, not like classes
+CONTINUOUS = 50  # more different whole numbers look like a measurement, not like classes
 _ROWS_PER_CLASS = 10
 _USUAL = ("target", "label", "class", "y", "outcome", "diagnosis", "num")
 

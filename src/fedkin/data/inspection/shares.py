@@ -13,8 +13,8 @@ from fedkin.data.partition import Natural, Partition
 
 FEW_TRAIN = 10  # training samples below which a client is small
 FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
-RARE = 10.0  # the largest class is so many times larger than the smallest
-UNEQUAL = 20.0  # the largest client is so many times larger than the middle one
+RARE = 10.0  # ratio of the largest class to the smallest
+UNEQUAL = 20.0  # ratio of the largest client to the median
 
 
 def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:

@@ -54,7 +54,7 @@ class ClusterDirichlet(Partition):
     alpha_within: float = 10.0
     """Concentration over the clients of a group: large, so that they are alike."""
     min_samples: int = 10
-    """Every client gets at least so many; the draw is repeated until it does."""
+    """Minimum number of samples per client; the draw is repeated until every client has it."""
     min_group: float = 0.3
     """Every group holds at least this fraction of an equal share of the samples (Fed-CAM's code: 0.3)."""
     tries: int = 1000

@@ -50,7 +50,7 @@ class Dirichlet(Partition):
     alpha: float = 0.5
     """Concentration: below 1 clients hold few classes, above 10 nearly the same mix."""
     min_samples: int = 10
-    """Every client gets at least so many; the draw is repeated until it does."""
+    """Minimum number of samples per client; the draw is repeated until every client has it."""
     balance: bool = False
     """A client that holds its equal share gets nothing of the classes to come (as NIID-Bench and PFLlib do)."""
     tries: int = 50_000

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError, meant
-from fedkin.core.importing import is_import_path
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
@@ -22,6 +21,7 @@ from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_known
 from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import read_tables
 from fedkin.data.synthetic import planted_dataset
+from fedkin.user_code.loading import is_import_path
 
 __all__ = [
     "KNOWN",
@@ -70,7 +70,7 @@ def load(
         client: tables: the column with the client; npz: the array with it.
         binary: tables: two classes, target > 0 and the rest.
         drop: tables: columns to leave out.
-        image_size: folders of images: bring all to so many pixels in height and width.
+        image_size: folders of images: resize all to this height and width in pixels.
         scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each
             ``client``'s own.
         encoding: csv files: the encoding of their text, such as ``cp1252``; None: UTF-8.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.core.importing import find
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import Array, channels_first, class_numbers, pixels
+from fedkin.user_code.loading import find
 
 _EXPECTED = (
     "expected a fedkin Dataset or Federation, a list with one (x, y) per client (arrays or tensors), a mapping from "
@@ -29,7 +29,7 @@ def read_function(spec: str) -> Dataset | Federation:
     Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
 
     Args:
-        spec: see `fedkin.core.importing.find`; it may also name the data themselves.
+        spec: see `fedkin.user_code.loading.find`; it may also name the data themselves.
 
     Raises:
         DataError: it cannot be found, failed, or gave something else; the message says what came and what is expected.

@@ -65,7 +65,7 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
 
     Args:
         root: the folder.
-        side: bring every image to so many pixels in height and width; None: all must have the same size.
+        side: resize every image to this height and width in pixels; None: all must have the same size.
 
     Raises:
         ConfigError: Pillow is not installed, or a side below 1.

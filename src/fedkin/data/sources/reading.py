@@ -16,7 +16,7 @@ class Reading:
         client: tables, Hugging Face: the column with the client; npz: the array with it.
         binary: tables: two classes, target > 0 and the rest.
         drop: tables: columns to leave out.
-        image_size: images: bring all to so many pixels in height and width.
+        image_size: images: resize all to this height and width in pixels.
         scaling: tables: standardise columns of numbers by the values of all clients (``pooled``) or each ``client``'s.
         encoding: csv files: the encoding of their text; None: UTF-8.
         site: npz, idx: the data are one site's, which may have few samples and not the largest labels.

@@ -80,7 +80,7 @@ def from_table(
     Args:
         table, how, card: as there.
         paths: where the rows are from; several are one client each.
-        tests: so many of the last rows are the official test part.
+        tests: number of the last rows that are the official test part.
     """
     name = table.name
     client = how.client if card is None or how.client in table.columns else None

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedkin.config import decisive
 from fedkin.core import Method, Net, Recipe
 from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
+from fedkin.experiment.settings import decisive
 from fedkin.models.start import Model
 from fedkin.privacy import Privacy
-from fedkin.toml import plain
+from fedkin.storage.toml import plain
 
 
 def network_mark(net: Net) -> str:

@@ -17,22 +17,22 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.config import Settings, settings_from
 from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.core.errors import nearest
 from fedkin.data import Federation, require_two_classes
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.search_space import Space, Value, Values, corners, grid_of, proposal, space_from
+from fedkin.experiment.settings import Settings, settings_from
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
-from fedkin.runner import run_settings
-from fedkin.spaces import Space, Value, Values, corners, grid_of, proposal, space_from
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
-from fedkin.toml import differences, read_toml
+from fedkin.storage.toml import differences, read_toml
 
 PARTS = ("method", "model", "recipe", "run")
 OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fedkin import sweep as module
-from fedkin.config import settings_from
 from fedkin.core import ClientError, ConfigError, RunFolderError
-from fedkin.spaces import Range, grid_of, proposal, space_from
-from fedkin.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
-from fedkin.toml import read_toml
+from fedkin.experiment import sweep as module
+from fedkin.experiment.search_space import Range, grid_of, proposal, space_from
+from fedkin.experiment.settings import settings_from
+from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
+from fedkin.storage.toml import read_toml
 from folders import small
 from owncode import CAUTIOUS
 

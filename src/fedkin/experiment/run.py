@@ -6,26 +6,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import fields, replace
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.config import RunSettings, Settings, digest, settings_from
-from fedkin.core import ConfigError, Data, Method, Net, Recipe, Rule
+from fedkin.core import ConfigError, Method, Net, Recipe
 from fedkin.core.method import Moment
-from fedkin.course import Course, OnRound, Played, Result, follow, one_thread, opened
-from fedkin.data import Federation, Shard, require_two_classes
-from fedkin.data.shelf import Shelf
+from fedkin.data import Federation
 from fedkin.engines import (
     Attack,
     Engine,
     EngineName,
     Gradient,
-    Job,
-    Plan,
     Simulation,
     chance_of_dropout,
     choose,
@@ -33,17 +27,18 @@ from fedkin.engines import (
     join_rounds,
     needs,
 )
-from fedkin.extending import complete, extend
-from fedkin.identity import about_of, network_mark, sizes_of, table_of
-from fedkin.methods import get_title
-from fedkin.models.start import Model, factory
-from fedkin.privacy import Privacy
-from fedkin.run_folder import RunFolder
+from fedkin.experiment.execute import OnRound, execute, one_thread, opened
+from fedkin.experiment.extend import complete, extend
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.result import FinishedRun, Result
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import RunSettings, Settings, settings_from
+from fedkin.models.start import Model
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 IN_MEMORY = 256 << 20
 """Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint
@@ -86,8 +81,6 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
-    table: dict[str, Any] | None = None,
-    sources: Mapping[str, bytes] | None = None,
 ) -> Result:
     """Trains a federation by a method.
 
@@ -109,14 +102,14 @@ def run(
         state: where clients' private states and the server's banks are kept: "memory", "file" (see
             `fedkin.storage.client_states` and `fedkin.storage.row_store`), or "auto": in files as soon as a model for
             every client takes more than 256 MiB. Results do not depend on it.
-        eval_every: evaluate every so many rounds, and in each of the last ten.
+        eval_every: evaluate every N rounds, and in each of the last ten.
         evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
             after its last local training ("trained"): see `fedkin.core.method.Moment`.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
         join_late: late joiners, such as ``"3@50"``.
         min_answers: a round with fewer usable answers is abandoned.
-        over_selection: sample so many times the clients that a round needs and take those who answer first.
+        over_selection: factor on the number of sampled clients; the first to answer are taken.
         aggregation: how uploads are merged: see `fedkin.core.robust`.
         assumed_bad: share of the uploads that may be false (trimmed, krum).
         norm_factor: longest difference to the middle that an upload may have, in median lengths (norm).
@@ -132,12 +125,10 @@ def run(
         out: run folder to write; None keeps everything in memory.
         resume: go on in ``out`` from its checkpoint.
         on_round: called after each round with its report and its line.
-        table: the settings to write into the folder, if the run was made from a file or from flags.
-        sources: files of one's own code that go with ``table``: file name -> content.
 
     Raises:
         DataError: all samples of the federation are of one class.
-        ConfigError: a setting is out of range, or what the method keeps of so many clients fits neither memory nor disk
+        ConfigError: a setting is out of range, or what the method keeps of all clients fits neither memory nor disk
             (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
@@ -146,7 +137,6 @@ def run(
         DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
     """
-    recipe = recipe or Recipe()
     settings = RunSettings(
         rounds=rounds,
         participation=participation,
@@ -154,75 +144,99 @@ def run(
         eval_every=eval_every,
         evaluate=evaluate,
         weighting=weighting,
+        dropout=dropout,
+        join_late=join_late,
         min_answers=min_answers,
         over_selection=over_selection,
         aggregation=aggregation,
         assumed_bad=assumed_bad,
         norm_factor=norm_factor,
         secure_aggregation=secure_aggregation,
+        attack=attack,
+        attackers=attackers,
         describe_epsilon=describe_epsilon,
         dp_noise=dp_noise,
         dp_clip=dp_clip,
         dp_delta=dp_delta,
+        gradient=gradient,
+        engine=engine if isinstance(engine, str) else "auto",
+        workers=workers,
+        state=state,
     )
-    plan = plan_of(settings)
-    plan.require(method, len(federation))
-    require_two_classes(federation)
-    false, privacy = Attack(attack, attackers, seed), privacy_of(settings)
-    make = factory(model, federation.shape, federation.classes, init_weights)
-    net = Net(make, federation.shape, federation.classes, head=head, seed=seed)
-    privacy.require(method, net)
-    in_files = _in_files(state, net, len(federation))
-    if not resume and 4 * net.size * len(federation) > IN_MEMORY:
-        _require_room(method, net, recipe, len(federation), in_files, out)
-    stays = isinstance(federation.clients, Shelf)  # on disk, each client's laid out when it is read
-    shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
-    made = table or table_of(method, federation, model, recipe, plan, dropout, join_late, false, privacy, gradient)
-    marks = {"config": digest(made), "data": federation.fingerprint(), "network": network_mark(net)}
-    title, beside = title or method.title, _attacked(false, len(federation))
-    beside |= {"notes": list(federation.notes)} if federation.notes else {}
-    about = about_of(made, sizes_of(federation), net)
-    course = Course(method, net, recipe, plan, federation, title, made, marks, beside, privacy, about)
-    chance, joins = chance_of_dropout(dropout), join_rounds(len(federation), join_late)
-    with one_thread(), ExitStack() as to_the_end:
-        job = Job(method, net, recipe, shards, seed, gradient=gradient, outcomes=plan.outcomes_in, evaluate=evaluate)
-        job = privacy.simulated(job)
-        chosen, why = choose(engine, workers, job)
-        beside["computed"] = f"{why}; {gradients(chosen, job)}"
-        session = chosen.start(job)
-        try:
-            folder = None  # made last: whatever is wrong with the settings has been said by now
-            if out is not None:
-                to_the_end.enter_context(writing(Path(out)))
-                to_the_end.enter_context(room(Path(out)))
-                folder = opened(out, made) if resume else RunFolder.create(out, tomli_w.dumps(made), sources)
-                if federation.preparation is not None:
-                    folder.write("preparation", federation.preparation.to_json())
-            store = States(None if folder is None else folder.states) if in_files else None
-            banks = Banks(None if folder is None else folder.bank_files) if in_files else None
-            simulation = Simulation(
-                session, len(federation), seed=seed, dropout=chance, joins=joins, attack=false, store=store
-            )
-            result = follow(course, simulation, folder, on_round, banks)
-            states, place = simulation.states(result.server.acks), result.folder
-            result.played = Played(course, job, federation, joins, result.server, states, place)
-            return result
-        finally:
-            session.close()
+    experiment = Experiment.of(
+        method, federation, model, recipe or Recipe(), settings, head=head, init_weights=init_weights, title=title
+    )
+    given = None if isinstance(engine, str) else engine
+    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=given)
 
 
-def run_settings(settings: Settings, federation: Federation | None = None, **more: Any) -> Result:
-    """`run` from settings; ``more`` are further arguments of it (out, resume, on_round, title).
+def run_settings(
+    settings: Settings,
+    federation: Federation | None = None,
+    *,
+    title: str | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> Result:
+    """Make the run that settings describe; other arguments and errors as of `run`.
 
     Args:
         federation: the data that the settings name, where they have been read already.
     """
     federation = settings.data.federation(settings.run.seed) if federation is None else federation
-    recipe, how = settings.recipe, {f.name: getattr(settings.run, f.name) for f in fields(settings.run)}
-    title = more.pop("title", None) or get_title(settings.name)
-    model, head = settings.model.model, settings.model.head
-    more |= {"table": settings.table(), "sources": settings.sources(), "init_weights": settings.model.init_weights}
-    return run(settings.method, federation, model, recipe, head=head, title=title, **how, **more)
+    experiment = Experiment.prepare(settings, federation, title)
+    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, sources=settings.sources())
+
+
+def simulate(
+    experiment: Experiment,
+    federation: Federation,
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    engine: Engine | None = None,
+    sources: Mapping[str, bytes] | None = None,
+) -> Result:
+    """Execute an experiment on this machine, with all clients in one place.
+
+    Args:
+        experiment: the run.
+        federation: the data that it was made for.
+        out, resume, on_round: as of `run`.
+        engine: another one than the settings name.
+        sources: files of user-defined code that the experiment's table names: file name -> content.
+    """
+    e, settings, clients = experiment, experiment.run, len(federation)
+    attack = Attack(settings.attack, settings.attackers, settings.seed)
+    in_files = _in_files(settings.state, e.net, clients)
+    if not resume and 4 * e.net.size * clients > IN_MEMORY:
+        _require_room(e, clients, in_files, out)
+    chance, joins = chance_of_dropout(settings.dropout), join_rounds(clients, settings.join_late)
+    beside = _attacked(attack, clients)
+    beside |= {"notes": list(federation.notes)} if federation.notes else {}
+    with one_thread(), ExitStack() as to_the_end:
+        job = e.job(e.laid_out(federation.clients))
+        chosen, why = choose(engine or settings.engine, settings.workers, job)
+        beside["computed"] = f"{why}; {gradients(chosen, job)}"
+        with closing(chosen.start(job)) as session:
+            folder = None  # made last: whatever is wrong with the settings has been said by now
+            if out is not None:
+                to_the_end.enter_context(writing(Path(out)))
+                to_the_end.enter_context(room(Path(out)))
+                folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), sources)
+                if federation.preparation is not None:
+                    folder.write("preparation", federation.preparation.to_json())
+            store = States(None if folder is None else folder.states) if in_files else None
+            banks = Banks(None if folder is None else folder.bank_files) if in_files else None
+            simulation = Simulation(
+                session, clients, seed=settings.seed, dropout=chance, joins=joins, attack=attack, store=store
+            )
+            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, beside=beside)
+            states, place = simulation.states(result.server.acks), result.folder
+            result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
+            return result
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:
@@ -232,7 +246,7 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
         folder: the run's folder.
         on_round: called after each round with its report and its line.
         rounds: give the run, finished or not, this number of rounds, to the same result as if it had had them from the
-            start (`fedkin.extending`).
+            start (`fedkin.experiment.extend`).
 
     Raises:
         RunFolderError: no run folder, or its checkpoint or lines are damaged or do not belong to its config and data,
@@ -255,30 +269,8 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
             )
         settings = settings_from(table, str(found.path / "config.toml"))
         if rounds is not None:
-            settings = extend(found, settings, rounds, plan_of)
+            settings = extend(found, settings, rounds)
         return run_settings(settings, out=folder, resume=True, on_round=on_round)
-
-
-def plan_of(run: RunSettings) -> Plan:
-    """What the round loop is to do, from a run's settings."""
-    return Plan(
-        run.rounds,
-        run.participation,
-        max(1, run.rounds // 25) if run.eval_every is None else run.eval_every,
-        run.weighting == "uniform",
-        min_answers=run.min_answers,
-        over_selection=run.over_selection,
-        seed=run.seed,
-        rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
-        secure=run.secure_aggregation,
-        outcomes=not privacy_of(run).asked,
-        evaluate=run.evaluate,
-    )
-
-
-def privacy_of(run: RunSettings) -> Privacy:
-    """What a run promises single samples, from its settings."""
-    return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
 
 
 def _in_files(state: str, net: Net, clients: int) -> bool:
@@ -288,27 +280,19 @@ def _in_files(state: str, net: Net, clients: int) -> bool:
     return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
 
 
-def _require_room(
-    method: Method, net: Net, recipe: Recipe, clients: int, in_files: bool, out: Path | str | None
-) -> None:
+def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
     """Raises `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
-        found = needs(method, net, recipe)
+        found = needs(e.method, e.net, e.recipe)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     short = found and found.shortage(clients, in_files=in_files, memory=memory, disk=shutil.disk_usage(place).free)
     if short:
-        raise ConfigError(f"{type(method).__name__} does not fit: {short}")
+        raise ConfigError(f"{type(e.method).__name__} does not fit: {short}")
 
 
 def _attacked(attack: Attack, clients: int) -> dict[str, Any]:
     """What a summary says of attackers: who they are, so that figures can be told of the others."""
     return {"attack": {"kind": attack.kind, "clients": attack.clients(clients)}} if attack.share else {}
-
-
-def laid_out(net: Net, shard: Shard) -> Shard:
-    """The shard in the memory layout that the network is fastest on, once."""
-    train, held, tested = (Data(net.layout(d.x), d.y) for d in (shard.train, shard.validation, shard.test))
-    return replace(shard, train=train, validation=held, test=tested)

@@ -13,14 +13,14 @@ import pytest
 
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
-from fedkin.comparison import Plan, compare
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.core import ConfigError, Recipe, RunFolderError
-from fedkin.extending import extend
+from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.extend import extend
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import EXTENDING, RunFolder
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.methods import METHODS, get_method
-from fedkin.run_folder import EXTENDING, RunFolder
-from fedkin.runner import plan_of, resume, run_settings
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 from folders import assert_equal_folders, content, records, texts_of
 from folders import small as settings_of
 from kills import Killed
@@ -133,7 +133,7 @@ def test_the_best_round_is_kept_where_the_long_run_has_it(tmp_path: Path) -> Non
     run_settings(run_of("fedavg", 13), out=tmp_path / "a")
     found = RunFolder(tmp_path / "a")
     assert found.best.round() in range(1, 14)
-    extend(found, run_of("fedavg", 13), 24, plan_of)
+    extend(found, run_of("fedavg", 13), 24)
     rest = resume(tmp_path / "a")
     assert rest.best is not None
     assert RunFolder(tmp_path / "a").best.round() in (rest.best["round"], None)
@@ -154,7 +154,7 @@ def test_killed_at_every_step_of_getting_longer(tmp_path: Path, monkeypatch: pyt
             for name, do in real.items():
                 patch.setattr(os, name, dying(do, left))
             try:
-                extend(RunFolder(place), run_of("da-pfl", 13), 24, plan_of)
+                extend(RunFolder(place), run_of("da-pfl", 13), 24)
             except Killed:
                 steps += 1
             else:
@@ -182,7 +182,7 @@ def dying(do: Any, left: Iterator[bool]) -> Any:
 def test_a_run_that_gets_longer_is_not_finished(tmp_path: Path, fedkin: Command) -> None:
     """Until the longer run has ended there is no summary, and the report asks for it to be resumed."""
     run_settings(run_of("fedavg", 5), out=tmp_path / "a")
-    extend(RunFolder(tmp_path / "a"), run_of("fedavg", 5), 7, plan_of)
+    extend(RunFolder(tmp_path / "a"), run_of("fedavg", 5), 7)
     done = fedkin("report a")
     assert done.code == BAD_INPUT
     assert "a is not a finished run" in done.err
@@ -193,7 +193,7 @@ def test_lines_changed_in_between_are_refused(tmp_path: Path, monkeypatch: pytes
     """Where lines were changed after a kill in between, resuming names the file."""
     run_settings(run_of("fedavg", 13), out=tmp_path / "a")
     with monkeypatch.context() as patch:
-        patch.setattr("fedkin.extending.complete", dying(None, iter([])))
+        patch.setattr("fedkin.experiment.extend.complete", dying(None, iter([])))
         with pytest.raises(Killed):
             resume(tmp_path / "a", rounds=24)
     path = tmp_path / "a" / "rounds.jsonl"

@@ -1,4 +1,4 @@
-"""People's own things by name: ``package.module:attribute`` or ``./file.py:attribute``."""
+"""Load user-defined objects from an import path: ``package.module:attribute`` or ``./file.py:attribute``."""
 
 from __future__ import annotations
 

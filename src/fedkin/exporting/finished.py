@@ -11,25 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.config import digest, settings_from
-from fedkin.core import ConfigError, Net, RunFolderError
-from fedkin.course import Course, Played, Result, one_thread
-from fedkin.data.shelf import Shelf
-from fedkin.engines import Job, Loop, Simulation, join_rounds
+from fedkin.core import ConfigError, RunFolderError
+from fedkin.engines import Loop, Simulation, join_rounds
 from fedkin.evaluate import best
-from fedkin.identity import about_of, network_mark, sizes_of
-from fedkin.methods import get_title
-from fedkin.models.start import factory
-from fedkin.run_folder import RunFolder
-from fedkin.runner import laid_out, plan_of, privacy_of
+from fedkin.experiment.execute import one_thread
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.result import FinishedRun, Result
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import settings_from
 from fedkin.storage.row_store import Banks
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 
 Run = Result | Path | str
 """What `fedkin.run` gave, or the folder of a run."""
 
 
-def played(run: Run) -> Played:
+def finished(run: Run) -> FinishedRun:
     """The run with its clients. A folder may be of a finished run or of an interrupted one; it is not changed.
 
     Raises:
@@ -37,9 +34,9 @@ def played(run: Run) -> Played:
         ConfigError: the folder was written by a program or by a run over real hosts.
     """
     if isinstance(run, Result):
-        if run.played is None:
+        if run.finished is None:
             raise ConfigError("this result has no clients with it: only one that fedkin.run gave has")
-        return run.played
+        return run.finished
     folder = RunFolder.open(run)
     if (folder.path / "clients.json").exists():
         raise ConfigError(
@@ -56,39 +53,22 @@ def played(run: Run) -> Played:
     return _loaded(folder, table)
 
 
-def _loaded(folder: RunFolder, table: dict[str, object]) -> Played:
+def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     settings = settings_from(table, str(folder.path / "config.toml"))
-    run = settings.run
-    federation = settings.data.federation(run.seed)
-    net = Net(
-        factory(settings.model.model, federation.shape, federation.classes, settings.model.init_weights),
-        federation.shape,
-        federation.classes,
-        head=settings.model.head,
-        seed=run.seed,
-    )
-    marks = {"config": digest(settings.table()), "data": federation.fingerprint(), "network": network_mark(net)}
+    federation = settings.data.federation(settings.run.seed)
+    e = Experiment.prepare(settings, federation)
     if folder.bank_files.exists():
         folder.banks = Banks(_banks_of(folder))
-    folder.about = about_of(settings.table(), sizes_of(federation), net)
-    loaded = folder.load(marks)
+    folder.about = e.about
+    loaded = folder.load(e.marks)
     if loaded is None:
         raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")
-    server, states = loaded
-    privacy = privacy_of(run)
-    stays = isinstance(federation.clients, Shelf)
-    shards = federation.clients if stays else [laid_out(net, shard) for shard in federation.clients]
-    job = Job(settings.method, net, settings.recipe, shards, run.seed, gradient=run.gradient, evaluate=run.evaluate)
-    job = privacy.simulated(job)
-    course = Course(
-        settings.method, net, settings.recipe, plan_of(run), federation, get_title(settings.name), settings.table(),
-        marks, {}, privacy,
-    )  # fmt: skip
-    joins = join_rounds(len(federation), run.join_late)
-    return Played(course, job, federation, joins, server, states, folder.path)
+    job = e.job(e.laid_out(federation.clients), outcomes=False)
+    joins = join_rounds(len(federation), settings.run.join_late)
+    return FinishedRun(e, job, federation, joins, *loaded, folder.path)
 
 
-def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
+def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
     """The run as it was after the round with the highest validation accuracy, and the figures of this round.
 
     Raises:
@@ -109,7 +89,7 @@ def at_best(p: Played) -> tuple[Played, dict[str, Any]]:
         return p, found
     if folder.best.round() != number:
         raise ConfigError(f"the best round of {p.folder}, {number}, was not kept: {_not_kept(folder)}")
-    loaded = folder.load(p.course.marks, best=True)
+    loaded = folder.load(p.experiment.marks, best=True)
     assert loaded is not None  # it has a round
     return replace(p, server=loaded[0], states=loaded[1]), found
 
@@ -138,7 +118,7 @@ def _banks_of(folder: RunFolder) -> Path:
 
 
 @contextmanager
-def simulation(p: Played) -> Iterator[Simulation]:
+def simulation(p: FinishedRun) -> Iterator[Simulation]:
     """The run's clients, as they were after the last round, each computing as in the run."""
     with one_thread():
         session = Loop().start(p.job)
@@ -150,7 +130,7 @@ def simulation(p: Played) -> Iterator[Simulation]:
             session.close()
 
 
-def number_of(p: Played, client: int | str) -> int:
+def number_of(p: FinishedRun, client: int | str) -> int:
     """A client's number from its number or its name.
 
     Raises:
@@ -173,6 +153,6 @@ def number_of(p: Played, client: int | str) -> int:
     return number
 
 
-def name_of(p: Played, client: int) -> str | None:
+def name_of(p: FinishedRun, client: int) -> str | None:
     """What a client is called, if it has a name."""
     return None if p.federation.client_names is None else p.federation.client_names[client]

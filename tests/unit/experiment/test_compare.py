@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedkin.comparison import Plan, compare, plan_from
-from fedkin.config import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, Recipe, RunFolderError
-from fedkin.runner import run_settings
-from fedkin.toml import read_toml
+from fedkin.experiment.compare import Plan, compare, plan_from
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
 
 DATA = DataSettings(clients=5, samples_per_client=24)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.importing import find, is_import_path
+from fedkin.user_code.loading import find, is_import_path
 
 
 @pytest.mark.parametrize(

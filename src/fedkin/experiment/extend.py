@@ -6,7 +6,7 @@ its last ten rounds, and by default about 25 times in all. Lines of evaluations 
 taken out again; where it would make one that was not made, the interval of the shorter run is kept.
 
 What is changed is written down in ``extending.json`` first, so that a kill in between leaves a folder that
-`fedkin.runner.resume` can complete.
+`fedkin.experiment.run.resume` can complete.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.config import RunSettings, Settings, decisive, digest
 from fedkin.core import ConfigError, Method, RunFolderError
 from fedkin.engines import Plan
 from fedkin.engines.check import OUTCOMES
-from fedkin.records import unevaluated
-from fedkin.run_folder import EXTENDING, RunFolder
+from fedkin.experiment.prepare import plan_of
+from fedkin.experiment.records import unevaluated
+from fedkin.experiment.run_folder import EXTENDING, RunFolder
+from fedkin.experiment.settings import Settings, decisive, digest
 from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.json_lines import Digest, Record, lines_of
 from fedkin.storage.line_files import digest_texts
 
 
-def extend(folder: RunFolder, there: Settings, rounds: int, plan_of: Callable[[RunSettings], Plan]) -> Settings:
+def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
     """Makes a folder that of the same run with another number of rounds; the settings that it has then.
 
     Args:
         there: the run's settings.
-        plan_of: the plan of settings.
 
     Raises:
         ConfigError: the rounds that are done are not the first ones of such a run, or are more.

@@ -11,7 +11,7 @@ import torch
 from fedkin.core import Bundle
 from fedkin.data import Federation, planted_groups
 from fedkin.engines import Report
-from fedkin.records import lines_of
+from fedkin.experiment.records import lines_of
 
 
 def federation() -> Federation:

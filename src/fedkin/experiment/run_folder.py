@@ -37,7 +37,7 @@ from fedkin.storage.line_files import LineFiles
 from fedkin.storage.row_store import Banks
 
 EXTENDING = "extending.json"
-"""What is to be done to a folder whose run gets more rounds (`fedkin.extending`), until it is done."""
+"""What is to be done to a folder whose run gets more rounds (`fedkin.experiment.extend`), until it is done."""
 
 
 class RunFolder:

@@ -14,14 +14,14 @@ from torch import nn
 
 import fedkin
 from fedkin import Bundle, Client, Federation, Method, Recipe, Round, Train, Work, run, to_all
-from fedkin.config import settings_from
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
+from fedkin.experiment.run import Result, resume, run_settings
+from fedkin.experiment.settings import settings_from
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
-from fedkin.runner import Result, resume, run_settings
 from fedkin.storage.summary import without_digests
-from fedkin.toml import read_toml
+from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in, records, small
 from toys import Averaging
 

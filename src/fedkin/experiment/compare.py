@@ -14,21 +14,21 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.config import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
-from fedkin.core.sources import code_of, copies, label, placed, require_code, told
-from fedkin.course import Result
 from fedkin.data import Federation, require_two_classes
 from fedkin.engines import Report
+from fedkin.experiment.result import Result
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
 from fedkin.methods import get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run
-from fedkin.runner import run_settings
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import writing
-from fedkin.toml import fill, plain
+from fedkin.storage.toml import fill, plain
+from fedkin.user_code.reference import CodeRef, copies
 
 ALWAYS = ("local", "local-full", "fedavg")
 """Reference rows that every comparison has."""
@@ -61,14 +61,14 @@ class Plan:
             raise ConfigError("a comparison needs at least one seed")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
-        object.__setattr__(self, "methods", tuple(placed(name) for name in self.methods))
+        object.__setattr__(self, "methods", tuple(CodeRef.read(name).name for name in self.methods))
         object.__setattr__(self, "own", {self._meant(name): values for name, values in self.own.items()})
         object.__setattr__(self, "against", self._meant(self.against))
         titles = [get_title(name) for name in self.names]
         if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
             raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
-        labels = [label(name).lower() for name in self.names]  # some file systems know no capitals
-        if twice := [name for name in self.names if labels.count(label(name).lower()) > 1]:
+        labels = [CodeRef(name).attribute.lower() for name in self.names]  # some file systems know no capitals
+        if twice := [name for name in self.names if labels.count(CodeRef(name).attribute.lower()) > 1]:
             raise ConfigError(f"runs of {' and '.join(twice)} would lie in one folder; rename one class")
         for name in self.own:
             if name not in self.names:
@@ -86,7 +86,7 @@ class Plan:
 
     def _meant(self, name: str) -> str:
         """A compared method by its name, or one's own by its class."""
-        return next((n for n in self.names if name == label(n)), placed(name))
+        return next((n for n in self.names if name == CodeRef(n).attribute), CodeRef.read(name).name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,16 +108,20 @@ class Plan:
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
-        names = [told(name) for name in self.methods or self.names]
+        names = [CodeRef(name).portable for name in self.methods or self.names]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
-        table |= {"against": told(self.against)} if self.against != "local" else {}
+        table |= {"against": CodeRef(self.against).portable} if self.against != "local" else {}
         table |= {
             "data": plain(self.data.resolved()),
             "model": self.model.table(),
             "recipe": plain(self.recipe),
             "run": run,
         }
-        if own := {told(n): {**code_of(n), **self.own.get(n, {})} for n in self.names if n in self.own or code_of(n)}:
+        own = {}
+        for code in map(CodeRef, self.names):
+            if code.name in self.own or code.is_user_code:
+                own[code.portable] = {**code.entry(), **self.own.get(code.name, {})}
+        if own:
             table["method"] = own
         return tomli_w.dumps(table)
 
@@ -127,7 +131,7 @@ class Plan:
         Raises:
             ConfigError: two different ones have the same name.
         """
-        return copies([*self.names, self.model.model])
+        return copies([*map(CodeRef, self.names), self.model.code])
 
 
 def _private(run: RunSettings, method: Method) -> RunSettings:
@@ -170,7 +174,7 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
     for name, values in own.items():
         if "code" in values:
             get_title(name)
-            require_code(name, values["code"], f"{where}: [method.{label(name)}]")
+            CodeRef(name).require_same(values["code"], f"{where}: [method.{CodeRef(name).attribute}]")
     own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
     return Plan(
         tuple(methods),
@@ -273,7 +277,7 @@ def _withdraw(folder: Path, files: set[str]) -> None:
 
 def run_name(name: str, seed: int) -> str:
     """What the folder of one run is called, within that of its comparison."""
-    return f"{label(name)}-seed{seed}"
+    return f"{CodeRef(name).attribute}-seed{seed}"
 
 
 def as_run(result: Result) -> Run:

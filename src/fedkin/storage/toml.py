@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedkin.core.errors import ConfigError, nearest
-from fedkin.core.sources import placed
+from fedkin.user_code.reference import CodeRef
 
 _NONE = "none"
 MOST_NAMED = 6
@@ -28,7 +28,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"no config file {path}")
     try:
-        return named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: placed(name, path.parent))
+        return named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: CodeRef.read(name, path.parent).name)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a TOML file: {e}") from e
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fedkin.config import DataSettings, ModelSettings, RunSettings, Settings, digest, settings_from
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, digest, settings_from
 from fedkin.methods import METHODS, get_method
-from fedkin.toml import fill, read_toml
+from fedkin.storage.toml import fill, read_toml
 
 CHANGED = {  # every field at a value that is not its default
     "data": DataSettings(

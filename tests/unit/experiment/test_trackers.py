@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from fedkin import tracking
 from fedkin.cli import main
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.trackers import FILE, TrackedRuns, Tracking, WeightsAndBiases, read_ids
 from fedkin.methods import get_method
-from fedkin.runner import run_settings
-from fedkin.toml import read_toml
-from fedkin.tracking import Tracking, read_ids
+from fedkin.storage.toml import read_toml
 from folders import lines_in, records, small
 
 pytestmark = pytest.mark.filterwarnings("default")  # what foreign packages warn of is not ours
@@ -64,7 +63,7 @@ def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:
     with pytest.raises(Stop):
         run_settings(settings, out=place, on_round=told(first))
     for tracker in (first._open or {}).values():  # as the end of its process would
-        if isinstance(tracker, tracking.WeightsAndBiases):
+        if isinstance(tracker, WeightsAndBiases):
             tracker._run.finish()
     ids = read_ids(place)
     assert set(ids) == set(names)
@@ -153,7 +152,7 @@ def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> 
 def test_a_run_that_fails_is_closed_without_final_figures(tmp_path: Path) -> None:
     """A setting of a sweep, say: it has no summary; the next run is told of as usual."""
     needs("tensorboard")
-    runs = tracking.TrackedRuns(("tensorboard",), tmp_path)
+    runs = TrackedRuns(("tensorboard",), tmp_path)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         runs.round(tmp_path / name, name, {}, {"round": 1, "accuracy": 0.5})
@@ -187,9 +186,9 @@ def test_a_tracker_that_fails_is_named_once_and_changes_nothing(
     def refuses(*_: Any) -> Any:
         raise RuntimeError("no server")
 
-    monkeypatch.setattr(tracking, "_KINDS", {"tensorboard": Breaks, "mlflow": refuses})
+    monkeypatch.setattr("fedkin.experiment.trackers._KINDS", {"tensorboard": Breaks, "mlflow": refuses})
     monkeypatch.setattr("fedkin.cli.commands.require", lambda names: None)
-    with caplog.at_level(logging.WARNING, "fedkin.tracking"):
+    with caplog.at_level(logging.WARNING, "fedkin.experiment.trackers"):
         assert fedkin(f"run fedavg {FLAGS} --track tensorboard mlflow --out a") == 0
     assert fedkin(f"run fedavg {FLAGS} --out b") == 0
 
@@ -206,7 +205,7 @@ def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
     fedkin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With what to install; no folder is made."""
-    monkeypatch.setattr("fedkin.tracking.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedkin.experiment.trackers.importlib.util.find_spec", lambda name: None)
     assert fedkin(f"run fedavg {FLAGS} --track wandb --out a") == 2
     assert 'pip install "fedkin[wandb]"' in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
@@ -215,5 +214,5 @@ def test_a_tracker_that_is_not_installed_is_said_before_anything_runs(
 def test_without_trackers_nothing_is_written(fedkin: Any, tmp_path: Path) -> None:
     """No file, no folder beside the run's own."""
     assert fedkin(f"run fedavg {FLAGS} --out a") == 0
-    assert not (tmp_path / "a" / tracking.FILE).exists()
+    assert not (tmp_path / "a" / FILE).exists()
     assert not (tmp_path / "mlruns").exists()

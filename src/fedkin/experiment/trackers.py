@@ -21,7 +21,7 @@ from fedkin.storage.files import write_atomic
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 FILE = "trackers.json"
-_log = logging.getLogger("fedkin.tracking")
+_log = logging.getLogger("fedkin.experiment.trackers")
 
 
 class Tracker(Protocol):

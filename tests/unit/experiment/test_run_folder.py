@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.engines import Server
-from fedkin.run_folder import RunFolder
-from fedkin.runner import resume, run_settings
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.storage.files import write_atomic
 from folders import content, small
 

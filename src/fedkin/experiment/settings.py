@@ -16,7 +16,6 @@ import tomli_w
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.errors import nearest
 from fedkin.core.method import Moment
-from fedkin.core.sources import code_of, copies, placed, require_code, told
 from fedkin.data import (
     PARTITIONS,
     PROTOCOLS,
@@ -32,7 +31,8 @@ from fedkin.data import (
 from fedkin.engines import EngineName, Gradient
 from fedkin.methods import get_method
 from fedkin.storage.client_states import Kept
-from fedkin.toml import fill, named, plain, whole
+from fedkin.storage.toml import fill, named, plain, whole
+from fedkin.user_code.reference import CodeRef, copies
 
 OnData = Callable[[Dataset | Federation, Federation], None]
 """Called with what was read and with the federation that was made of it."""
@@ -54,7 +54,7 @@ _THERE = {"equal_shares": "balanced", "protocol": "variant"}
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data, and how they are shared out over clients."""
+    """Data and their partition over clients."""
 
     data: str = "digits"
     """A built-in name (digits, synthetic) or that of a known data set (cifar10, femnist; fedkin list data shows all);
@@ -64,41 +64,41 @@ class DataSettings:
     clients: int | None = None
     """Number of clients. Default: 20, or all that the data bring (partition natural)."""
     partition: str | None = None
-    """How samples are shared out; fedkin list partitions shows all. Default: natural where you say who the clients are
-    (client_column, one file or folder per client, a function that gives clients), else dirichlet."""
+    """Partition of the samples over clients; fedkin list partitions shows all. Default: natural if the data name their
+    clients (client_column, one file or folder per client, a function that gives clients), else dirichlet."""
     alpha: float | None = None
-    """Concentration of a Dirichlet partition: small means that clients differ much."""
+    """Concentration of a Dirichlet partition; the smaller, the more clients differ."""
     classes_per_client: int | None = None
-    """Classes that each client has (partitions classes, cluster-classes)."""
+    """Number of classes per client (partitions classes, cluster-classes)."""
     groups: int | None = None
-    """True groups of clients (partitions cluster-dirichlet, cluster-classes; plant)."""
+    """Number of true groups of clients (partitions cluster-dirichlet, cluster-classes; plant)."""
     classes_per_group: int | None = None
-    """Classes that each group has (partition cluster-classes)."""
+    """Number of classes per group (partition cluster-classes)."""
     plant: Literal["labels", "rotations"] | None = None
-    """Plant true groups: each numbers the classes in its own way, or sees images turned by quarters. Default: none."""
+    """Synthetic true groups: permuted labels or images rotated by quarters, per group. Default: none."""
     alpha_between: float | None = None
     """Concentration between groups (partition cluster-dirichlet)."""
     alpha_within: float | None = None
     """Concentration inside a group (partition cluster-dirichlet)."""
     min_samples: int | None = None
-    """Fewest samples a client may have (partitions dirichlet, natural and others that can promise it)."""
+    """Minimum number of samples per client (partitions dirichlet, natural and others that can ensure it)."""
     tries: int | None = None
-    """Draws before giving up on min_samples (partitions dirichlet, cluster-dirichlet)."""
+    """Maximum number of draws to reach min_samples (partitions dirichlet, cluster-dirichlet)."""
     balance: bool = False
-    """Whether a client with its equal share of the samples gets no further classes (partition dirichlet)."""
+    """Clients with an equal share of the samples already get no further classes (partition dirichlet)."""
     equal_shares: bool = False
-    """Whether owners of a class get equal shares of it (partition classes)."""
+    """Clients with the same class get equal shares of it (partition classes)."""
     protocol: Literal["cifar", "femnist"] | None = None
-    """Which of the authors' two protocols (partition dapfl). The partition dapfl-paper stands for cifar with the
-    official test part and no validation part, dapfl-paper-femnist for femnist without a validation part."""
+    """The authors' protocol for one of two data sets (partition dapfl). The partition dapfl-paper stands for cifar with
+    the official test part and no validation part, dapfl-paper-femnist for femnist without a validation part."""
     split: Literal["pooled", "official"] = "pooled"
     """Merge the official test part and split every client's samples, or take test samples from the official part."""
     test: float = 0.2
-    """Share of a client's samples for testing."""
+    """Fraction of a client's samples for testing."""
     validation: float = 0.1
-    """Share of a client's samples for validation."""
+    """Fraction of a client's samples for validation."""
     samples_per_client: int | None = None
-    """Keep at most so many samples of each client."""
+    """Maximum number of samples per client."""
     target: str | None = None
     """Tables: the column with the class. Hugging Face: the column with the label."""
     client_column: str | None = None
@@ -108,7 +108,7 @@ class DataSettings:
     drop: str | None = None
     """Tables: columns to leave out, with commas between them: id,date."""
     image_size: int | None = None
-    """Images: bring all of them to so many pixels in height and width."""
+    """Images: resize all to this height and width in pixels."""
     scaling: Literal["pooled", "client"] = "pooled"
     """Tables: standardise columns by all clients' training values together, which only a simulation can see, or by
     each client's own."""
@@ -120,7 +120,7 @@ class DataSettings:
     def chosen(self) -> str | None:
         """The partition's name, chosen by the data where none is set; None: only the data themselves can say.
 
-        Who names the clients means them, unless a setting is given that only other partitions have.
+        If the data name the clients, they are used as given, unless a setting is given that only other partitions have.
         """
         if self.partition is not None:
             return str(PROTOCOLS.get(self.partition, {}).get("partition", self.partition))
@@ -236,23 +236,28 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which network."""
+    """The network."""
 
     model: str = "mlp"
-    """A name (fedkin list models), or a class or function of your own: ./file.py:build or package.module:build."""
+    """A name (fedkin list models), or a user-defined class or function: ./file.py:build or package.module:build."""
     head: str | None = None
-    """Module that is the head, by its name in the network. Default: the last linear layer."""
+    """Name of the module that is the head. Default: the last linear layer."""
     init_weights: str | None = None
-    """Start from trained values: a state_dict as .safetensors. Default: random values, the same for every method."""
+    """Initial weights: a state_dict as .safetensors. Default: random weights, the same for every method."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", placed(self.model))
+        object.__setattr__(self, "model", self.code.name)
         if self.init_weights is not None:  # a run can be resumed from any place
             object.__setattr__(self, "init_weights", str(Path(self.init_weights).expanduser().resolve()))
 
+    @property
+    def code(self) -> CodeRef:
+        """What the name stands for."""
+        return CodeRef.read(self.model)
+
     def table(self) -> dict[str, Any]:
         """As plain values; of a file, the name of its copy in the run folder and its fingerprint."""
-        return {**plain(self), "model": told(self.model), **code_of(self.model, files_only=True)}
+        return {**plain(self), "model": self.code.portable, **self.code.entry(files_only=True)}
 
 
 @dataclass(frozen=True)
@@ -262,78 +267,77 @@ class RunSettings:
     rounds: int = 50
     """Communication rounds."""
     participation: float = 1.0
-    """Share of the clients that each round samples."""
+    """Fraction of the clients that each round samples."""
     seed: int = 0
-    """Seed of every random draw."""
+    """Seed of all random draws."""
     eval_every: int | None = None
-    """Evaluate every so many rounds and in each of the last ten. Default: about 25 times in a run."""
+    """Evaluate every N rounds and in each of the last ten. Default: about 25 times in a run."""
     evaluate: Moment = "delivered"
-    """Score each client's model as it would predict now, with what the server would deliver; or, where that is another
-    one, right after its last local training."""
+    """Evaluate each client's model as it would predict now, with what the server would deliver, or as it was right
+    after its last local training."""
     weighting: Literal["samples", "uniform"] = "samples"
-    """What a client weighs in means: its training samples, or the same as every other."""
+    """Weight of a client in averages: its number of training samples, or the same for all."""
     dropout: float = 0.0
-    """Chance that a chosen client never answers."""
+    """Probability that a sampled client does not reply."""
     join_late: str | None = None
-    """Late joiners, such as 3@50: three clients join in round 50."""
+    """Clients that join late, such as 3@50: three clients join in round 50."""
     min_answers: int = 1
-    """A round with fewer usable answers is abandoned: every model stays as it was."""
+    """Minimum number of usable replies; a round with fewer is abandoned and changes no model."""
     over_selection: float = 1.0
-    """Sample so many times the clients that a round needs, such as 1.3, and take those who answer first."""
+    """Factor on the number of sampled clients, such as 1.3; the first to reply are used."""
     aggregation: Literal["mean", "median", "trimmed", "krum", "norm"] = "mean"
-    """How the server merges uploads: by their mean, or by a rule that few false uploads cannot carry away."""
+    """How the server aggregates updates: the mean, or a rule that is robust to a minority of malicious updates."""
     assumed_bad: float = 0.2
-    """Share of the uploads that may be false (aggregation trimmed and krum)."""
+    """Fraction of the updates that may be malicious (aggregation trimmed and krum)."""
     norm_factor: float = 1.0
-    """Longest difference to the middle that an upload may have, in median lengths (aggregation norm)."""
+    """Maximum distance from the median update, in multiples of the median norm (aggregation norm)."""
     secure_aggregation: bool = False
-    """The server learns sums of uploads and no single one (methods that need no more, 3 clients or more)."""
+    """Secure aggregation: the server learns sums of updates only (methods that need no more, at least 3 clients)."""
     attack: Literal["none", "sign-flip", "scale", "random"] = "none"
-    """What attackers make of their updates, for research: turn them round, send 100 times them, or noise."""
+    """Attack on updates, for research: sign flip, scaling by 100, or random noise."""
     attackers: float = 0.0
-    """Share of the clients that attack."""
+    """Fraction of the clients that attack."""
     describe_epsilon: float | None = None
-    """Noise on the class counts that clients tell at joining: small means much. Default: they tell exact counts."""
+    """Epsilon of the noise on class counts that clients report when they join. Default: exact counts."""
     dp_noise: float | None = None
     """Private training (DP-SGD): noise in units of dp_clip, such as 1.0. Default: plain training."""
     dp_clip: float = 1.0
-    """Longest gradient that a single sample may have in private training."""
+    """Maximum norm of the gradient of a single sample in private training."""
     dp_delta: float = 1e-5
-    """Chance with which the epsilon of private training may fail to hold."""
+    """Delta of private training: the probability with which its epsilon may not hold."""
     gradient: Gradient = "auto"
-    """How gradients are found: written out for chains of conv, pool, linear and ReLU layers, or always by autograd."""
+    """How gradients are computed: explicitly for chains of conv, pool, linear and ReLU layers, or by autograd."""
     engine: EngineName = "auto"
-    """How clients are trained: in processes side by side, one after another, or in stacks (for a GPU)."""
+    """How clients are trained: in parallel processes, one after another, or in stacks (for a GPU)."""
     workers: int = 0
-    """Processes of the workers engine; 0 means one per core. Results do not depend on it."""
+    """Number of processes of the workers engine; 0 for one per core. Results do not depend on it."""
     state: Kept = "auto"
-    """Where clients' private states and the server's model of each client are kept: auto means in files as soon as a
-    model for every client takes more than 256 MiB. Results do not depend on it."""
+    """Where clients' private states and the server's model of each client are kept; auto: in files if a model for every
+    client takes more than 256 MiB. Results do not depend on it."""
 
 
 @dataclass(frozen=True)
 class HostSettings:
-    """What only matters on real hosts; a simulation takes no notice of it."""
+    """Settings for real hosts; a simulation ignores them."""
 
     clients: int = 1
-    """Wait for so many clients before the first round."""
+    """Number of clients to wait for before the first round."""
     least: int = 1
-    """A later round waits while fewer clients than this are connected."""
+    """Minimum number of connected clients in later rounds."""
     patience: float = 3600.0
-    """Seconds to wait for enough clients; then a round goes on with those there are."""
+    """Maximum seconds to wait for enough clients; then a round goes on with those that are connected."""
     deadline: float = 600.0
-    """Seconds that a client has for one message, up to 10 of them for its way; it sits out the round if it needs
-    longer."""
+    """Maximum seconds for a client's reply, up to 10 of them for transfer; a slower client is left out of the round."""
     max_reply_mb: int = 256
-    """A client's answer of more megabytes is refused before it is unpacked; Flower has it in memory by then."""
+    """Maximum size of a client's reply in MB; a larger one is refused before it is decoded."""
     most_samples: int = 10_000_000
-    """A client that claims more training samples is refused: it would outweigh all others."""
+    """Maximum number of training samples that a client may claim."""
     free_names: bool = False
-    """Take clients under other names than those of their registered keys. By default the client-id is the NAME of
+    """Accept clients under other names than those of their registered keys. By default the client-id is the NAME of
     NAME.pub at the link, so that no client can come as another."""
     max_share: float = 0.5
-    """Largest share of the samples of a round's clients that one client can have by its claim; its weight is lowered to
-    that, and the run's events and rounds say so. No limit holds for 1 / max_share clients or fewer (two at 0.5); 1
+    """Maximum fraction of a round's samples that one client can have by its claim; a larger weight is lowered to it
+    and reported in the run's events and rounds. With 1 / max_share clients or fewer (two at 0.5) there is no limit; 1
     switches it off."""
 
     def __post_init__(self) -> None:
@@ -360,11 +364,16 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", placed(self.name))
+        object.__setattr__(self, "name", self.code.name)
+
+    @property
+    def code(self) -> CodeRef:
+        """What the method's name stands for."""
+        return CodeRef.read(self.name)
 
     def table(self) -> dict[str, Any]:
         """As nested tables of plain values, complete, without settings that are not set."""
-        method = {"name": told(self.name), **code_of(self.name), **plain(self.method)}
+        method = {"name": self.code.portable, **self.code.entry(), **plain(self.method)}
         parts: dict[str, Any] = {"recipe": self.recipe, "run": self.run}
         if self.hosts != HostSettings():
             parts["hosts"] = self.hosts
@@ -377,7 +386,7 @@ class Settings:
         Raises:
             ConfigError: one cannot be read, or two different ones have the same name.
         """
-        return copies([self.name, self.model.model])
+        return copies([self.code, self.model.code])
 
     def toml(self) -> str:
         """As a TOML file that ``fedkin run`` takes, beside its `sources`."""
@@ -404,7 +413,9 @@ def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
         {k: v for k, v in kept.items() if k not in ("engine", "workers", "state")} if isinstance(kept, Mapping) else {}
     )
     parts = {**{k: v for k, v in table.items() if k != "hosts"}, "run": run}
-    found: dict[str, Any] = whole(named(parts, told))  # wherever the folder with a copy of code lies
+    found: dict[str, Any] = whole(
+        named(parts, lambda name: CodeRef(name).portable)
+    )  # wherever the folder with a copy of code lies
     return found
 
 
@@ -429,7 +440,7 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
         raise ConfigError(f'{where}: [method] needs a name, for example name = "fedavg"')
     name, code = str(method.pop("name")), method.pop("code", None)
     made = get_method(name)
-    require_code(name, code, f"{where}: [method]")
+    CodeRef(name).require_same(code, f"{where}: [method]")
     return Settings(
         name,
         fill(made, method, f"{where}: [method]"),
@@ -450,5 +461,5 @@ def model_from(table: Mapping[str, Any], where: str) -> ModelSettings:
     own = {k: v for k, v in table.items() if k != "code"} if isinstance(table, Mapping) else table
     found: ModelSettings = fill(ModelSettings(), own, where)
     if own is not table:
-        require_code(found.model, table.get("code"), where)
+        found.code.require_same(table.get("code"), where)
     return found

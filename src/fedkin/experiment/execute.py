@@ -1,87 +1,33 @@
-"""One run being played, over whatever transport: its rounds, its folder, its result."""
+"""Execute a run over a transport: its rounds, its folder, its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedkin.config import decisive
-from fedkin.core import Bundle, Method, Net, Recipe, RunFolderError
+from fedkin.core import Bundle, RunFolderError
 from fedkin.core.rows import kept_by
-from fedkin.data import Federation
-from fedkin.engines import Job, Plan, Report, Server, Transport, begin
+from fedkin.engines import Report, Server, Transport, begin
 from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, diverged, final, latest
-from fedkin.privacy import Privacy, Spent, add, total, written
-from fedkin.records import People, lines_of
-from fedkin.run_folder import RunFolder
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.records import People, lines_of
+from fedkin.experiment.result import Result
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import decisive
+from fedkin.privacy import Spent, add, total, written
 from fedkin.storage.json_lines import Written
 from fedkin.storage.row_store import Banks
 from fedkin.storage.summary import understood, with_digests
-from fedkin.toml import differences, read_toml
+from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
 OnRound = Callable[[Report, dict[str, Any]], None]
-
-
-@dataclass
-class Result:
-    """What a run gave.
-
-    Attributes:
-        title: the method's display name.
-        seed: the run's seed.
-        rounds, clients, relations: the lines of the files of the same names; those of clients are read from their file
-            where the run keeps states in files, and are a list otherwise.
-        final: mean over the rounds of `fedkin.evaluate.rounds.window`, which ``final["rounds"]`` names.
-        best: the round that validation chose.
-        summary: everything in short, as in ``summary.json``; ``diverged`` in it is the round from which on training
-            has diverged (`fedkin.evaluate.diverged`), and is absent where it has not.
-        server: the server after the last round, with all models.
-        folder: where it was written, or None.
-        played: what can be asked of the clients afterwards, in a simulation.
-    """
-
-    title: str
-    seed: int
-    rounds: list[dict[str, Any]]
-    clients: Sequence[dict[str, Any]]
-    relations: list[dict[str, Any]]
-    final: dict[str, Any]
-    best: dict[str, Any] | None
-    summary: dict[str, Any]
-    server: Server
-    folder: Path | None = None
-    played: Played | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Played:
-    """A run after its last round, all clients with it: what `fedkin.exporting` takes models from.
-
-    Attributes:
-        course: what stayed the same.
-        job: the clients' data, and how they train.
-        federation: the data as they were given: names of classes and clients.
-        joins: the round in which each client came.
-        server: the server after the last round.
-        states: every client's private state after it.
-        folder: where the run was written, or None.
-    """
-
-    course: Course
-    job: Job
-    federation: Federation
-    joins: Sequence[int]
-    server: Server
-    states: Mapping[int, Bundle]
-    folder: Path | None = None
 
 
 class Reached(Transport, Protocol):
@@ -107,57 +53,49 @@ class Reached(Transport, Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Course:
-    """All that stays the same while a run is played.
-
-    Attributes:
-        people: who takes part, as far as a report wants to know.
-        title: the method's display name.
-        table: the settings.
-        marks: fingerprints by which a checkpoint is recognised.
-        about: what is said of each where it differs, as JSON.
-        beside: what else the summary says.
-        privacy: what is promised to single samples.
-    """
-
-    method: Method
-    net: Net
-    recipe: Recipe
-    plan: Plan
-    people: People
-    title: str
-    table: dict[str, Any]
-    marks: Mapping[str, str] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    privacy: Privacy = field(default_factory=Privacy)
-    about: Mapping[str, str] = field(default_factory=dict)
-
-
-def follow(
-    p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None, banks: Banks | None = None
+def execute(
+    experiment: Experiment,
+    people: People,
+    transport: Reached,
+    folder: RunFolder | None = None,
+    *,
+    on_round: OnRound | None = None,
+    banks: Banks | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Plays the rounds that are left, writing each down, and sums up.
+    """Play the rounds that are left, writing each down, and sum up.
 
     Args:
+        experiment: the run.
+        people: its clients, as far as a report wants to know.
+        transport: how they are reached.
+        folder: where to write, and to go on from; None keeps everything in memory.
+        on_round: called after each round with its report and its line.
         banks: keeps the server's banks in files, those of the folder if there is one; None: in memory.
+        beside: what else the summary says.
 
     Raises:
         RunFolderError: the checkpoint is damaged or of another run.
         MethodError: the method broke its contract.
     """
     with kept_by(banks):
-        return _followed(p, transport, folder, on_round, banks)
+        return _executed(experiment, people, transport, folder, on_round, banks, beside or {})
 
 
-def _followed(
-    p: Course, transport: Reached, folder: RunFolder | None, on_round: OnRound | None, banks: Banks | None
+def _executed(
+    e: Experiment,
+    people: People,
+    transport: Reached,
+    folder: RunFolder | None,
+    on_round: OnRound | None,
+    banks: Banks | None,
+    beside: Mapping[str, Any],
 ) -> Result:
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
-    server = begin(p.method, p.net, p.plan)
+    server = begin(e.method, e.net, e.plan)
     if folder is not None:
-        folder.banks, folder.about = banks, p.about
-        loaded = folder.load(p.marks)
+        folder.banks, folder.about = banks, e.about
+        loaded = folder.load(e.marks)
         if loaded is not None:
             server, states = loaded
             transport.restore(states, server.acks)
@@ -170,12 +108,12 @@ def _followed(
     with understood(where, checked):
         held = best(kept["rounds"])
         counted = total(kept["rounds"])
-        told = None if p.privacy.asked else _told(kept.get("clients"), folder)
+        told = None if e.privacy.asked else _told(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    for report in run_rounds(p.method, p.net, p.recipe, transport, p.plan, server):
-        lines = lines_of(report, p.people, told)
-        if p.privacy.dp_noise is not None:
+    for report in run_rounds(e.method, e.net, e.recipe, transport, e.plan, server):
+        lines = lines_of(report, people, told)
+        if e.privacy.dp_noise is not None:
             spent = transport.take_spent(counted)
             lines.rounds[0]["dp_steps"] = written(spent)
             for i, steps in spent.items():
@@ -187,7 +125,7 @@ def _followed(
             timing = {"round": report.round, **{f"{name}_s": value for name, value in seconds.items()}}
             folder.lines.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
                            "timing": [timing]})  # fmt: skip
-            folder.save(server, transport.states(server.acks), p.marks)
+            folder.save(server, transport.states(server.acks), e.marks)
             before, held = held, best([*([held] if held else []), *lines.rounds])
             if _round(held) != _round(before):
                 folder.keep_best(_round(held))
@@ -196,7 +134,7 @@ def _followed(
         if on_round is not None:
             on_round(report, lines.rounds[0])
     with understood(where, checked):
-        return _result(p, kept, server, folder)
+        return _result(e, people, kept, server, folder, beside)
 
 
 def _round(chosen: Mapping[str, Any] | None) -> int | None:
@@ -210,13 +148,20 @@ def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None)
     return {line["client"] for line in clients if "labels" in line}
 
 
-def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, folder: RunFolder | None) -> Result:
+def _result(
+    e: Experiment,
+    people: People,
+    kept: dict[str, list[dict[str, Any]]],
+    server: Server,
+    folder: RunFolder | None,
+    beside: Mapping[str, Any],
+) -> Result:
     mean, chosen, lost = final(kept["rounds"]), best(kept["rounds"]), diverged(kept["rounds"])
-    groups, names, classes = p.people.groups, p.people.client_names, p.people.labels
+    groups, names, classes = people.groups, people.client_names, people.labels
     summary = {
-        "method": p.table["method"]["name"],
-        "title": p.title,
-        "seed": p.plan.seed,
+        "method": e.table["method"]["name"],
+        "title": e.title,
+        "seed": e.plan.seed,
         "rounds": server.round,
         "final": mean,
         "last": latest(kept["rounds"]),
@@ -226,24 +171,24 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
         "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
         "bytes_evaluation": sum(line["bytes_evaluation"] for line in kept["rounds"]),
         "clients": {
-            "count": len(p.people),
+            "count": len(people),
             "groups": None if groups is None else groups.tolist(),
             **({} if names is None else {"names": list(names)}),
             **({} if classes is None else {"classes": list(classes)}),
         },
         "fedkin": __version__,
-        "config": p.table,
-        **p.beside,
-        **_noted(p, [line for line in kept["rounds"] if line["evaluated"]]),
-        **({"privacy": p.privacy.summary(total(kept["rounds"]))} if p.privacy.asked else {}),
+        "config": e.table,
+        **beside,
+        **_noted(e, beside, [line for line in kept["rounds"] if line["evaluated"]]),
+        **({"privacy": e.privacy.summary(total(kept["rounds"]))} if e.privacy.asked else {}),
     }
     if folder is not None:
-        if "made_by" not in p.table:
+        if "made_by" not in e.table:
             summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
         folder.write("summary", with_digests(summary, folder.lines.digests(), folder.lines.unchecked))
     return Result(
-        title=p.title,
-        seed=p.plan.seed,
+        title=e.title,
+        seed=e.plan.seed,
         rounds=kept["rounds"],
         clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
         relations=kept["relations"],
@@ -255,12 +200,12 @@ def _result(p: Course, kept: dict[str, list[dict[str, Any]]], server: Server, fo
     )
 
 
-def _noted(p: Course, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _noted(e: Experiment, beside: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The notes of the data, and one where the run asks for another moment than the method has."""
-    notes = list(p.beside.get("notes", ()))
-    if p.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
+    notes = list(beside.get("notes", ()))
+    if e.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
         notes.append(
-            f'evaluate = "trained" changes nothing for {p.title}, which shows no model of the moment after local '
+            f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '
             "training: scored is what its clients would predict with now"
         )
     return {"notes": notes} if notes else {}

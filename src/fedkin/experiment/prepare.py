@@ -1,0 +1,229 @@
+"""The one object that a run starts from: on this machine, on a server, on a client's host, or to ask it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedkin.core import Data, Method, Net, Recipe, Rule
+from fedkin.core.samples import Shard as ClientData
+from fedkin.data import Federation, Shard, require_two_classes
+from fedkin.data.shelf import Shelf
+from fedkin.engines import Attack, Job, KeyedCounts, Plan
+from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
+from fedkin.experiment.settings import HostSettings, ModelSettings, RunSettings, Settings, digest
+from fedkin.methods import get_title
+from fedkin.models.start import Model, factory
+from fedkin.privacy import Privacy
+
+
+class Described(Protocol):
+    """What a network is made for: a federation, or the card of data that are on other hosts."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run before its first round: all that stays the same while it goes on, made once.
+
+    Attributes:
+        method: with its hyperparameters.
+        net: the network, at the values that the run starts from.
+        recipe: local training, unless the method says otherwise.
+        run: the settings of the run itself.
+        plan: what the round loop needs of them.
+        privacy: what is promised to single samples.
+        title: the method's display name.
+        table: all settings, as a run folder has them.
+        marks: fingerprints by which a checkpoint is recognised: of settings, data and network.
+        about: what each of them is of, as JSON, for messages.
+    """
+
+    method: Method
+    net: Net
+    recipe: Recipe
+    run: RunSettings
+    plan: Plan
+    privacy: Privacy
+    title: str
+    table: dict[str, Any]
+    marks: Mapping[str, str]
+    about: Mapping[str, str]
+
+    @classmethod
+    def prepare(cls, settings: Settings, federation: Federation, title: str | None = None) -> Experiment:
+        """Make the run that settings describe.
+
+        Args:
+            settings: all of it.
+            federation: the data that they name.
+            title: display name. Default: the method's.
+
+        Raises:
+            DataError: all samples of the federation are of one class.
+            ConfigError: a setting is out of range, or the method cannot do what another one asks for.
+            ModelError: the network does not fit the data.
+        """
+        require_two_classes(federation)
+        plan = plan_of(settings.run)
+        return cls._made(
+            settings.method, federation, settings.model, settings.recipe, settings.run, plan, len(federation),
+            title=title or get_title(settings.name), table=settings.table(), data=federation.fingerprint(),
+            size=sizes_of(federation),
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        federation: Federation,
+        model: Model,
+        recipe: Recipe,
+        run: RunSettings,
+        *,
+        head: str | None = None,
+        init_weights: Path | str | None = None,
+        title: str | None = None,
+    ) -> Experiment:
+        """Make a run of objects that a program has; arguments and errors as of `fedkin.run`."""
+        require_two_classes(federation)
+        plan = plan_of(run)
+        return cls._made(
+            method, federation, _Start(model, head, init_weights), recipe, run, plan, len(federation),
+            title=title or method.title, table=_table(method, federation, model, recipe, run, plan),
+            data=federation.fingerprint(), size=sizes_of(federation),
+        )  # fmt: skip
+
+    @classmethod
+    def on_hosts(cls, settings: Settings, card: Described, run: str) -> Experiment:
+        """Make the same run at its server or at a client's host, where data are not in one place.
+
+        Args:
+            settings: all of it.
+            card: what the data of all clients have in common.
+            run: the run's name, in place of a fingerprint of the data.
+
+        Raises:
+            ConfigError: the method cannot do what a setting asks for.
+            ModelError: the network does not fit the data.
+        """
+        return cls._made(
+            settings.method, card, settings.model, settings.recipe, settings.run, plan_of(settings.run, settings.hosts),
+            title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},
+        )  # fmt: skip
+
+    @classmethod
+    def _made(
+        cls,
+        method: Method,
+        of: Described,
+        start: ModelSettings | _Start,
+        recipe: Recipe,
+        run: RunSettings,
+        plan: Plan,
+        clients: int | None = None,
+        *,
+        title: str,
+        table: dict[str, Any],
+        data: str,
+        size: Mapping[str, Any],
+    ) -> Experiment:
+        plan.require(method, clients)
+        privacy = privacy_of(run)
+        make = factory(start.model, of.shape, of.classes, start.init_weights)
+        net = Net(make, of.shape, of.classes, head=start.head, seed=run.seed)
+        privacy.require(method, net)
+        marks = {"config": digest(table), "data": data, "network": network_mark(net)}
+        return cls(method, net, recipe, run, plan, privacy, title, table, marks, about_of(table, size, net))
+
+    def laid_out(self, clients: Sequence[Shard]) -> Sequence[Shard]:
+        """Return clients' data in the memory layout that the network is fastest on.
+
+        Data that are on disk stay there; each client's are laid out when they are read.
+        """
+        if isinstance(clients, Shelf):
+            return clients
+        return [_laid_out(self.net, shard) for shard in clients]
+
+    def job(self, clients: Sequence[ClientData], *, outcomes: bool = True, secret: bool = False) -> Job:
+        """Return what an engine needs to know: the clients' data, and how they train.
+
+        Args:
+            clients: their data, laid out.
+            outcomes: the outcomes of single test samples may be told where the plan asks for them.
+            secret: on real hosts: noise does not follow from the run's seed, which others know, and what clients say of
+                their class counts is the host's business.
+        """
+        epsilon, seed = self.privacy.describe_epsilon, self.run.seed
+        return Job(
+            self.method,
+            self.net,
+            self.recipe,
+            clients,
+            seed,
+            told=None if secret or epsilon is None else KeyedCounts(epsilon, seed),
+            private=self.privacy.private(secret=secret),
+            gradient=self.run.gradient,
+            outcomes=self.plan.outcomes_in if outcomes else None,
+            evaluate=self.run.evaluate,
+        )
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A network of a program: an object, or a name that is not resolved to a file's place."""
+
+    model: Model
+    head: str | None
+    init_weights: Path | str | None
+
+
+def _table(
+    method: Method, federation: Federation, model: Model, recipe: Recipe, run: RunSettings, plan: Plan
+) -> dict[str, Any]:
+    attack = Attack(run.attack, run.attackers, run.seed)
+    return table_of(
+        method, federation, model, recipe, plan, run.dropout, run.join_late, attack, privacy_of(run), run.gradient
+    )
+
+
+def plan_of(run: RunSettings, hosts: HostSettings | None = None) -> Plan:
+    """What the round loop is to do, from a run's settings.
+
+    Args:
+        run: these.
+        hosts: the limits on what clients claim, on real hosts.
+    """
+    plan = Plan(
+        run.rounds,
+        run.participation,
+        max(1, run.rounds // 25) if run.eval_every is None else run.eval_every,
+        run.weighting == "uniform",
+        min_answers=run.min_answers,
+        over_selection=run.over_selection,
+        seed=run.seed,
+        rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
+        secure=run.secure_aggregation,
+        outcomes=not privacy_of(run).asked,
+        evaluate=run.evaluate,
+    )
+    return plan if hosts is None else replace(plan, max_share=hosts.max_share, max_samples=hosts.most_samples)
+
+
+def privacy_of(run: RunSettings) -> Privacy:
+    """What a run promises single samples, from its settings."""
+    return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
+
+
+def _laid_out(net: Net, shard: Shard) -> Shard:
+    train, held, tested = (Data(net.layout(d.x), d.y) for d in (shard.train, shard.validation, shard.test))
+    return replace(shard, train=train, validation=held, test=tested)

@@ -1,0 +1,136 @@
+"""A name of user-defined code: where its file is, how a run folder writes it, its fingerprint and its copies."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.core.errors import ConfigError, FedkinError
+from fedkin.user_code.loading import find, is_import_path
+
+
+@dataclass(frozen=True)
+class CodeRef:
+    """A method, network or data set by name: of a catalogue, or user-defined code.
+
+    Attributes:
+        name: a name of a catalogue, ``package.module:attribute`` or ``FILE.py:attribute``.
+    """
+
+    name: str
+
+    @classmethod
+    def read(cls, name: str, folder: Path | None = None) -> CodeRef:
+        """Return the reference with its file, if it has one, by an absolute path.
+
+        Args:
+            name: as it was written.
+            folder: where it was written; the file is looked for there before the working folder.
+        """
+        file = cls(name).file
+        if file is None:
+            return cls(name)
+        near = None if folder is None else folder / file
+        return cls(f"{(near if near is not None and near.is_file() else file).resolve()}:{cls(name).attribute}")
+
+    @property
+    def is_user_code(self) -> bool:
+        """Whether it is user-defined code and not a name of a catalogue."""
+        return is_import_path(self.name)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of ``./file.py:attribute``; None for anything else."""
+        path = self.name.rpartition(":")[0]
+        return Path(path).expanduser() if self.is_user_code and path.endswith(".py") else None
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of user-defined code; any other name as it is. Short, for titles and names of folders."""
+        return self.name.rpartition(":")[2] if self.is_user_code else self.name
+
+    @property
+    def portable(self) -> str:
+        """The name as a run folder writes it, where a copy of the file lies next to the config."""
+        return self.name if self.file is None else f"./{self.file.name}:{self.attribute}"
+
+    def fingerprint(self) -> str:
+        """Return 32 hexadecimal digits of the text of its file and those next to it that it imports, or of its module.
+
+        Raises:
+            ConfigError: there is no such thing, or its text cannot be found.
+        """
+        if self.file is not None:
+            files = copies([self])
+        else:
+            thing = find(self.name)
+            try:
+                path = Path(inspect.getfile(thing))
+                files = {path.name: path.read_bytes()}
+            except (TypeError, OSError) as e:
+                raise ConfigError(f"{self.name}: the text of its module cannot be read: {e}") from e
+        total = hashlib.blake2b(digest_size=16)
+        for file, content in sorted(files.items()):
+            total.update(file.encode() + b"\0" + len(content).to_bytes(8, "big") + content)
+        return total.hexdigest()
+
+    def entry(self, *, files_only: bool = False) -> dict[str, str]:
+        """Return what a config keeps next to the name, so that another text of the code is noticed."""
+        marked = self.file is not None if files_only else self.is_user_code
+        return {"code": self.fingerprint()} if marked else {}
+
+    def require_same(self, code: object, where: str) -> None:
+        """Compare the code with the fingerprint of a config.
+
+        Raises:
+            ConfigError: it was other code when the config was written.
+        """
+        if code is not None and code != self.entry().get("code"):
+            raise ConfigError(
+                f"{where}: {self.name} has changed since this was written; put the former text back, or begin a new "
+                'run from a config without the line code = "..."'
+            )
+
+
+def copies(references: Iterable[CodeRef], error: type[FedkinError] = ConfigError) -> dict[str, bytes]:
+    """Return the files of references, and the modules next to them that they import: file name -> content.
+
+    Packages next to a file are not among them: what needs one is better installed, as ``package.module:attribute``.
+
+    Raises:
+        FedkinError: of class ``error``: a file cannot be read, or two different ones have the same name.
+    """
+    found, seen = dict[str, bytes](), set[Path]()
+    waiting = [reference.file for reference in references if reference.file is not None]
+    while waiting:
+        path = waiting.pop()
+        try:
+            content = path.read_bytes()
+        except OSError as e:
+            raise error(f"{path} cannot be read: {e}") from e
+        if found.get(path.name, content) != content:
+            raise error(f"two different files are called {path.name}; a run folder keeps both, so rename one")
+        found[path.name] = content
+        seen.add(path)
+        near = (path.parent / f"{module}.py" for module in _imported(content))
+        waiting += [p for p in near if p not in seen and p.is_file()]
+    return found
+
+
+def _imported(content: bytes) -> set[str]:
+    """First names of all imports of a file; none if it is not Python, which is said when it is run."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
