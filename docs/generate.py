@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedkin.core import MethodError, Net, Recipe
 from fedkin.core.method import Method
-from fedkin.data import Classes, Dirichlet, federate, load
+from fedkin.data import ClassesPerClient, Dirichlet, federate, load
 from fedkin.engines import needs
 from fedkin.engines.noise import says
 from fedkin.experiment.execute import one_thread
@@ -70,7 +70,7 @@ def histograms() -> Spec:
     shown = {
         "alike (Dirichlet 100)": Dirichlet(alpha=100.0),
         "mild skew (Dirichlet 0.5)": Dirichlet(alpha=0.5),
-        "two classes per client": Classes(classes_per_client=2),
+        "two classes per client": ClassesPerClient(classes_per_client=2),
     }
     values = []
     for title, partition in shown.items():

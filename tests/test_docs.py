@@ -26,11 +26,13 @@ from fedkin.testing.payloads import page
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"
 SECTIONS = [
-    "How it works",
+    "Idea",
+    "Equations beside code",
     "What leaves a client",
     "Settings",
     "Deviations",
-    "When to use it",
+    "Known problems",
+    "When to use",
     "Try it",
 ]
 EVERY = pytest.mark.parametrize("name", METHODS)
@@ -71,19 +73,19 @@ def all_fields(method: Method) -> dict[str, object]:
 
 @EVERY
 def test_a_method_has_its_page_with_all_sections(name: str) -> None:
-    """Title, three sentences, the paper, six sections in one order."""
+    """Title, then eight sections in one order; three sentences of idea, the paper."""
     text = text_of(name)
     assert text.startswith(f"# {METHODS[name]().title}\n"), text.splitlines()[0]
     assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
-    first = text.split("\n\n")[1].replace("\n", " ")
+    first = section(name, "Idea").strip().split("\n\n")[0].replace("\n", " ")
     ends = re.findall(r"[.!?](?=\s|$)", re.sub(r"\b(?:i\.e|e\.g|et al|vs|Eq|Eqs|cf)\.", "", first))
     assert len(ends) == 3, first
 
 
 @EVERY
 def test_quoted_lines_are_in_the_code(name: str) -> None:
-    """The last column of "How it works" is code that the methods contain, word for word."""
-    rows = table(name, "How it works")
+    """The last column of "Equations beside code" is code that the methods contain, word for word."""
+    rows = table(name, "Equations beside code")
     assert len(rows) >= 2
     for row in rows:
         quoted = re.findall(r"`([^`]+)`", row[-1])
@@ -305,7 +307,7 @@ def test_commands_on_comparing_are_understood() -> None:
     """Methods, seeds and the reference as the page has them; the python of the page runs."""
     first, second = (compare_flags(args[1:]) for args in commands_in("compare.md"))
     assert first[0].seeds == (0, 1, 2)
-    assert (second[0].against, second[1].decimals) == ("fedavg", 2)
+    assert (second[0].baseline, second[1].decimals) == ("fedavg", 2)
     for code in blocks("compare.md", "python"):
         exec(compile(code, "compare.md", "exec"), {})
 

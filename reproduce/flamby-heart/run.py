@@ -19,7 +19,7 @@ from pathlib import Path
 from logistic import flamby_start
 from safetensors.torch import save_file
 
-from fedkin.experiment.compare import compare, plan_from
+from fedkin.experiment.compare import compare, comparison_from
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     asked.add_argument("--methods", nargs="+", help="methods, in place of those of the file")
     asked.add_argument("--seeds", type=int, nargs="+", help="seeds, in place of those of the file")
     args = asked.parse_args()
-    plan = plan_from(tomllib.loads(args.settings.read_text(encoding="utf-8")), str(args.settings))
+    plan = comparison_from(tomllib.loads(args.settings.read_text(encoding="utf-8")), str(args.settings))
     if args.lr is not None:
         plan = replace(plan, recipe=replace(plan.recipe, lr=args.lr))
     if args.methods is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         to_each,
     )
     from fedkin.data import (
-        Classes,
+        ClassesPerClient,
         ClusterClasses,
         ClusterDirichlet,
         Dirichlet,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         inspect,
         load,
     )
-    from fedkin.experiment.compare import Plan, compare
+    from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.result import Result
     from fedkin.experiment.run import resume, run
     from fedkin.exporting import export, load_export
@@ -50,10 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bundle",
-    "Classes",
+    "ClassesPerClient",
     "Client",
     "ClusterClasses",
     "ClusterDirichlet",
+    "Comparison",
     "Data",
     "Dirichlet",
     "DirichletTotal",
@@ -62,7 +63,6 @@ __all__ = [
     "Method",
     "Natural",
     "Net",
-    "Plan",
     "Recipe",
     "Result",
     "Round",
@@ -94,7 +94,7 @@ _FROM = {
         "models",
     ),
     "fedkin.experiment.compare": (
-        "Plan",
+        "Comparison",
         "compare",
     ),
     "fedkin.core": (
@@ -113,7 +113,7 @@ _FROM = {
         "to_each",
     ),
     "fedkin.data": (
-        "Classes",
+        "ClassesPerClient",
         "ClusterClasses",
         "ClusterDirichlet",
         "Dirichlet",

@@ -10,7 +10,7 @@ import torch
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.engines import Plan
 from fedkin.engines.secure import fixed, pooled, summed
-from fedkin.experiment.compare import Plan as Comparison
+from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import RunSettings
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
 from fedkin.testing import RuleBroken, check_method

@@ -12,7 +12,7 @@ from fedkin.core.errors import PartitionError
 from fedkin.data import (
     DAPFL,
     IID,
-    Classes,
+    ClassesPerClient,
     ClusterClasses,
     ClusterDirichlet,
     Dataset,
@@ -74,12 +74,12 @@ def test_every_sample_exactly_once(partition: Partition, counts: list[int], clie
 def test_classes_once_and_covered(counts: list[int], clients: int, balanced: bool, seed: int) -> None:
     """Each client has its number of classes; with enough clients every sample is used exactly once, else at most."""
     pool = pool_of(counts)
-    for partition, each in ((Classes(2, balanced=balanced), 2), (ClusterClasses(2, 3, 2), 2)):
+    for partition, each in ((ClassesPerClient(2, balanced=balanced), 2), (ClusterClasses(2, 3, 2), 2)):
         train = split(partition, pool, clients, seed)
         used = np.concatenate(train)
         assert len(np.unique(used)) == len(used)
         assert all(len(np.unique(pool.y[i])) == each for i in train)
-        if isinstance(partition, Classes) and clients * each >= pool.classes:
+        if isinstance(partition, ClassesPerClient) and clients * each >= pool.classes:
             assert len(used) == len(pool)
 
 
@@ -91,7 +91,9 @@ def test_total_dirichlet_sizes(counts: list[int], clients: int, alpha: float, se
     assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("partition", [*COMPLETE, Classes(2), ClusterClasses(2, 2, 1), DAPFL(total=40)], ids=repr)
+@pytest.mark.parametrize(
+    "partition", [*COMPLETE, ClassesPerClient(2), ClusterClasses(2, 2, 1), DAPFL(total=40)], ids=repr
+)
 @QUICK
 @given(seed=seeds)
 def test_same_seed_same_split(partition: Partition, seed: int) -> None:

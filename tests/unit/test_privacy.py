@@ -14,7 +14,7 @@ import pytest
 import fedkin
 from fedkin.core import ConfigError, ModelError, Recipe
 from fedkin.data import planted_groups
-from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
@@ -226,23 +226,23 @@ def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
 # ---- a comparison --------------------------------------------------------------------------------------------------
 def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
     """The reference rows, in every comparison, say nothing at joining; DA-PFL's clients do."""
-    plan = Plan(("da-pfl",), run=RunSettings(rounds=1, describe_epsilon=0.5))
+    plan = Comparison(("da-pfl",), run=RunSettings(rounds=1, describe_epsilon=0.5))
     noise = {name: plan.settings(name, 0).run.describe_epsilon for name in plan.names}
     assert noise == {"local": None, "local-full": None, "fedavg": None, "da-pfl": 0.5}
     with pytest.raises(ConfigError, match=r"those of local, local-full, fedavg, fedper say nothing; leave it out"):
-        Plan(("fedper",), run=RunSettings(describe_epsilon=0.5))
+        Comparison(("fedper",), run=RunSettings(describe_epsilon=0.5))
 
 
 @pytest.mark.parametrize("name", ["ifca", "da-pfl"])
 def test_a_comparison_refuses_before_its_first_run(name: str) -> None:
     """Not after the methods before the one that cannot be private have been trained."""
     with pytest.raises(ConfigError, match="dp_noise"):
-        Plan((name,), run=RunSettings(dp_noise=1.0))
+        Comparison((name,), run=RunSettings(dp_noise=1.0))
 
 
 def test_a_private_comparison(tmp_path: Path) -> None:
     """Every run has its epsilon, and the settings survive the file."""
-    plan = Plan(
+    plan = Comparison(
         ("fesem",),
         data=DataSettings(data="synthetic", clients=3, partition="iid"),
         recipe=Recipe(batch=20),

@@ -30,7 +30,9 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?
   fedkin report FOLDER [--figures FOLDER]
                                  writes the page of a run or comparison again; figures as SVG, tables as CSV
+  fedkin runs [FOLDER]           runs with method, data, rounds, accuracy and state
   fedkin list [methods|partitions|models|data]
+  fedkin new method NAME         a file, a test and a page to write a method from
 
   fedkin export RUN --client 7   a model to take home: weights, card, loader
   fedkin predict EXPORT FILE     its labels and probabilities for rows, images or arrays
@@ -44,7 +46,8 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin submit FILE.toml        hands a run to the link: the same file as for fedkin run
   fedkin status [FOLDER]         runs and nodes of a link
 
-  METHOD is a name of fedkin list methods, or your own class: ./file.py:MyMethod or package.module:MyMethod.
+  METHOD is a name of fedkin list methods, one as papers write it (DA-PFL), or a user-defined class:
+  ./file.py:MyMethod or package.module:MyMethod.
   --max-data-gb N with any command: data files may take N GB of memory, 4 by default; larger ones are refused unread.
   fedkin run METHOD --help shows the flags, those of the method among them.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
@@ -119,7 +122,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
     for number in (n for n, handler in before.items() if callable(handler)):  # one that is ignored stays ignored
         signal.signal(number, _leave)
     try:
-        from fedkin.cli import check, commands, export, hosts, inspect, join, nodes, report, sweep
+        from fedkin.cli import check, commands, export, hosts, inspect, join, new, nodes, report, runs, sweep
     finally:
         for number in (n for n, handler in before.items() if callable(handler)):
             signal.signal(number, before[number])
@@ -134,6 +137,8 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         "inspect": inspect.inspect_command,
         "demo": commands.demo_command,
         "report": report.report_command,
+        "runs": runs.runs_command,
+        "new": new.new_command,
         "export": export.export_command,
         "predict": export.predict_command,
         "join": join.join_command,

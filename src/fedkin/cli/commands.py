@@ -20,7 +20,7 @@ from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
-from fedkin.experiment.compare import Plan, compare, plan_from, run_name
+from fedkin.experiment.compare import Comparison, compare, comparison_from, run_name
 from fedkin.experiment.execute import OnRound
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
@@ -70,7 +70,7 @@ def resume_command(args: list[str]) -> int:
         return resume_sweep(folder, show)
     try:
         if (folder / "compare.toml").is_file():
-            plan = plan_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
+            plan = comparison_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
@@ -111,7 +111,7 @@ def compare_command(args: list[str]) -> int:
 def demo_command(args: list[str]) -> int:
     """``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
     methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
-    plan = Plan(
+    plan = Comparison(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
         model=ModelSettings(model="mlp"),
@@ -185,7 +185,7 @@ def _list_methods(methods: Mapping[str, Method]) -> None:
             screen.table(tables.Grid(family, ("method", *heads), rows, words=4))
 
 
-def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
+def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
     quiet = show.quiet or show.json
     names: tuple[str, ...] = show.track or tuple(read_ids(folder))
     require(names)
@@ -213,10 +213,10 @@ def _compare(plan: Plan, folder: Path, show: ShowCompare, *, again: bool = False
         for run in runs:
             if "privacy" in run.summary:
                 screen.say(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
-        if show.reach is not None:
+        if show.target_accuracy is not None:
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
-                screen.say(f"{which}: {_reached(run, show.reach)}")
+                screen.say(f"{which}: {_reached(run, show.target_accuracy)}")
         screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv lie beside it")
     lost = [f"{run.title}, seed {run.seed} (round {run.diverged})" for run in runs if run.diverged is not None]
     if lost:
@@ -248,8 +248,8 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
         screen.say(f"computed by {run.summary['computed']}")
         if "privacy" in run.summary:
             screen.say(f"privacy of {sentence(run.summary['privacy'])}")
-        if show.reach is not None:
-            screen.say(_reached(run, show.reach))
+        if show.target_accuracy is not None:
+            screen.say(_reached(run, show.target_accuracy))
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
@@ -263,8 +263,8 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
 
 def _summary(run: Run, show: Show) -> dict[str, Any]:
     summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
-    if show.reach is not None:
-        found = to_target(run.rounds, show.reach)
+    if show.target_accuracy is not None:
+        found = to_target(run.rounds, show.target_accuracy)
         summary = {**summary, "reached": None if found is None else {"rounds": found.rounds, "bytes": found.bytes}}
     return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
 

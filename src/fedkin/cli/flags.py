@@ -14,12 +14,12 @@ import tyro
 from fedkin.core import ConfigError, Method, Recipe
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
-from fedkin.experiment.compare import Plan, plan_from
+from fedkin.experiment.compare import Comparison, comparison_from
 from fedkin.experiment.search_space import space_from
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.experiment.sweep import Sweep, sweep_table_of
 from fedkin.experiment.trackers import TrackerName
-from fedkin.methods import METHODS, get_method
+from fedkin.methods import METHODS, canonical, get_method
 from fedkin.report.papers import require_decimals
 from fedkin.storage.toml import fill, read_toml
 from fedkin.user_code.reference import CodeRef
@@ -37,12 +37,12 @@ class Shown:
     """Write the summary as JSON, and nothing else, to standard output."""
     per_client: bool = False
     """Show a line per client, in the table and in the JSON."""
-    reach: float | None = None
+    target_accuracy: float | None = None
     """Target accuracy, such as 0.9: report the rounds and bytes needed to reach it."""
 
     def __post_init__(self) -> None:
-        if self.reach is not None and not 0 < self.reach <= 1:
-            raise ConfigError(f"reach must be an accuracy in (0, 1], such as 0.9, got {self.reach}")
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
+            raise ConfigError(f"target_accuracy must be an accuracy in (0, 1], such as 0.9, got {self.target_accuracy}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class RunsSettings:
     """One run of every method for each seed."""
     set: tuple[str, ...] = ()
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
-    against: str = "local"
+    baseline: str = "local"
     """The method that all others are compared with, in differences and verdicts."""
 
 
@@ -143,7 +143,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     return settings, got.show
 
 
-def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
+def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     """The plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
 
     Raises:
@@ -153,16 +153,16 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     while args and not args[0].startswith("-"):
         names.append(args.pop(0))
     if len(names) == 1 and names[0].endswith(".toml"):
-        base = plan_from(read_toml(names[0]), names[0])
+        base = comparison_from(read_toml(names[0]), names[0])
     else:
         if not names and not {"-h", "--help"} & set(args):
             raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
-        base = Plan(tuple(names))
+        base = Comparison(tuple(names))
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
     got = parse(
-        {**parts, "runs": RunsSettings(base.seeds, against=base.against), "show": ShowCompare()},
+        {**parts, "runs": RunsSettings(base.seeds, baseline=base.baseline), "show": ShowCompare()},
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
@@ -170,11 +170,11 @@ def compare_flags(args: list[str]) -> tuple[Plan, ShowCompare]:
     own = {name: dict(values) for name, values in base.own.items()}
     for text in got.runs.set:
         name, key, value = _one(text)
-        name = next((n for n in base.methods if name == CodeRef(n).attribute), CodeRef.read(name).name)
+        name = next((n for n in base.methods if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
     recipe = _recipe(got.recipe, args)
     data, runs = _found(got.data), got.runs
-    return Plan(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.against), got.show
+    return Comparison(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.baseline), got.show
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:

@@ -12,7 +12,7 @@ from fedkin.cli import screen
 from fedkin.data import SOURCES, Dataset, Federation, glance
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
-from fedkin.experiment.compare import Plan
+from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.methods import get_title
 from fedkin.report import references, tables
@@ -93,9 +93,9 @@ class Outcome:
     beside: Headline
 
 
-def write_outcome(plan: Plan, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
+def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Writes the tables and the page of a comparison into its folder."""
-    reference, command = get_title(plan.against), f"fedkin compare {folder / 'compare.toml'}"
+    reference, command = get_title(plan.baseline), f"fedkin compare {folder / 'compare.toml'}"
     report = several_runs(runs, reference)
     groups, findings = report.runs, report.findings
     rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))

@@ -13,7 +13,7 @@ from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, write_outcome
 from fedkin.core import RunFolderError
-from fedkin.experiment.compare import plan_from, run_name
+from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.report import export
 from fedkin.report.folder import read_run
 from fedkin.report.page import one_run, run_page
@@ -69,7 +69,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
             f"{flags.folder} is a comparison, which has its own Local; leave out --local {flags.local}"
         )
     file = flags.folder / "compare.toml"
-    plan = plan_from(read_toml(file), str(file))
+    plan = comparison_from(read_toml(file), str(file))
     places = [flags.folder / run_name(name, seed) for name, seed in plan.runs()]
     done = [place for place in places if (place / "summary.json").is_file()]
     if not done:

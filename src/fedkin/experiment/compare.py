@@ -20,7 +20,7 @@ from fedkin.engines import Report
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
-from fedkin.methods import get_method, get_title
+from fedkin.methods import canonical, get_method, get_title
 from fedkin.privacy import Privacy, says_at_joining
 from fedkin.report.folder import Run
 from fedkin.storage.files import write_atomic
@@ -36,7 +36,7 @@ OnRound = Callable[[str, int, Report, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Comparison:
     """What is compared.
 
     Attributes:
@@ -44,7 +44,7 @@ class Plan:
             one's own go by ``./file.py:Class`` or ``package.module:Class``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
-        against: the method that all others are set against in tables and verdicts.
+        baseline: the method that all others are set against in tables and verdicts.
     """
 
     methods: tuple[str, ...]
@@ -54,16 +54,16 @@ class Plan:
     recipe: Recipe = field(default_factory=Recipe)
     run: RunSettings = field(default_factory=RunSettings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    against: str = "local"
+    baseline: str = "local"
 
     def __post_init__(self) -> None:
         if not self.seeds:
             raise ConfigError("a comparison needs at least one seed")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
-        object.__setattr__(self, "methods", tuple(CodeRef.read(name).name for name in self.methods))
+        object.__setattr__(self, "methods", tuple(canonical(CodeRef.read(name).name) for name in self.methods))
         object.__setattr__(self, "own", {self._meant(name): values for name, values in self.own.items()})
-        object.__setattr__(self, "against", self._meant(self.against))
+        object.__setattr__(self, "baseline", self._meant(self.baseline))
         titles = [get_title(name) for name in self.names]
         if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
             raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
@@ -73,9 +73,9 @@ class Plan:
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
-        if self.against not in self.names:
+        if self.baseline not in self.names:
             raise ConfigError(
-                f"against must be a method that is compared: {', '.join(self.names)}; got {self.against!r}"
+                f"baseline must be a method that is compared: {', '.join(self.names)}; got {self.baseline!r}"
             )
         made = [self.settings(name, self.seeds[0]).run for name in self.names]
         if self.run.describe_epsilon is not None and all(run.describe_epsilon is None for run in made):
@@ -86,7 +86,7 @@ class Plan:
 
     def _meant(self, name: str) -> str:
         """A compared method by its name, or one's own by its class."""
-        return next((n for n in self.names if name == CodeRef(n).attribute), CodeRef.read(name).name)
+        return next((n for n in self.names if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Plan:
         run = {k: v for k, v in plain(self.run).items() if k != "seed"}
         names = [CodeRef(name).portable for name in self.methods or self.names]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
-        table |= {"against": CodeRef(self.against).portable} if self.against != "local" else {}
+        table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != "local" else {}
         table |= {
             "data": plain(self.data.resolved()),
             "model": self.model.table(),
@@ -151,13 +151,13 @@ def _private(run: RunSettings, method: Method) -> RunSettings:
     return run
 
 
-def plan_from(table: Mapping[str, Any], where: str) -> Plan:
+def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
     """A plan from the tables of a TOML file.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
     """
-    known = {f.name for f in dataclasses.fields(Plan)} - {"own"} | {"method"}
+    known = {f.name for f in dataclasses.fields(Comparison)} - {"own"} | {"method"}
     for name in table:
         if name not in known:
             raise ConfigError(f"{where}: unknown entry {name!r}; there are {', '.join(sorted(known))}")
@@ -176,7 +176,7 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
             get_title(name)
             CodeRef(name).require_same(values["code"], f"{where}: [method.{CodeRef(name).attribute}]")
     own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
-    return Plan(
+    return Comparison(
         tuple(methods),
         tuple(seeds),
         fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
@@ -184,12 +184,12 @@ def plan_from(table: Mapping[str, Any], where: str) -> Plan:
         fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         own,
-        str(table.get("against", "local")),
+        str(table.get("baseline", "local")),
     )
 
 
 def compare(
-    plan: Plan,
+    plan: Comparison,
     out: Path | str | None = None,
     *,
     resume: bool = False,
@@ -240,7 +240,7 @@ def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _runs(
-    plan: Plan,
+    plan: Comparison,
     folder: Path | None,
     federations: dict[int, Federation],
     on_round: OnRound | None,

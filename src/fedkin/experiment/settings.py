@@ -29,7 +29,7 @@ from fedkin.data import (
     share_out,
 )
 from fedkin.engines import EngineName, Gradient
-from fedkin.methods import get_method
+from fedkin.methods import canonical, get_method
 from fedkin.storage.client_states import Kept
 from fedkin.storage.toml import fill, named, plain, whole
 from fedkin.user_code.reference import CodeRef, copies
@@ -364,7 +364,7 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.code.name)
+        object.__setattr__(self, "name", canonical(self.code.name))
 
     @property
     def code(self) -> CodeRef:

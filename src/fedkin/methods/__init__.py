@@ -82,6 +82,26 @@ METHODS: dict[str, Callable[[], Method]] = {
 """Name -> a function that gives the method with its defaults."""
 
 
+def canonical(name: str) -> str:
+    """Return the catalogue's name of a method that is written as in its paper, such as "FedAvg" or "DA-PFL".
+
+    Capitals, spaces, ``-`` and ``_`` do not matter. Any other name, that of user-defined code for example, is returned
+    as it is.
+    """
+    if name in METHODS or is_import_path(name) or name.endswith(".py"):
+        return name
+    for known, make in METHODS.items():
+        if _letters(name) in (_letters(known), _letters(make().title)):
+            return known
+    if name[-4:].casefold() in ("-cam", "_cam", " cam") and (inner := canonical(name[:-4])) in METHODS:
+        return f"{inner}-cam"
+    return name
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum() or c == "+")
+
+
 def get_method(name: str) -> Method:
     """The method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
 
@@ -91,6 +111,7 @@ def get_method(name: str) -> Method:
         ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; or the
             class is no complete method.
     """
+    name = canonical(name)
     if name in METHODS:
         return METHODS[name]()
     if is_import_path(name):

@@ -100,8 +100,8 @@ def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, A
         found["methods"] = [rename(m) if isinstance(m, str) else m for m in methods]
         if isinstance(own := table.get("method"), Mapping):
             found["method"] = {rename(name): values for name, values in own.items()}
-        if isinstance(found.get("against"), str):
-            found["against"] = rename(found["against"])
+        if isinstance(found.get("baseline"), str):
+            found["baseline"] = rename(found["baseline"])
     return found
 
 

@@ -392,8 +392,8 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
 
 
 def test_compare_against_another_method(fedkin: Command, small: str) -> None:
-    """--against sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
-    done = fedkin(f"compare da-pfl {small} --against fedavg --decimals 3 --out a")
+    """--baseline sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
+    done = fedkin(f"compare da-pfl {small} --baseline fedavg --decimals 3 --out a")
     grid, again = Path("a/table.md").read_text(), fedkin("resume a --decimals 2")
 
     assert (done.code, done.err, again.code) == (0, "", 0)
@@ -402,11 +402,11 @@ def test_compare_against_another_method(fedkin: Command, small: str) -> None:
     assert re.search(r"\| DA-PFL \| \d+\.\d{2} \|", Path("a/table.md").read_text())
     for out in (done.out, again.out):
         assert re.findall(r"^([\w (-]+\)?): .* FedAvg", out, re.MULTILINE) == ["Local", "Local (full)", "DA-PFL"]
-    assert read_toml("a/compare.toml")["against"] == "fedavg"
+    assert read_toml("a/compare.toml")["baseline"] == "fedavg"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [("--against fedprox", "local, local-full, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
+    ("flags", "said"), [("--baseline fedprox", "local, local-full, fedavg, da-pfl"), ("--decimals 9", "0 to 6")]
 )
 def test_compare_refuses_what_it_cannot_show(flags: str, said: str, fedkin: Command, small: str) -> None:
     """A reference that is not compared; more digits than a figure has. Nothing is written."""
@@ -542,21 +542,21 @@ def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str
 
 
 def test_rounds_and_bytes_until_an_accuracy(fedkin: Command, small: str) -> None:
-    """--reach counts rounds and bytes up to the first round that is good enough, or says that there is none."""
-    printed = json.loads(fedkin(f"run fedavg {small} --out a --json --reach 0.0001").out)
+    """--target-accuracy counts rounds and bytes up to the first round that reaches it, or says that there is none."""
+    printed = json.loads(fedkin(f"run fedavg {small} --out a --json --target-accuracy 0.0001").out)
     lines = [json.loads(text) for text in Path("a/rounds.jsonl").read_text().splitlines()]
     first = next(line["round"] for line in lines if line["evaluated"] and line["accuracy"] >= 0.0001)
     spent = sum(line["bytes_up"] + line["bytes_down"] for line in lines if line["round"] <= first)
 
     assert printed["reached"] == {"rounds": first, "bytes": spent}
-    assert json.loads(fedkin(f"run fedavg {small} --out b --json --reach 1").out)["reached"] is None
-    assert "did not reach 100 % accuracy" in fedkin(f"run fedavg {small} --out c --reach 1").out
+    assert json.loads(fedkin(f"run fedavg {small} --out b --json --target-accuracy 1").out)["reached"] is None
+    assert "did not reach 100 % accuracy" in fedkin(f"run fedavg {small} --out c --target-accuracy 1").out
 
 
 @pytest.mark.parametrize("value", ["0", "90", "-0.5"])
 def test_an_accuracy_that_cannot_be_reached(value: str, fedkin: Command, small: str) -> None:
-    """--reach takes a fraction, not per cent; the message shows the value and no folder is made."""
-    done = fedkin(f"run fedavg {small} --out a --reach {value}")
+    """--target-accuracy takes a fraction, not per cent; the message shows the value and no folder is made."""
+    done = fedkin(f"run fedavg {small} --out a --target-accuracy {value}")
 
     assert done.code == 2
     assert f"got {float(value)}" in done.err

@@ -12,7 +12,7 @@ import pytest
 
 from commandline import Command
 from fedkin.core import ConfigError
-from fedkin.experiment.compare import Plan
+from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.hosts.own import Allowed, settings_of
 from fedkin.hosts.submitted import packed
@@ -149,7 +149,7 @@ def test_compare_against_ones_own(fedkin: Command, mine: str, small: str) -> Non
     """By its whole name or its class; its folder, table and pages say so, and so they do when they are made again,
     by the copy of its code, with every figure of `fedkin report`."""
     for name in (mine, "Cautious"):
-        done = fedkin(f"compare {mine} {small} --out c --against {name} --track tensorboard")
+        done = fedkin(f"compare {mine} {small} --out c --baseline {name} --track tensorboard")
         assert done.code == 0, done.err
         assert re.findall(r"^(Local|FedAvg|Cautious): .* Cautious", done.out, re.MULTILINE) == ["Local", "FedAvg"]
         assert list(Path("c/Cautious-seed0/tensorboard").glob("events.*"))
@@ -184,7 +184,7 @@ def test_one_title_is_one_method(fedkin: Command, mine: str) -> None:
     """Two rows of one name could not be told apart."""
     Path("own/twin.py").write_text(METHOD)
     with pytest.raises(ConfigError, match="would both be called Cautious; rename one class"):
-        Plan((mine, "./own/twin.py:Cautious"))
+        Comparison((mine, "./own/twin.py:Cautious"))
 
 
 # ---- networks -----------------------------------------------------------------------------------------------------

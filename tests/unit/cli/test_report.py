@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
 from fedkin.report.page import write_comparison
 
@@ -20,7 +20,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small comparison, run once."""
     folder = tmp_path_factory.mktemp("report") / "c"
     data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=2, engine="loop")
-    runs = compare(Plan(("ifca",), data=data, model=ModelSettings(model="linear"), run=run), folder)
+    runs = compare(Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run), folder)
     write_comparison(folder, runs)
     return folder
 

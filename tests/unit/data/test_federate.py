@@ -10,7 +10,7 @@ import torch
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Data
-from fedkin.data import DAPFL, IID, Classes, Dataset, Dirichlet, Federation, Natural, federate, planted_groups
+from fedkin.data import DAPFL, IID, ClassesPerClient, Dataset, Dirichlet, Federation, Natural, federate, planted_groups
 
 Make = Callable[..., Dataset]
 
@@ -36,7 +36,7 @@ def test_official_keeps_test_images_for_testing(make_dataset: Make) -> None:
     """With the official split nobody trains on a test image, and clients are tested on their own classes only."""
     f = federate(
         make_dataset(60, official_test=official(30, 60)),
-        Classes(classes_per_client=1, balanced=True),
+        ClassesPerClient(classes_per_client=1, balanced=True),
         clients=6,
         split="official",
     )

@@ -15,7 +15,7 @@ from fedkin.data import (
     IID,
     PARTITIONS,
     Assignment,
-    Classes,
+    ClassesPerClient,
     ClusterClasses,
     ClusterDirichlet,
     Dirichlet,
@@ -167,7 +167,7 @@ def test_dirichlet_total_concentration(make_pool: Make) -> None:
 def test_classes(balanced: bool, make_pool: Make) -> None:
     """Every client has exactly so many classes, every class an owner; sizes are equal only if balanced."""
     pool = make_pool(*[600] * 10)
-    counts = table(Classes(3, balanced=balanced).split(pool, 20, 0), pool)
+    counts = table(ClassesPerClient(3, balanced=balanced).split(pool, 20, 0), pool)
     assert set((counts > 0).sum(axis=1)) == {3}
     assert (counts > 0).sum(axis=0).tolist() == [6] * 10
     assert counts.sum() == 6000
@@ -177,18 +177,18 @@ def test_classes(balanced: bool, make_pool: Make) -> None:
 def test_classes_skips_absent_classes(make_pool: Make) -> None:
     """A class number without samples is given to nobody."""
     pool = make_pool(40, 0, 40)
-    counts = table(Classes(2, balanced=True).split(pool, 2, 0), pool)
+    counts = table(ClassesPerClient(2, balanced=True).split(pool, 2, 0), pool)
     assert counts.tolist() == [[20, 0, 20], [20, 0, 20]]
 
 
 def test_classes_impossible(make_pool: Make) -> None:
     """More classes per client than there are, or more owners than samples of a class, is refused with the numbers."""
     with pytest.raises(PartitionError, match="classes_per_client is 4, but toy has only 3 classes"):
-        Classes(4).split(make_pool(9, 9, 9), 3, 0)
+        ClassesPerClient(4).split(make_pool(9, 9, 9), 3, 0)
     with pytest.raises(PartitionError, match="class 1 of toy has 2 samples for 5 clients"):
-        Classes(2).split(make_pool(50, 2), 5, 0)
+        ClassesPerClient(2).split(make_pool(50, 2), 5, 0)
     with pytest.raises(ConfigError, match="classes_per_client must be at least 1, got 0"):
-        Classes(0)
+        ClassesPerClient(0)
 
 
 def spread(counts: np.ndarray) -> float:

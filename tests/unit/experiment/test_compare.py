@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, Recipe, RunFolderError
-from fedkin.experiment.compare import Plan, compare, plan_from
+from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.storage.toml import read_toml
@@ -25,9 +25,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def plan(*methods: str, **changes: Any) -> Plan:
+def plan(*methods: str, **changes: Any) -> Comparison:
     """A comparison that takes a fraction of a second."""
-    return Plan(methods, **{**SMALL, **changes})
+    return Comparison(methods, **{**SMALL, **changes})
 
 
 class Stop(Exception):
@@ -130,13 +130,13 @@ def test_the_plan_survives_its_file() -> None:
         "da-pfl", "fesem-cam", seeds=(4, 5), own={"da-pfl": {"lam": 0.5}, "fesem-cam": {"inner": {"clusters": 2}}}
     )
     one = dataclasses.replace(one, data=one.data.resolved())  # a file names the partition
-    again = plan_from(tomllib.loads(one.toml()), "file")
+    again = comparison_from(tomllib.loads(one.toml()), "file")
 
     assert again == one
     assert again.settings("fesem-cam", 4) == one.settings("fesem-cam", 4)
     assert again.settings("fesem-cam", 4).method.inner.clusters == 2  # type: ignore[attr-defined]
     other = dataclasses.replace(plan("ifca"), data=plan("ifca").data.resolved())
-    assert plan_from(tomllib.loads(other.toml()), "file") == other
+    assert comparison_from(tomllib.loads(other.toml()), "file") == other
 
 
 def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
     comparing = plan(run=RunSettings(rounds=2, participation=1, dropout=0, engine="loop"))  # type: ignore[arg-type]
     compare(comparing, tmp_path / "c")
     before = lines_in(tmp_path / "c" / "local-seed0")
-    compare(plan_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), tmp_path / "c", resume=True)
+    compare(comparison_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), tmp_path / "c", resume=True)
 
     assert lines_in(tmp_path / "c" / "local-seed0") == before
 
@@ -252,7 +252,7 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
 def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     """A plan is checked when it is made."""
     with pytest.raises(ConfigError, match=message):
-        Plan(**{"methods": (), **SMALL, **changes})
+        Comparison(**{"methods": (), **SMALL, **changes})
 
 
 @pytest.mark.parametrize(
@@ -276,4 +276,4 @@ def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 def test_what_is_wrong_in_a_file_is_named(table: dict[str, Any], message: str) -> None:
     """The error names the file, the entry and what is expected."""
     with pytest.raises(ConfigError, match=f"^my.toml: .*{message}|^my.toml: {message}"):
-        plan_from(table, "my.toml")
+        comparison_from(table, "my.toml")

@@ -14,7 +14,7 @@ import pytest
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import ConfigError, Recipe, RunFolderError
-from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
@@ -311,7 +311,7 @@ def test_the_command_makes_a_run_longer(tmp_path: Path, fedkin: Command) -> None
 
 def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
     """A comparison has many runs, a run over hosts has its data elsewhere: both are refused with what to do."""
-    plan = Plan(
+    plan = Comparison(
         ("fedavg",),
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),

@@ -26,7 +26,7 @@ from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import Recipe
 from fedkin.core.errors import FolderBusyError
-from fedkin.experiment.compare import Plan, compare
+from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
 from fedkin.experiment.sweep import Sweep, run_sweep
@@ -276,9 +276,9 @@ def test_stopping_a_refused_run_does_not_remove_the_folder_of_another(
     assert not (tmp_path / "a").exists()
 
 
-def plan_of_two() -> Plan:
+def plan_of_two() -> Comparison:
     """A comparison of some milliseconds."""
-    return Plan(
+    return Comparison(
         ("fedavg",),
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),

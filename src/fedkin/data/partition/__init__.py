@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fedkin.data.partition.base import Assignment, Partition
 from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
 from fedkin.data.partition.dapfl import DAPFL
-from fedkin.data.partition.label import IID, Classes, Dirichlet, DirichletTotal
+from fedkin.data.partition.label import IID, ClassesPerClient, Dirichlet, DirichletTotal
 from fedkin.data.partition.natural import Natural
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "PARTITIONS",
     "PROTOCOLS",
     "Assignment",
-    "Classes",
+    "ClassesPerClient",
     "ClusterClasses",
     "ClusterDirichlet",
     "Dirichlet",
@@ -32,7 +32,8 @@ __all__ = [
 ]
 
 PARTITIONS: dict[str, type[Partition]] = {
-    p.name: p for p in (IID, Dirichlet, DirichletTotal, Classes, ClusterDirichlet, ClusterClasses, Natural, DAPFL)
+    p.name: p
+    for p in (IID, Dirichlet, DirichletTotal, ClassesPerClient, ClusterDirichlet, ClusterClasses, Natural, DAPFL)
 }
 """Partition classes by the name used on the command line."""
 

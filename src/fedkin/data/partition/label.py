@@ -143,7 +143,7 @@ def _serve(size: int, stock: Counts, log_mix: Floats) -> Counts:
 
 
 @dataclass(frozen=True)
-class Classes(Partition):
+class ClassesPerClient(Partition):
     """A fixed number of classes per client, called pathological; no sample is shared."""
 
     name: ClassVar[str] = "classes"

@@ -1,0 +1,209 @@
+"""``fedkin new method NAME``: what a method is made of, to start from: its file, a test by hand, its page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from fedkin.cli import screen
+from fedkin.core import ConfigError
+from fedkin.methods import METHODS
+from fedkin.storage.files import write_atomic
+
+_METHOD = '''"""{title}: what is done, in one sentence.
+
+Say here what the paper leaves open, and how it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+
+
+@dataclass(frozen=True)
+class {kind}(Method):
+    """What every client gets, in one sentence: the help of ``fedkin run``."""
+
+    title = "{title}"
+    paper = ""  # authors: title, venue and year
+    family = "one global model"
+    reveals = "its model"
+    beside_training = ""  # what clients send of their data besides models that they trained; "" if nothing
+
+    mu: float = 0.0
+    """Weight of the proximal term."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        start = c.received.model
+        w = yield Train(start, center=start, mu=self.mu)  # Eq. 1
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model))  # Eq. 2
+'''
+
+_TEST = '''"""{title} by hand: one round of two clients with one parameter and squared loss, worked out on paper."""
+
+from __future__ import annotations
+
+import torch
+
+from fedkin.core import Bundle
+from fedkin.testing import check_method
+
+{load}
+
+
+def test_the_contract() -> None:
+    """Every rule of `fedkin check`."""
+    check_method({kind}())
+
+
+def test_the_mean_by_hand() -> None:
+    """Eq. 2: clients with 1 and 3 samples and models 0 and 4 give 3."""
+
+    class Weighted:
+        """The round: means weigh by samples."""
+
+        def mean(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([1.0, 3.0]) @ rows / 4
+
+    uploads = Bundle(model=torch.tensor([[0.0], [4.0]]))
+    made = {kind}(mu=0.5).aggregate(Bundle(model=torch.zeros(1)), Weighted(), uploads)
+    assert made.model.tolist() == [3.0]
+'''
+
+_PAGE = """# {title}
+
+## Idea
+
+What clients share. What each keeps or gets of its own. Why that helps where their data differ.
+
+Paper: authors: title, venue and year.
+
+## Equations beside code
+
+| step | equation | code |
+| --- | --- | --- |
+| local training | `min F_k(w) + mu/2 sum (w - w^t)^2` | `w = yield Train(start, center=start, mu=self.mu)` |
+| aggregation | `w^{{t+1}} = sum_k n_k w_k / sum_k n_k` | `return Bundle(model=r.mean(up.model))` |
+
+## What leaves a client
+
+Its trained model.
+
+## Settings
+
+| field | default | why |
+| --- | --- | --- |
+| `mu` | `0.0` | weight of the proximal term; what the paper and its program take |
+
+## Deviations
+
+- Where this differs from the paper or from its program, and why.
+
+## Known problems
+
+- Faults of published programs that the tests look for; where the method fails.
+
+## When to use
+
+For which data it is made, what it costs, and when another method is better.
+
+## Try it
+
+```sh
+fedkin run {run} --data digits --partition dirichlet --alpha 0.5 --rounds 30
+```
+"""
+
+
+@dataclass(frozen=True)
+class NewFlags:
+    """Write the file, the test and the page of a method to start from."""
+
+    what: Annotated[Positional[Literal["method"]], tyro.conf.arg(metavar="method")]
+    """What is made."""
+    name: Annotated[Positional[str], tyro.conf.arg(metavar="NAME")]
+    """Name of the method on the command line, such as lg-fedavg."""
+    title: str | None = None
+    """Name of the method in tables, such as LG-FedAvg. Default: made of NAME."""
+    folder: Path = Path()
+    """Where to write. In a checkout of fedkin the files go where its methods, tests and pages are."""
+
+
+def new_command(args: list[str]) -> int:
+    """``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
+    flags = tyro.cli(NewFlags, args=args, prog="fedkin new", console_outputs=sys.stderr is not None)
+    if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
+        raise ConfigError(f"NAME must be lower-case words with - between them, such as lg-fedavg, got {flags.name!r}")
+    if flags.name in METHODS:
+        raise ConfigError(f"there is a method {flags.name} already: docs/methods/{flags.name}.md; take another name")
+    files = _files(flags)
+    for path in files:
+        if path.exists():
+            raise ConfigError(f"{path} exists already, and nothing is overwritten; take another NAME or --folder")
+    for path, text in files.items():
+        write_atomic(path, text.encode())
+        screen.say(str(path))
+    screen.say(_next(flags))
+    return 0
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _kind(flags: NewFlags) -> str:
+    """The name of the class."""
+    made = re.sub("[^A-Za-z0-9]", "", flags.title or flags.name.title())
+    return made if made[:1].isalpha() else f"Method{made}"
+
+
+def _is_checkout(folder: Path) -> bool:
+    return (folder / "src" / "fedkin" / "methods").is_dir()
+
+
+def _files(flags: NewFlags) -> dict[Path, str]:
+    module, kind, folder = _module(flags.name), _kind(flags), flags.folder
+    title = flags.title or flags.name.title()
+    method = _METHOD.format(title=title, kind=kind)
+    if _is_checkout(folder):
+        load, run = f"from fedkin.methods.{module} import {kind}", flags.name
+        places = (
+            folder / "src" / "fedkin" / "methods" / f"{module}.py",
+            folder / "tests" / "golden" / f"test_{module}.py",
+            folder / "docs" / "methods" / f"{flags.name}.md",
+        )
+    else:
+        load, run = f"from {module} import {kind}", f"./{module}.py:{kind}"
+        places = folder / f"{module}.py", folder / f"test_{module}.py", folder / f"{flags.name}.md"
+    test = _TEST.format(title=title, kind=kind, load=load)
+    return dict(zip(places, (method, test, _PAGE.format(title=title, run=run)), strict=True))
+
+
+def _next(flags: NewFlags) -> str:
+    """What to do with the files."""
+    module, kind = _module(flags.name), _kind(flags)
+    if not _is_checkout(flags.folder):
+        return f"\nfedkin check {flags.folder / module}.py:{kind}   # then: python -m pytest {flags.folder}"
+    return (
+        "\nA line for src/fedkin/methods/__init__.py, in METHODS and above it:\n"
+        f"    from fedkin.methods.{module} import {kind} as {kind}\n"
+        f'    "{flags.name}": {kind},\n'
+        f"then: fedkin check {flags.name}"
+    )

@@ -1,0 +1,59 @@
+"""``fedkin runs``: the runs of a folder, with their state."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from fedkin.cli import screen
+from fedkin.experiment.listing import ListedRun, listed
+from fedkin.report.tables import DASH, Grid
+
+
+@dataclass(frozen=True)
+class RunsFlags:
+    """List runs with method, data, rounds, accuracy and state."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Folder that holds run folders, comparisons among them."""
+    json: bool = False
+    """Write the list as JSON, and nothing else, to standard output."""
+
+
+def runs_command(args: list[str]) -> int:
+    """``fedkin runs [FOLDER] [--json]``."""
+    flags = tyro.cli(RunsFlags, args=args, prog="fedkin runs", console_outputs=sys.stderr is not None)
+    found = listed(flags.folder)
+    if flags.json:
+        screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in found], indent=2))
+    elif not found:
+        screen.say(f"no runs in {flags.folder}; fedkin run METHOD makes one")
+    else:
+        screen.table(_table(found, flags.folder))
+        if waiting := [run.folder for run in found if run.state == "interrupted"]:
+            screen.say(f"\n{len(waiting)} interrupted; go on with, for example: fedkin resume {waiting[0]}")
+    return 0
+
+
+def _table(runs: list[ListedRun], folder: Path) -> Grid:
+    rows = tuple(
+        (
+            str(run.folder.relative_to(folder)) if run.folder != folder else str(folder),
+            run.method,
+            Path(run.data).name,
+            run.state,
+            DASH if run.seed is None else str(run.seed),
+            f"{run.done} of {DASH if run.planned is None else run.planned}",
+            DASH if run.accuracy is None else f"{100 * run.accuracy:.1f}",
+        )
+        for run in runs
+    )
+    columns = ("folder", "method", "data", "state", "seed", "rounds", "accuracy %")
+    note = "accuracy: mean over clients; of runs that have not ended, in the last evaluated round"
+    return Grid(f"Runs in {folder}", columns, rows, note=note, words=4)

@@ -1,0 +1,67 @@
+"""`fedkin runs`: every run below a folder, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commandline import Command
+from fedkin.storage.lock import writing
+
+
+@pytest.fixture
+def runs(fedkin: Command, small: str) -> Path:
+    """A finished run, one whose end was lost, a comparison, and a folder that is no run."""
+    assert fedkin(f"run FedAvg {small} --seed 3 --quiet --out runs/ended").code == 0
+    assert fedkin(f"run da-pfl {small} --quiet --out runs/stopped").code == 0
+    (Path("runs/stopped") / "summary.json").unlink()
+    assert fedkin(f"compare fedprox {small} --quiet --out runs/several").code == 0
+    Path("runs/notes").mkdir()
+    return Path("runs")
+
+
+def test_a_line_per_run(runs: Path, fedkin: Command) -> None:
+    """Those of comparisons among them, with the command that goes on."""
+    done = fedkin("runs --json")
+    found = {line["folder"]: line for line in json.loads(done.out)}
+    names = ("local", "local-full", "fedavg", "fedprox")
+    assert sorted(found) == sorted(["runs/ended", "runs/stopped", *(f"runs/several/{n}-seed0" for n in names)])
+    summary = json.loads((runs / "ended" / "summary.json").read_text())
+    assert found["runs/ended"] == {
+        "folder": "runs/ended", "method": "FedAvg", "data": "digits", "seed": 3, "done": 2, "planned": 2,
+        "accuracy": summary["final"]["accuracy"], "state": "finished",
+    }  # fmt: skip
+    last = json.loads((runs / "stopped" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert (found["runs/stopped"]["state"], found["runs/stopped"]["accuracy"]) == ("interrupted", last["accuracy"])
+    assert found["runs/stopped"]["method"] == "da-pfl"
+    shown = fedkin("runs").out
+    assert "several/fedprox-seed0" in shown
+    assert "1 interrupted; go on with, for example: fedkin resume runs/stopped" in shown
+
+
+def test_what_is_wrong_is_the_state(runs: Path, fedkin: Command) -> None:
+    """A run that is being written, one that has failed on hosts, one that diverged, and damaged folders."""
+    (runs / "ended" / "summary.json").write_text(json.dumps({"diverged": 2}))
+    (runs / "stopped" / "failed.txt").write_text("too few clients\n")
+    (runs / "several" / "local-seed0" / "summary.json").write_text("{")
+    (runs / "several" / "fedavg-seed0" / "config.toml").write_text("[")
+    with writing(runs / "several" / "fedprox-seed0"):
+        found = {Path(line["folder"]).name: line["state"] for line in json.loads(fedkin("runs --json").out)}
+    assert found["ended"] == "diverged in round 2"
+    assert found["stopped"] == "failed (failed.txt says why)"
+    assert "write it again: fedkin resume runs/several/local-seed0" in found["local-seed0"]
+    assert "is not a TOML file" in found["fedavg-seed0"]
+    assert found["fedprox-seed0"].startswith("running (process ")
+    assert found["local-full-seed0"] == "finished"
+
+
+def test_one_run_and_none(fedkin: Command, small: str) -> None:
+    """A run folder by itself, an empty folder, and a folder that is not there."""
+    assert fedkin(f"run fedavg {small} --quiet --out a").code == 0
+    assert [line["folder"] for line in json.loads(fedkin("runs a --json").out)] == ["a"]
+    Path("empty").mkdir()
+    assert "no runs in empty" in fedkin("runs empty").out
+    done = fedkin("runs")
+    assert (done.code, "there is no folder runs" in done.err) == (2, True)
