@@ -34,11 +34,11 @@ from fedkin.methods.ifca import IFCA as IFCA
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
 from fedkin.methods.oracle import Oracle as Oracle
-from fedkin.methods.own import own_method
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
 from fedkin.user_code.loading import is_import_path
+from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
 
 METHODS: dict[str, Callable[[], Method]] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, EngineError, RunFolderError
-from fedkin.data import SiteData
+from fedkin.data import Card, SiteData
+from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import RunSettings, Settings
 from fedkin.exporting import load_export
 from fedkin.hosts import account as account_module
@@ -325,12 +327,23 @@ def test_the_server_refuses_before_it_begins(name: str, run: dict[str, Any], mes
     assert {kind for _, kind, _ in post.log} <= {"hello"}
 
 
+class Careless:
+    """What a server makes of settings if it does not check what they promise."""
+
+    @staticmethod
+    def on_hosts(settings: Settings, card: Card, run: str) -> Experiment:
+        plain = replace(settings, run=replace(settings.run, dp_noise=None, dp_clip=1.0))
+        made = Experiment.on_hosts(plain, card, run)
+        return replace(made, table=settings.table(), run=settings.run)
+
+
 @pytest.mark.parametrize(("name", "asked"), [("ifca", {"hello"}), ("da-pfl", {"hello", "describe"})])
 def test_a_site_refuses_for_itself(
     name: str, asked: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that does not check what it promises gets no answer; the site's log says why."""
     monkeypatch.setattr(serve_module, "privacy_of", lambda run: Privacy())
+    monkeypatch.setattr(serve_module, "Experiment", Careless)
     heard = Heard("hello", "describe", "update")
     s = settings(name, run={**PRIVATE, "rounds": 1}, hosts={"clients": 1, "patience": 1.0, "deadline": 1.0})
     with contextlib.suppress(EngineError):  # nobody came

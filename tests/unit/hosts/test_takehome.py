@@ -254,7 +254,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folders, "_sync", full)
+    monkeypatch.setattr(folders, "sync_to_disk", full)
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
     assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]

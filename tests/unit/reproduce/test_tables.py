@@ -76,7 +76,7 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
     name = f"{HERE / 'cfic' / 'momentum.py'}:ServerMomentum"
     methods = [{"name": "fedavg"}, {"name": name, "beta": 0.25}, {"name": name, "beta": 0.0}]
     mean, moved, same = (run_settings(settings_from({**table, "method": m})).server.state.model for m in methods)
-    start = run_settings(settings_from({**table, "method": {"name": "local"}})).played
+    start = run_settings(settings_from({**table, "method": {"name": "local"}})).finished
     assert start is not None
     step = mean - start.job.net.w0
     assert torch.allclose(moved, mean + 0.25 * step / step.norm(), atol=1e-6)

@@ -1,4 +1,4 @@
-"""People's own methods: ``./file.py:Class`` or ``package.module:Class``."""
+"""User-defined methods: ``./file.py:Class`` or ``package.module:Class``."""
 
 from __future__ import annotations
 
