@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Data, Method, Net, Recipe, Train
 from fedkin.engines import Answer, Job, Plan, Task
-from fedkin.engines.noise import says
 from fedkin.engines.tasks import perform
 from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
+from fedkin.privacy.noise import says
 from fedkin.testing.toys import CLASSES, ToyShard, network
 from fedkin.testing.trial import Setting, play
 

@@ -9,10 +9,10 @@ import torch
 
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.engines import Plan
-from fedkin.engines.secure import fixed, pooled, summed
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import RunSettings
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
+from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.spy import Spy
 from fedkin.testing.trial import Setting, play

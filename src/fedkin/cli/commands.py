@@ -28,7 +28,7 @@ from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings,
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.methods import METHODS, get_title
 from fedkin.models import MODELS
-from fedkin.privacy import sentence
+from fedkin.privacy.budget import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page

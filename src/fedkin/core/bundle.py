@@ -156,3 +156,25 @@ def _rows(tensors: list[Tensor]) -> Tensor:
         if t.untyped_storage().data_ptr() != home or step == 0:
             return torch.stack(tensors)
     return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
+
+
+def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
+    """Return why an upload cannot be used, or None if it can.
+
+    Args:
+        upload: what a client sent.
+        schema: a bundle with the names, shapes and types that it must have.
+        bound: largest absolute value that a floating-point number may have.
+    """
+    if set(upload) != set(schema):
+        return f"sent {sorted(upload)}, expected {sorted(schema)}"
+    for name, like in schema.items():
+        t = upload[name]
+        if t.shape != like.shape or t.dtype != like.dtype:
+            return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
+        if t.is_floating_point() and t.numel():
+            least, most = torch.aminmax(t)  # in one pass; NaN wins both
+            largest = max(-float(least), float(most))
+            if not largest <= bound:
+                return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
+    return None

@@ -5,9 +5,7 @@ from fedkin.engines.choice import EngineName, choose, gradients
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
 from fedkin.engines.needs import Needs, needs
-from fedkin.engines.noise import KeyedCounts
 from fedkin.engines.plan import Plan
-from fedkin.engines.private import Private
 from fedkin.engines.rounds import Message, Report, Server, Transport, asked, begin, common, hand_over, rounds, welcome
 from fedkin.engines.simulate import Simulation, chance_of_dropout, join_rounds
 from fedkin.engines.stacked import Stacked
@@ -22,12 +20,10 @@ __all__ = [
     "EngineName",
     "Gradient",
     "Job",
-    "KeyedCounts",
     "Loop",
     "Message",
     "Needs",
     "Plan",
-    "Private",
     "Report",
     "Server",
     "Session",

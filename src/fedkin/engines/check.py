@@ -70,22 +70,6 @@ def described(method: Method, net: Net, recipe: Recipe) -> Bundle:
     return Bundle(size=torch.tensor(net.classes), **method.describe(client))
 
 
-def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
-    """Why an upload cannot be used, or None if it can."""
-    if set(upload) != set(schema):
-        return f"sent {sorted(upload)}, expected {sorted(schema)}"
-    for name, like in schema.items():
-        t = upload[name]
-        if t.shape != like.shape or t.dtype != like.dtype:
-            return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
-        if t.is_floating_point() and t.numel():
-            least, most = torch.aminmax(t)  # in one pass; NaN wins both
-            largest = max(-float(least), float(most))
-            if not largest <= bound:
-                return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
-    return None
-
-
 def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
     data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))

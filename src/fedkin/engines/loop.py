@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Data, Net, Recipe, Train
-from fedkin.engines.private import PrivateSteps
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer, perform
+from fedkin.privacy.dp_sgd import PrivateSteps
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import get_args
 from fedkin.core import ConfigError, Method, Rule
 from fedkin.core.cohort import cohort_size
 from fedkin.core.method import Moment
-from fedkin.engines.secure import LEAST
+from fedkin.privacy.secure_sum import LEAST
 
 
 @dataclass(frozen=True)

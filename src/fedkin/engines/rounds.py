@@ -23,11 +23,12 @@ from fedkin.core import (
     stack,
     to_all,
 )
-from fedkin.engines.check import bundled, false_score, handed_out, probe, refusal, scored
+from fedkin.core.bundle import refusal
+from fedkin.engines.check import bundled, false_score, handed_out, probe, scored
 from fedkin.engines.plan import Plan
-from fedkin.engines.secure import Pool, pooled, summed
 from fedkin.engines.shares import limited
 from fedkin.engines.tasks import Step
+from fedkin.privacy.secure_sum import Pool, pooled, summed
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
 

@@ -20,8 +20,8 @@ from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy, 
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
-from fedkin.engines.private import PrivateSteps
 from fedkin.engines.terms import Terms
+from fedkin.privacy.dp_sgd import PrivateSteps
 
 Gradient = Literal["auto", "autograd"]
 """By passes written out where they can be, or by autograd everywhere."""

@@ -17,10 +17,10 @@ from fedkin.core.samples import Shard
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
-from fedkin.engines.noise import Hidden
-from fedkin.engines.private import Private, PrivateSteps
 from fedkin.engines.scoring import evaluate, keep, predicted
 from fedkin.engines.steps import Gradient
+from fedkin.privacy.dp_sgd import Private, PrivateSteps
+from fedkin.privacy.noise import Hidden
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
 Told = Callable[[int, Tensor], Tensor]

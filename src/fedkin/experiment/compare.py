@@ -21,7 +21,7 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
 from fedkin.methods import canonical, get_method, get_title
-from fedkin.privacy import Privacy, says_at_joining
+from fedkin.privacy.budget import Privacy, says_at_joining
 from fedkin.report.folder import Run
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken

@@ -20,7 +20,7 @@ from fedkin.experiment.records import People, lines_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import decisive
-from fedkin.privacy import Spent, add, total, written
+from fedkin.privacy.budget import Spent, add, total, written
 from fedkin.storage.json_lines import Written
 from fedkin.storage.row_store import Banks
 from fedkin.storage.summary import understood, with_digests

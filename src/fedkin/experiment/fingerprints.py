@@ -13,7 +13,7 @@ from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
 from fedkin.experiment.settings import decisive
 from fedkin.models.start import Model
-from fedkin.privacy import Privacy
+from fedkin.privacy.budget import Privacy
 from fedkin.storage.toml import plain
 
 

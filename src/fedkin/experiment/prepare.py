@@ -11,12 +11,13 @@ from fedkin.core import Data, Method, Net, Recipe, Rule
 from fedkin.core.samples import Shard as ClientData
 from fedkin.data import Federation, Shard, require_two_classes
 from fedkin.data.shelf import Shelf
-from fedkin.engines import Attack, Job, KeyedCounts, Plan
+from fedkin.engines import Attack, Job, Plan
 from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
 from fedkin.experiment.settings import HostSettings, ModelSettings, RunSettings, Settings, digest
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
-from fedkin.privacy import Privacy
+from fedkin.privacy.budget import Privacy
+from fedkin.privacy.noise import KeyedCounts
 
 
 class Described(Protocol):

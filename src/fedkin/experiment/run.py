@@ -114,11 +114,11 @@ def run(
         assumed_bad: share of the uploads that may be false (trimmed, krum).
         norm_factor: longest difference to the middle that an upload may have, in median lengths (norm).
         secure_aggregation: uploads are added up as on real hosts, where the server learns sums and no single upload:
-            see `fedkin.engines.secure`.
+            see `fedkin.privacy.secure_sum`.
         attack: what attackers make of their updates: see `fedkin.engines.attacks`.
         attackers: share of the clients that attack; ``summary["attack"]["clients"]`` says which.
-        describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.engines.noise`.
-        dp_noise, dp_clip, dp_delta: private training: see `fedkin.engines.private` and `fedkin.privacy`.
+        describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.privacy.noise`.
+        dp_noise, dp_clip, dp_delta: private training: see `fedkin.privacy.dp_sgd` and `fedkin.privacy.budget`.
         head: the network's head by module name; by default the last linear layer.
         init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
         title: display name.

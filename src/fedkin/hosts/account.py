@@ -26,10 +26,10 @@ from torch import Tensor
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
-from fedkin.engines.noise import noisy_counts
 from fedkin.experiment.settings import RunSettings
 from fedkin.hosts.store import checked_name, write_private
-from fedkin.privacy import Spent, composed, says_at_joining
+from fedkin.privacy.budget import Spent, composed, says_at_joining
+from fedkin.privacy.noise import noisy_counts
 from fedkin.storage.files import make_private
 
 log = logging.getLogger("fedkin.site")

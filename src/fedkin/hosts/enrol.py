@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedkin.core import Bundle, ConfigError, Net
+from fedkin.core.bundle import refusal
 from fedkin.data import Card
-from fedkin.engines.check import described, refusal
+from fedkin.engines.check import described
 from fedkin.hosts import heads
 from fedkin.hosts.lateness import EXPIRED
 from fedkin.hosts.letters import NONSENSE, Clerk, Reply, attempt

@@ -21,7 +21,7 @@ from fedkin.hosts.post import CODES, Post
 from fedkin.hosts.spending import Spending
 from fedkin.hosts.suspects import Suspects
 from fedkin.hosts.wire import Letter
-from fedkin.privacy import Spent
+from fedkin.privacy.budget import Spent
 
 log = logging.getLogger("fedkin.hosts")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from fedkin.core import Bundle, DataError
-from fedkin.engines.secure import Pool
 from fedkin.experiment.settings import Settings
 from fedkin.hosts import heads
 from fedkin.hosts.members import Members
 from fedkin.hosts.post import CODES
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import FORMAT, Letter, LetterError
+from fedkin.privacy.secure_sum import Pool
 
 log = logging.getLogger("fedkin.hosts")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkin.core import ConfigError
-from fedkin.engines.secure import LEAST
 from fedkin.hosts.table import Table, Unmasked
+from fedkin.privacy.secure_sum import LEAST
 
 if TYPE_CHECKING:
     from fedkin.hosts.masks import Signed, Signer

@@ -123,7 +123,7 @@ def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
     """One member's addend with its masks.
 
     Args:
-        addend: int64 tensors, see `fedkin.engines.secure.fixed`.
+        addend: int64 tensors, see `fedkin.privacy.secure_sum.fixed`.
         number: of the member in the table.
         secret: its private key.
 

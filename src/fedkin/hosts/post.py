@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from fedkin.engines.secure import OUT_OF_RANGE
 from fedkin.hosts.wire import Letter
+from fedkin.privacy.secure_sum import OUT_OF_RANGE
 
 CODES: Mapping[str, str] = {
     "versions": "it runs another version of fedkin",

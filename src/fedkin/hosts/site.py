@@ -22,7 +22,6 @@ from fedkin.data import Card, SiteData
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
-from fedkin.engines.secure import OutOfRange, Pool, fixed
 from fedkin.engines.tasks import Answer, perform
 from fedkin.experiment.prepare import Experiment, privacy_of
 from fedkin.experiment.settings import Settings, digest
@@ -36,7 +35,8 @@ from fedkin.hosts.takehome import sharing_at, take_home
 from fedkin.hosts.tensors import bundle, letter, mark
 from fedkin.hosts.versions import versions
 from fedkin.hosts.wire import FORMAT, Letter, LetterError, refusal, stamp
-from fedkin.privacy import Privacy, Spent
+from fedkin.privacy.budget import Privacy, Spent
+from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
 
 log = logging.getLogger("fedkin.site")
 

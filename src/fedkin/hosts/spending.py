@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedkin.hosts.heads import SpentTold
 from fedkin.hosts.wire import Letter, LetterError, convert
-from fedkin.privacy import Spent, add
+from fedkin.privacy.budget import Spent, add
 
 
 @dataclass

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedkin.engines.secure import LEAST
 from fedkin.hosts.heads import PoolTold
 from fedkin.hosts.wire import LetterError, convert
+from fedkin.privacy.secure_sum import LEAST
 
 
 class Unmasked(Exception):

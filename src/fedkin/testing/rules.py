@@ -14,7 +14,7 @@ from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Rou
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
-from fedkin.engines.secure import fixed, pooled, summed
+from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten

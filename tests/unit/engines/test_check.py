@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Recipe
-from fedkin.engines.check import false_score, probe, refusal
+from fedkin.core.bundle import refusal
+from fedkin.engines.check import false_score, probe
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
 from fedkin.testing.toys import network
 

@@ -28,10 +28,12 @@ from fedkin.core import (
     Work,
 )
 from fedkin.core.seeds import generator
-from fedkin.engines import Answer, Job, KeyedCounts, Loop, Private, Stacked, Task
+from fedkin.engines import Answer, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
 from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
+from fedkin.privacy.dp_sgd import Private
+from fedkin.privacy.noise import KeyedCounts
 from fedkin.testing.toys import CLASSES, WIDTH, ToyShard, federation, network, samples
 from toys import method
 

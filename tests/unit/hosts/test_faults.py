@@ -17,7 +17,6 @@ import torch
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
 from fedkin.data import SiteData
 from fedkin.engines.ledger import OutOfStep
-from fedkin.engines.secure import OutOfRange
 from fedkin.hosts import site as site_module
 from fedkin.hosts.account import OverBudget
 from fedkin.hosts.letters import Clerk
@@ -27,6 +26,7 @@ from fedkin.hosts.site import Site
 from fedkin.hosts.table import Unmasked
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import Letter, LetterError, refusal
+from fedkin.privacy.secure_sum import OutOfRange
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 FEDREP = {"method": {"name": "fedrep"}}

@@ -31,7 +31,7 @@ from fedkin.hosts.tensors import bundle
 from fedkin.hosts.wire import Letter
 from fedkin.hosts.worker import Duty, Watch
 from fedkin.methods import CFIC, DAPFL, FedAvg
-from fedkin.privacy import Privacy, composed, epsilon, total
+from fedkin.privacy.budget import Privacy, composed, epsilon, total
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from toys import mlp
 

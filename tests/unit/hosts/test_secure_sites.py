@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.engines.secure import Pool, fixed, summed
 from fedkin.experiment.settings import Settings
 from fedkin.hosts.site import Site
 from fedkin.hosts.store import Store
@@ -25,6 +24,7 @@ from fedkin.hosts.table import Table, Unmasked
 from fedkin.hosts.tensors import bundle, letter
 from fedkin.hosts.wire import Letter, LetterError
 from fedkin.methods import METHODS, get_method
+from fedkin.privacy.secure_sum import Pool, fixed, summed
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 masks = pytest.importorskip("fedkin.hosts.masks", reason="cryptography is not installed (fedkin[flower])")

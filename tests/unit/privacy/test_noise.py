@@ -20,9 +20,11 @@ from fedkin.core import (
     Recipe,
 )
 from fedkin.core.seeds import generator
-from fedkin.engines import Engine, Job, KeyedCounts, Loop, Task, Workers
-from fedkin.engines.noise import (
+from fedkin.engines import Engine, Job, Loop, Task, Workers
+from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
+from fedkin.privacy.noise import (
     Keyed,
+    KeyedCounts,
     Secret,
     Source,
     checked_epsilon,
@@ -31,7 +33,6 @@ from fedkin.engines.noise import (
     require_counts,
     says,
 )
-from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
 from toys import Averaging, federation, mlp
 
 COUNTS = torch.tensor([40, 0, 3])

@@ -26,12 +26,12 @@ from fedkin.core import (
 )
 from fedkin.core.method import Method, Work
 from fedkin.core.seeds import generator
-from fedkin.engines import Job, Loop, Private, Task, Workers
+from fedkin.engines import Job, Loop, Task, Workers
 from fedkin.engines.loop import sgd
-from fedkin.engines.noise import Keyed
-from fedkin.engines.private import PrivateSteps, each, require_single_gradients
 from fedkin.methods import Ditto, FedAvg, FedRep
 from fedkin.models import get_model
+from fedkin.privacy.dp_sgd import Private, PrivateSteps, each, require_single_gradients
+from fedkin.privacy.noise import Keyed
 from toys import blobs, close, federation, mlp, mlp_with_batchnorm, vector_net
 
 QUIET = Private(noise=0.0, clip=1e9)
@@ -115,7 +115,7 @@ def test_many_samples_are_taken_in_chunks(monkeypatch: pytest.MonkeyPatch) -> No
     net, data = mlp(), blobs(30, [1.0, 1.0, 1.0], 0)
     recipe = Recipe(steps=3, batch=30, lr=0.1)
     whole = sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1)))
-    monkeypatch.setattr("fedkin.engines.private._NUMBERS", 7 * net.size)
+    monkeypatch.setattr("fedkin.privacy.dp_sgd._NUMBERS", 7 * net.size)
     close(sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1))), whole, 1e-6)
 
 

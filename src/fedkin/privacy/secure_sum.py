@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from fedkin.core import Bundle, Method, MethodError, Round
-from fedkin.engines.check import refusal
+from fedkin.core.bundle import refusal
 
 BITS = 34
 """Binary places of a whole number that stands for a fraction."""

@@ -17,7 +17,7 @@ from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
-from fedkin.privacy import Privacy, composed, epsilon, sentence, total, written
+from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
 from toys import Averaging, mlp, mlp_with_batchnorm

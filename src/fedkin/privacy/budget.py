@@ -9,14 +9,13 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from fedkin.core import ConfigError, Method, Net
-from fedkin.engines import Job, KeyedCounts, Private
-from fedkin.engines.noise import checked_epsilon, require_counts, says, says_at_joining
-from fedkin.engines.private import require_single_gradients
+from fedkin.privacy.dp_sgd import Private, require_single_gradients
+from fedkin.privacy.noise import checked_epsilon, require_counts, says, says_at_joining
 
 __all__ = ["Privacy", "Spent", "add", "composed", "epsilon", "says_at_joining", "sentence", "total", "written"]
 
@@ -102,11 +101,6 @@ class Privacy:
             f"dp_noise makes the training of {name} private, but its clients also tell {beside}, which no noise "
             "covers; take another method (docs/robust-and-private.md has a list) or leave dp_noise out"
         )
-
-    def simulated(self, job: Job) -> Job:
-        """The job with its options, for a simulation: noise by the run's seed, so that equal runs give equal files."""
-        told = None if self.describe_epsilon is None else KeyedCounts(self.describe_epsilon, job.seed)
-        return replace(job, told=told, private=self.private(secret=False))
 
     def private(self, *, secret: bool) -> Private | None:
         """How clients train; ``secret`` on real hosts, where the seed is known to others."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedkin.core import Bundle, ConfigError, MethodError, Rule
 from fedkin.core.rows import weighted_mean
 from fedkin.engines import Message, Plan
-from fedkin.engines.secure import BITS, LIMIT, OutOfRange, Pool, fixed, summed
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
+from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, Pool, fixed, summed
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 
 SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "secure": True}

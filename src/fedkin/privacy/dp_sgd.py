@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 
 from fedkin.core import Batch, Bundle, ConfigError, Data, MethodError, ModelError, Net, Recipe, Train, cross_entropy
 from fedkin.core.seeds import generator
-from fedkin.engines.noise import Keyed, Secret, Source
+from fedkin.privacy.noise import Keyed, Secret, Source
 
 _NUMBERS = 1 << 23  # numbers of single samples' gradients that are held at a time: 32 MiB
 
