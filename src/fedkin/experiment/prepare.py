@@ -117,8 +117,9 @@ class Experiment:
             ConfigError: the method cannot do what a setting asks for.
             ModelError: the network does not fit the data.
         """
+        start = _Start(settings.model.model, settings.model.head, None)  # a letter must not choose a file to be read
         return cls._made(
-            settings.method, card, settings.model, settings.recipe, settings.run, plan_of(settings.run, settings.hosts),
+            settings.method, card, start, settings.recipe, settings.run, plan_of(settings.run, settings.hosts),
             title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},
         )  # fmt: skip
 

@@ -158,7 +158,8 @@ def settings_of(
 
     Raises:
         NotAllowed: they name code that is not allowed here; it was not imported.
-        ConfigError: they name a file, a setting is unknown, or a method's text is another here.
+        ConfigError: they name a file (of code, or of initial weights), a setting is unknown, or a method's text is
+            another here.
     """
     for part, key in _ENTRIES:
         of = table.get(part)
@@ -167,6 +168,9 @@ def settings_of(
             if is_import_path(name):
                 (allowed or Allowed()).load(name, f"[{part}] {key}")
                 _require_same(name, of.get("code"))
+    model = table.get("model")
+    if isinstance(model, Mapping) and model.get("init_weights") is not None:
+        raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
     return settings_from(table, "the run's settings")
 
 

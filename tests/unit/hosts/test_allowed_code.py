@@ -13,6 +13,8 @@ import pytest
 
 from fedkin.core import ConfigError
 from fedkin.data import SiteData
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.settings import settings_from
 from fedkin.hosts.letters import Clerk
 from fedkin.hosts.members import Members
 from fedkin.hosts.node import Node, _duty
@@ -233,3 +235,18 @@ def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
     assert _duty(node, "digits", tmp_path).allow_code == ("team", str(tmp_path / "a" / "nets.py"))
     with pytest.raises(ConfigError, match=r"nets\.py has the same name; rename one of the two"):
         Node("digits", "c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
+
+
+def test_no_letter_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that name a file of weights are refused at the node; a network on hosts never reads one."""
+    weights = tmp_path / "own.safetensors"
+    weights.write_bytes(b"of this hospital alone")
+    table = settings("fedavg").table()
+    table["model"]["init_weights"] = str(weights)
+    with pytest.raises(ConfigError, match="init_weights names a file, which no run can choose on this machine"):
+        settings_of(table)
+    opened = list[object]()
+    monkeypatch.setattr("fedkin.models.start.started", lambda make, file: opened.append(file) or make)
+    card = next(iter(sites(tmp_path).values())).data.card(settings("fedavg").data.sharing(0))
+    Experiment.on_hosts(settings_from(table), card, "run")
+    assert opened == []
