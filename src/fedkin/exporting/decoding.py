@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,10 +27,10 @@ from fedkin.exporting.rules import WORDS
 _LARGEST_FILE = 64 << 20  # bytes of a JSON file
 _DEEPEST = 8  # rules inside rules
 _MOST_REPEATS = 1000  # of a recurrent layer; each makes parameters of its own
-_NO_CONTROL = "^[^\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]*$"  # characters that could drive a terminal
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # characters that could drive a terminal
 
-_Text = Annotated[str, Meta(max_length=500, pattern=_NO_CONTROL)]
-_LongText = Annotated[str, Meta(max_length=10_000, pattern=_NO_CONTROL)]
+_Text = Annotated[str, Meta(max_length=500)]
+_LongText = Annotated[str, Meta(max_length=10_000)]
 _Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
 _Classes = Annotated[int, Meta(ge=1, le=100_000)]
@@ -246,7 +247,24 @@ def _read(place: Path, name: str, kind: Any) -> Any:
     try:
         msgspec.convert(found, kind)
     except (ValueError, OverflowError, RecursionError) as e:
-        told = str(e).replace(f"`str` matching regex {_NO_CONTROL!r}", "a text without control characters")
-        told = ascii(told[:1].lower() + told[1:])[1:-1]
+        told = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
         raise RunFolderError(f"{file}: {told[:300]}; it is damaged, export the model again") from e
+    if name != "preparation.json":  # its texts are those of data, and are shown nowhere
+        _require_printable(found, file)
     return found
+
+
+def _require_printable(found: Any, file: Path) -> None:
+    """Raises `RunFolderError` if a text has control characters."""
+    waiting = [found]  # by hand: patterns of msgspec 0.22 here ended in a double free when Python ended
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str) and _CONTROL.search(one):
+            raise RunFolderError(
+                f"{file}: expected texts without control characters, got {ascii(one)[:60]}; it is damaged, export the "
+                "model again"
+            )
+        if isinstance(one, dict):
+            waiting += [*one, *one.values()]
+        elif isinstance(one, list):
+            waiting += one

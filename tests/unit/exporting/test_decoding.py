@@ -182,7 +182,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a head that is not there": (card(lambda c: c["network"].update(head="tail")), "damaged"),
     "a control character": (
         card(lambda c: c["network"].update(name="\x1b[2J")),
-        r"expected a text without control characters - at `\$.network.name`"),
+        r"expected texts without control characters, got '.x1b\[2J'"),
     "rules without end": (card(lambda c: c.update(rule=nested(50))), "rules inside each other"),
     "labels of another number": (
         lambda home: change(home / "labels.json", lambda found: found[:-1]), "9 labels for 10 classes"),
