@@ -56,7 +56,7 @@ class {kind}(Method):
         return Bundle(model=r.mean(up.model))  # Eq. 2
 '''
 
-_TEST = '''"""{title} by hand: one round of two clients with one parameter and squared loss, worked out on paper."""
+_TEST = '''"""{title} by hand: what the server makes of two uploads, worked out on paper."""
 
 from __future__ import annotations
 

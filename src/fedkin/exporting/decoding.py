@@ -25,31 +25,45 @@ from fedkin.exporting import loader
 from fedkin.exporting.rules import WORDS
 
 _LARGEST_FILE = 64 << 20  # bytes of a JSON file
+_MOST_NUMBERS = 2**40  # in one tensor; files are limited by their sizes
 _DEEPEST = 8  # rules inside rules
 _MOST_REPEATS = 1000  # of a recurrent layer; each makes parameters of its own
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # characters that could drive a terminal
 
 _Text = Annotated[str, Meta(max_length=500)]
 _LongText = Annotated[str, Meta(max_length=10_000)]
+_Key = Annotated[str, Meta(max_length=1000)]
 _Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
 _Classes = Annotated[int, Meta(ge=1, le=100_000)]
-_Side = Annotated[int, Meta(ge=0, le=2**40)]
-_InputSide = Annotated[int, Meta(ge=1, le=2**40)]
+_Side = Annotated[int, Meta(ge=0, le=_MOST_NUMBERS)]
+_InputSide = Annotated[int, Meta(ge=1, le=_MOST_NUMBERS)]
 _Shape = Annotated[list[_Side], Meta(max_length=8)]
 _Whole = Annotated[int, Meta(gt=-(2**62), lt=2**62)]
 _Option = bool | _Whole | _Number | _Text | None
 _Labels = Annotated[list[_LongText], Meta(min_length=1, max_length=100_000)]
 
 
+def _require_bounded(shape: list[int]) -> None:
+    """Raises `ValueError`, which msgspec makes its own, if a tensor of this shape has too many numbers."""
+    if math.prod(shape) > _MOST_NUMBERS:
+        raise ValueError(f"expected a shape of at most {_MOST_NUMBERS} numbers, got {'x'.join(map(str, shape))}")
+
+
 class _Input(msgspec.Struct):
     shape: Annotated[list[_InputSide], Meta(min_length=1, max_length=8)]
     channels_last: bool
+
+    def __post_init__(self) -> None:
+        _require_bounded(self.shape)
 
 
 class _Parameter(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: _Text
     shape: _Shape
+
+    def __post_init__(self) -> None:
+        _require_bounded(self.shape)
 
 
 class _Network(msgspec.Struct):
@@ -84,26 +98,32 @@ class _Config(msgspec.Struct):
 class _Card(msgspec.Struct):
     """What the loader and `fedkin predict` read of ``card.json``; other keys are for people."""
 
-    format: Literal["fedkin export 1"]
+    format: str
     client: _Count | None
     client_name: _Text | None
     title: _Text
     round: _Count
     rounds_planned: _Count
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+    seed: int
     data: _LongText
     classes: _Classes
     input: _Input
     network: _Network
     rule: _Rule
-    tensors: Annotated[dict[_Text, Literal["plain", "network", "networks"]], Meta(max_length=1000)]
+    tensors: Annotated[dict[_Key, Literal["plain", "network", "networks"]], Meta(max_length=1000)]
     config: _Config
-    versions: Annotated[dict[_Text, _Text], Meta(max_length=100)]
+    versions: Annotated[dict[_Key, _Text], Meta(max_length=100)]
+
+    def __post_init__(self) -> None:
+        if self.format != loader.FORMAT:
+            raise ValueError(f"expected the format {loader.FORMAT!r}, got {self.format[:60]!r}")
+        if not -(2**63) <= self.seed <= 2**64:
+            raise ValueError("expected a seed of 64 bits")
 
 
 class _Layer(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     kind: _Text  # the loader has the list
-    options: Annotated[dict[_Text, _Option | list[_Option]], Meta(max_length=50)]
+    options: Annotated[dict[_Key, _Option | list[_Option]], Meta(max_length=50)]
 
     def __post_init__(self) -> None:
         repeats = self.options.get("num_layers", 1)
@@ -115,12 +135,16 @@ class _Step(msgspec.Struct):
     to: _Text
     do: Literal["input", "layer", "function", "method", "output"]
     target: _Text = ""
-    args: Annotated[list[Any], Meta(max_length=1000)] = []
-    options: Annotated[dict[_Text, Any], Meta(max_length=50)] = {}
+    args: Annotated[list[Any], Meta(max_length=1000)] | UnsetType = UNSET
+    options: Annotated[dict[_Key, Any], Meta(max_length=50)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.do != "input" and (self.args is UNSET or self.options is UNSET):
+            raise ValueError("a step has `args` and `options`")
 
 
 class _Plan(msgspec.Struct):
-    layers: Annotated[dict[_Text, _Layer], Meta(max_length=10_000)]
+    layers: Annotated[dict[_Key, _Layer], Meta(max_length=10_000)]
     steps: Annotated[list[_Step], Meta(min_length=1, max_length=10_000)]
 
 
@@ -142,7 +166,7 @@ class _Seen(msgspec.Struct):
 
 class _Ranges(msgspec.Struct):
     inputs: _Seen
-    columns: Annotated[dict[_LongText, _Seen], Meta(max_length=100_000)] = {}
+    columns: Annotated[dict[_Key, _Seen], Meta(max_length=100_000)] = {}
 
     def __post_init__(self) -> None:
         if self.inputs.low is not UNSET and self.inputs.std is UNSET:

@@ -175,7 +175,12 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a side below 0": (
         card(lambda c: c["input"].update(shape=[1, -8, 8])), r"expected `int` >= 1 - at `\$.input.shape\[1\]`"),
     "an input of 10^18 numbers": (
-        card(lambda c: c["input"].update(shape=[10**9, 10**9])), "cannot go through its network"),
+        card(lambda c: c["input"].update(shape=[10**9, 10**9])), "shape of at most"),
+    "a parameter of 10^18 numbers": (
+        card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10**9, 10**9])), "shape of at most"),
+    "another format": (card(lambda c: c.update(format="fedkin export 2")), "expected the format 'fedkin export 1'"),
+    "a seed of 200 bits": (card(lambda c: c.update(seed=2**200)), "expected a seed of 64 bits"),
+    "a step without arguments": (plan(lambda p: p["steps"][1].pop("args") and None), "a step has `args` and `options`"),
     "an input beyond the limit": (card(lambda c: c["input"].update(shape=[1, 30_000, 30_000])), "--max-data-gb"),
     "a parameter of other sides": (
         card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10, 65])), "the card says"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture(autouse=True)
-def usual_rights() -> None:
+def usual_rights() -> Iterator[None]:
     """Files of other programs are readable by all here."""
-    os.umask(0o022)
+    former = os.umask(0o022)
+    yield
+    os.umask(former)
 
 
 @pytest.mark.parametrize("sync", [False, True])
