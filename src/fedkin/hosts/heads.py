@@ -6,6 +6,7 @@ other types and numbers out of range raise `LetterError` with the path of what i
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -14,9 +15,6 @@ from msgspec import Meta
 from fedkin.hosts.wire import Count, Letter, LetterError, Listed, convert
 
 Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
-Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Signature = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{0,200}\Z")]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
@@ -24,6 +22,18 @@ LONGEST = 1e6
 """Seconds that a letter may give a client at most."""
 
 T = TypeVar("T")
+
+# checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
+# (github.com/msgspec/msgspec/issues/717)
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
+
+
+def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
+    """Raise `ValueError`, to which msgspec adds the path, if a text is given that does not match a pattern."""
+    if text is not None and not pattern.fullmatch(text):
+        raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +55,13 @@ class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """A member of a sum: its number, its public key for masks, and, where nodes sign those, its name and signature."""
 
     number: Number
-    key: Key
+    key: str
     name: Annotated[str, Meta(max_length=64)] = ""
-    signature: Signature = ""
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.key, "key")
+        _require(_SIGNATURE, self.signature, "signature")
 
 
 class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +94,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     format: Literal[1]
     kind: Kind
-    run: Name
+    run: str
     session: Count
     round: Number
     client: Annotated[int, Meta(ge=-1, le=2**31)]
@@ -92,6 +106,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     network: Annotated[str, Meta(max_length=128)] = ""
     pool: PoolTold | None = None
     tensors: Tensors = ()
+
+    def __post_init__(self) -> None:
+        _require(_NAME, self.run, "run")
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +151,12 @@ class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
     ``signature`` what its node signed it with, if it has a key."""
 
-    public: Key | None = None
-    signature: Signature = ""
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -176,8 +197,12 @@ class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     code: Annotated[str, Meta(max_length=40)]
     have: Count | None = None
-    public: Key | None = None
-    signature: Signature = ""
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
 
 
 ANSWERS: dict[Kind, type[Answer]] = {

@@ -57,14 +57,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a number beyond 64 bits": ({"session": 2**64}, r"\$\.session"),
     "no time": ({"deadline": 0}, r"\$\.deadline"),
     "endless time": ({"deadline": 1e300}, r"\$\.deadline"),
-    "a name that leaves its folder": ({"run": "../x"}, r"\$\.run"),
-    "a name with a line end": ({"run": "x\n"}, r"\$\.run"),
+    "a name that leaves its folder": ({"run": "../x"}, "`run` must match"),
+    "a name with a line end": ({"run": "x\n"}, "`run` must match"),
     "an unknown step": ({"kind": "erase"}, r"\$\.kind"),
     "a list for settings": ({"settings": []}, r"\$\.settings"),
     "nested tensors": ({"tensors": [[[[]]]]}, r"\$\.tensors\[0\]"),
     "a member without a key": (
         {"pool": {"members": [[0, "x"]], "weight": 1, "total": 3}},
-        r"\$\.pool\.members\[0\]\[1\]",
+        r"`key` must match .* at `\$\.pool\.members\[0\]",
+    ),
+    "a member with a signature of other letters": (
+        {"pool": {"members": [[0, "a" * 64, "c0", "%"]], "weight": 1, "total": 3}},
+        r"`signature` must match .* at `\$\.pool\.members\[0\]",
     ),
 }
 
@@ -92,7 +96,8 @@ FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
     "seconds below 0": ("update", {"training_s": -1.0}, r"\$\.training_s"),
     "seconds without end": ("update", {"training_s": 1e300}, r"\$\.training_s"),
     "steps below 0": ("update", {"spent": {"mark": "m", "steps": [[0.5, -1]]}}, r"\$\.spent\.steps\[0\]\[1\]"),
-    "a key of another length": ("describe", {"public": "ab"}, r"\$\.public"),
+    "a key of another length": ("describe", {"public": "ab"}, "`public` must match"),
+    "a signature of other letters": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
     "versions that are a list": ("hello", {"versions": [], "card": {}}, r"\$\.versions"),
     "no card": ("hello", {"versions": {}}, "missing required field `card`"),
     "a truth value as a text": ("update", {"ok": "yes"}, r"\$\.ok"),
