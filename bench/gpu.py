@@ -39,13 +39,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe, cross_entropy
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Engine, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
 from fedkin.methods.fedavg import FedAvg
 from fedkin.models.papers import cam_lenet, pfedcs_cnn
-from fedkin.testing.toys import ToyShard
+from fedkin.testing.toys import ClientData
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
 
@@ -67,12 +67,12 @@ class Workload:
         shards = [self.shard(net, i, n) for i, n in enumerate(self.sizes)]
         return Job(FedAvg(), net, self.recipe, shards, seed=1)
 
-    def shard(self, net: Net, i: int, n: int) -> ToyShard:
+    def shard(self, net: Net, i: int, n: int) -> ClientData:
         rng = generator(5, self.name, i)
         x = net.layout(torch.randn(n, *self.shape, generator=rng))
-        train = Data(x, torch.randint(0, self.classes, (n,), generator=rng))
-        held = Data(x[: n // 5], train.y[: n // 5])
-        return ToyShard(train, held, held)
+        train = Samples(x, torch.randint(0, self.classes, (n,), generator=rng))
+        held = Samples(x[: n // 5], train.y[: n // 5])
+        return ClientData(train, held, held)
 
     def steps(self, clients: int) -> int:
         return sum(self.recipe.steps_for(n) for n in self.sizes[:clients])

@@ -52,17 +52,17 @@ def federation(clients: int, place: Path) -> Path:
     return folder
 
 
-def shards(clients: int) -> Iterator[fedkin.Shard]:
+def shards(clients: int) -> Iterator[fedkin.ClientData]:
     pictures = torch.randn(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(0))
     for k in range(clients):
         rng = torch.Generator().manual_seed(k + 1)
         own = torch.randperm(CLASSES, generator=rng)[: 2 + k % 4]
 
-        def part(n: int, rng: torch.Generator = rng, own: torch.Tensor = own) -> fedkin.Data:
+        def part(n: int, rng: torch.Generator = rng, own: torch.Tensor = own) -> fedkin.Samples:
             y = own[torch.randint(0, len(own), (n,), generator=rng)]
-            return fedkin.Data(pictures[y] + torch.randn(n, *SHAPE, generator=rng), y)
+            return fedkin.Samples(pictures[y] + torch.randn(n, *SHAPE, generator=rng), y)
 
-        yield fedkin.Shard(part(TRAIN), part(0), part(TEST))
+        yield fedkin.ClientData(part(TRAIN), part(0), part(TEST))
 
 
 def measured(name: str, folder: Path, clients: int, rounds: int, state: str) -> dict[str, Any]:

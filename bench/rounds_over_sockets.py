@@ -38,11 +38,11 @@ from typing import Any
 import numpy as np
 
 import fedkin
+from fedkin.deploy.link import Link, LinkSettings, start_link
+from fedkin.deploy.offline import environment
+from fedkin.deploy.programs import Program, last_lines, wait_until
+from fedkin.deploy.submit import submit
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.hosts.link import Link, LinkSettings, start_link
-from fedkin.hosts.offline import environment
-from fedkin.hosts.programs import Program, last_lines, wait_until
-from fedkin.hosts.submit import submit
 
 LINES = Path(__file__).parent / "results" / "rounds_over_sockets.jsonl"
 KINDS = ("plain", "plain, torch", "fedkin")

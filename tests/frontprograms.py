@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkin.hosts import fronts
+from fedkin.deploy import fronts
 
 # what a distribution's own nginx.conf has around a server block, with all that nginx writes in one folder
 _AROUND = """

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from fedkin.deploy import keys
+from fedkin.deploy.link import Link, LinkSettings, find_link, start_link
+from fedkin.deploy.ports import free_port
+from fedkin.deploy.programs import Program, descendants, last_lines
+from fedkin.deploy.submit import submit
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
-from fedkin.hosts import keys
-from fedkin.hosts.link import Link, LinkSettings, find_link, start_link
-from fedkin.hosts.ports import free_port
-from fedkin.hosts.programs import Program, descendants, last_lines
-from fedkin.hosts.submit import submit
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"
 

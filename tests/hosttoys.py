@@ -14,16 +14,16 @@ from typing import Any
 import torch
 
 from fedkin.data import SiteData
+from fedkin.deploy.enrol import Clock
+from fedkin.deploy.serve import serve
+from fedkin.deploy.site import Site
+from fedkin.deploy.wire import Letter, head_bytes, head_of
 from fedkin.engines import Loop, Simulation
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.hosts.enrol import Clock
-from fedkin.hosts.serve import serve
-from fedkin.hosts.site import Site
-from fedkin.hosts.wire import Letter, head_bytes, head_of
 
 Touch = Callable[["Direct", str, Letter], Letter | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedkin.hosts import keys, offline
-from fedkin.hosts.link import Link
-from fedkin.hosts.ports import free_port
-from fedkin.hosts.programs import Program, descendants
+from fedkin.deploy import keys, offline
+from fedkin.deploy.link import Link
+from fedkin.deploy.ports import free_port
+from fedkin.deploy.programs import Program, descendants
 
 
 def until(true: Callable[[], bool], seconds: float = 300.0) -> bool:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
-from fedkin.hosts.signed import Keyring
+from fedkin.deploy.signed import Keyring
 
 FORBIDDEN = [
     "/", "/v1/control/list-runs", "/v1/runtime/pull", "/v1/fleet", "/v1/fleet/", "/v1/fleetx/a", "/V1/FLEET/a",

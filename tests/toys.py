@@ -16,13 +16,14 @@ from fedkin.core import (
     Batch,
     Bundle,
     Client,
-    Data,
+    ClientData,
     Download,
     Method,
     Net,
     Recipe,
     Roster,
     Round,
+    Samples,
     Train,
     Work,
     stack,
@@ -114,32 +115,22 @@ def squares(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
-def copies(a: float | Sequence[float], n: int, y: int = 0) -> Data:
+def copies(a: float | Sequence[float], n: int, y: int = 0) -> Samples:
     """``n`` samples with the same input and the same label."""
     x = torch.tensor([[a]] if isinstance(a, int | float) else [list(a)], dtype=torch.float32)
-    return Data(x.repeat(n, 1), torch.full((n,), y))
+    return Samples(x.repeat(n, 1), torch.full((n,), y))
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One client's data in three parts."""
-
-    train: Data
-    validation: Data
-    test: Data
-    group: int = 0
-
-
-def blobs(n: int, shares: Sequence[float], seed: int, turn: int = 0) -> Data:
+def blobs(n: int, shares: Sequence[float], seed: int, turn: int = 0) -> Samples:
     """``n`` samples with four inputs around one centre per class, labels turned by ``turn``."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=rng)
     centres = torch.randn(len(shares), 4, generator=torch.Generator().manual_seed(99))
     x = centres[y] + 0.7 * torch.randn(n, 4, generator=rng)
-    return Data(x, (y + turn) % len(shares))
+    return Samples(x, (y + turn) % len(shares))
 
 
-def federation(sizes: Sequence[int] = (9, 23, 14, 30, 11), seed: int = 0) -> list[Shard]:
+def federation(sizes: Sequence[int] = (9, 23, 14, 30, 11), seed: int = 0) -> list[ClientData]:
     """Clients of unequal sizes with three classes, each with another dominant one; the last turns its labels."""
     out = []
     for i, n in enumerate(sizes):
@@ -147,7 +138,7 @@ def federation(sizes: Sequence[int] = (9, 23, 14, 30, 11), seed: int = 0) -> lis
         shares[i % 3] = 0.7
         turn = int(i == len(sizes) - 1)
         parts = [blobs(size, shares, 1000 * seed + 10 * i + k, turn) for k, size in enumerate((n, 5, 8))]
-        out.append(Shard(*parts, group=i % 2))
+        out.append(ClientData(*parts, group=i % 2))
     return out
 
 
@@ -207,7 +198,7 @@ class ByHand:
 
     method: Method
     net: Net
-    data: Sequence[Data]
+    data: Sequence[Samples]
     recipe: Recipe = field(default_factory=lambda: Recipe(batch=1000))
     total: int = 10
     loss: Callable[[Net, Tensor, Batch, Bundle], Tensor] | None = None
@@ -339,7 +330,7 @@ class Run:
 def run(
     method: Method,
     net: Net,
-    shards: Sequence[Shard],
+    shards: Sequence[ClientData],
     *,
     rounds_: int = 4,
     participation: float = 0.6,

@@ -17,9 +17,9 @@ import torch
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from fedkin.core import Data
+from fedkin.core import Samples
 from fedkin.core.errors import DataError
-from fedkin.data import Federation, Shard
+from fedkin.data import ClientData, Federation
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = 14  # age, sex, cp, trestbps, chol, fbs, restecg, thalach, exang, oldpeak, slope, ca, thal, target
@@ -50,20 +50,20 @@ def split(hospitals: Mapping[str, Rows], name: str) -> Federation:
     """
     clients = []
     for train, test in unscaled(hospitals):
-        nothing = Data(train.x[:0], train.y[:0])
-        own = (Data(scaled(part.x, train.x), part.y) for part in (train, test))
-        clients.append(Shard(next(own), nothing, next(own)))
+        nothing = Samples(train.x[:0], train.y[:0])
+        own = (Samples(scaled(part.x, train.x), part.y) for part in (train, test))
+        clients.append(ClientData(next(own), nothing, next(own)))
     return Federation(tuple(clients), 2, name, labels=("healthy", "ill"), client_names=tuple(hospitals))
 
 
-def unscaled(hospitals: Mapping[str, Rows]) -> list[tuple[Data, Data]]:
+def unscaled(hospitals: Mapping[str, Rows]) -> list[tuple[Samples, Samples]]:
     """Training and test rows of each hospital, inputs ``[n, 13]`` as they are; label 1: ill (target > 0)."""
     levels = [np.unique(np.concatenate([rows[:, c] for rows in hospitals.values()]))[1:] for c in CATEGORIES]
     found = []
     for rows in hospitals.values():
         x, y = inputs(rows, levels), torch.from_numpy((rows[:, -1] > 0).astype(np.int64))
         train, test = (torch.from_numpy(index) for index in train_and_test(y.numpy()))
-        found.append((Data(x[train], y[train]), Data(x[test], y[test])))
+        found.append((Samples(x[train], y[train]), Samples(x[test], y[test])))
     return found
 
 

@@ -21,21 +21,21 @@ from flamby import federation, folder, read_hospitals, scaled, unscaled
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedkin.core import Data
+from fedkin.core import Samples
 
 HERE = Path(__file__).parent
 SEEDS = range(42, 47)
 ROUNDS, STEPS, BATCH = 15, 100, 4
 
 
-def loader(data: Data) -> DataLoader[tuple[Tensor, ...]]:
+def loader(data: Samples) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(TensorDataset(data.x, data.y.float()), BATCH, shuffle=True)
 
 
 class Stream:
     """Batches without end; each pass over the data is shuffled by torch's global generator, as in FLamby's loaders."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Samples) -> None:
         self.size, self.loader = len(data), loader(data)
         self.batches = iter(self.loader)
 
@@ -56,12 +56,12 @@ def loss_of(model: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy(model(x).sigmoid()[:, 0], y.float())
 
 
-def accuracy(model: nn.Linear, data: Data) -> float:
+def accuracy(model: nn.Linear, data: Samples) -> float:
     with torch.no_grad():
         return float(((model(data.x)[:, 0] > 0) == (data.y > 0)).double().mean())
 
 
-def alone(seed: int, data: Data) -> nn.Linear:
+def alone(seed: int, data: Samples) -> nn.Linear:
     """FLamby's Local and Pooled: 50 epochs of Adam with 0.001."""
     model = start(seed)
     torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def one_round(model: nn.Linear, streams: list[Stream], lr: float, mu: float = 0.
     return new
 
 
-def federated(seed: int, train: list[Data], lr: float, mu: float = 0.0) -> nn.Linear:
+def federated(seed: int, train: list[Samples], lr: float, mu: float = 0.0) -> nn.Linear:
     model, streams = start(seed), [Stream(data) for data in train]
     torch.manual_seed(seed)
     for _ in range(ROUNDS):
@@ -104,7 +104,7 @@ def federated(seed: int, train: list[Data], lr: float, mu: float = 0.0) -> nn.Li
     return model
 
 
-def fine_tuned(train: list[Data], test: list[Data]) -> dict[str, list[float]]:
+def fine_tuned(train: list[Samples], test: list[Samples]) -> dict[str, list[float]]:
     """FLamby's comparison of FedAvg with and without 100 steps of fine-tuning, mean of four hospitals, one per seed.
 
     Its program draws a seed's start before it sets that seed, so a start depends on all that was drawn before it.
@@ -147,14 +147,14 @@ def pooled_scaling(models: dict[int, nn.Linear]) -> None:
     """FLamby trains Pooled on rows scaled together and tests it on rows scaled per hospital; here both together."""
     parts = unscaled(read_hospitals(folder()))
     together = torch.cat([train.x for train, _ in parts])
-    shown = [mean(accuracy(m, Data(scaled(t.x, together), t.y)) for m in models.values()) for _, t in parts]
+    shown = [mean(accuracy(m, Samples(scaled(t.x, together), t.y)) for m in models.values()) for _, t in parts]
     print(f"Pooled, test rows scaled as training rows: {' '.join(f'{a:.3f}' for a in shown)}, mean {mean(shown):.3f}")
 
 
-def pooled_rows() -> Data:
+def pooled_rows() -> Samples:
     parts = [train for train, _ in unscaled(read_hospitals(folder()))]
     x = torch.cat([p.x for p in parts])
-    return Data(scaled(x, x), torch.cat([p.y for p in parts]))
+    return Samples(scaled(x, x), torch.cat([p.y for p in parts]))
 
 
 def minimum(x: Tensor, y: Tensor) -> nn.Linear:
@@ -172,7 +172,7 @@ def minimum(x: Tensor, y: Tensor) -> nn.Linear:
     return model
 
 
-def progress(train: list[Data], test: list[Data]) -> None:
+def progress(train: list[Samples], test: list[Samples]) -> None:
     """FedAvg's training loss and mean test accuracy over rounds at FLamby's step size, means of the five seeds."""
     x, y = torch.cat([d.x for d in train]), torch.cat([d.y for d in train])
     best = minimum(x, y)

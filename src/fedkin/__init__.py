@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fedkin.core import (
         Bundle,
         Client,
-        Data,
         FedkinError,
         Method,
         Net,
         Recipe,
         Round,
+        Samples,
         Train,
         Work,
         cross_entropy,
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     )
     from fedkin.data import (
         ClassesPerClient,
+        ClientData,
         ClusterClasses,
         ClusterDirichlet,
         Dirichlet,
         DirichletTotal,
         Federation,
         Natural,
-        Shard,
         federate,
-        inspect,
         load,
     )
     from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.result import Result
     from fedkin.experiment.run import resume, run
     from fedkin.exporting import export, load_export
+    from fedkin.inspection import inspect
     from fedkin.methods import get_method
 
 __all__ = [
     "Bundle",
     "ClassesPerClient",
     "Client",
+    "ClientData",
     "ClusterClasses",
     "ClusterDirichlet",
     "Comparison",
-    "Data",
     "Dirichlet",
     "DirichletTotal",
     "Federation",
@@ -66,7 +66,7 @@ __all__ = [
     "Recipe",
     "Result",
     "Round",
-    "Shard",
+    "Samples",
     "Train",
     "Work",
     "__version__",
@@ -100,7 +100,7 @@ _FROM = {
     "fedkin.core": (
         "Bundle",
         "Client",
-        "Data",
+        "Samples",
         "FedkinError",
         "Method",
         "Net",
@@ -120,12 +120,12 @@ _FROM = {
         "DirichletTotal",
         "Federation",
         "Natural",
-        "Shard",
+        "ClientData",
         "federate",
-        "inspect",
         "load",
     ),
     "fedkin.exporting": ("export", "load_export"),
+    "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
     "fedkin.experiment.result": ("Result",),
     "fedkin.experiment.run": ("resume", "run"),

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Data, Method, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Method, Net, Recipe, Samples, Train
 from fedkin.engines import Answer, Job, Plan, Task
 from fedkin.engines.tasks import perform
 from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
 from fedkin.privacy.noise import says
-from fedkin.testing.toys import CLASSES, ToyShard, network
+from fedkin.testing.toys import CLASSES, ClientData, network
 from fedkin.testing.trial import Setting, play
 
 PRIVATE: dict[str, Method] = {
@@ -74,20 +74,20 @@ class Both:
         pass
 
 
-def _other(shard: Any, held: bool) -> ToyShard:
+def _other(shard: Any, held: bool) -> ClientData:
     """The same client with another first sample, of another class; and, if ``held``, another validation part."""
     x, y = shard.train.x.clone(), shard.train.y.clone()
     x[0], y[0] = 3 - x[0], (y[0] + 1) % CLASSES
     if not held:
-        return ToyShard(Data(x, y), shard.validation, shard.test, shard.group)
+        return ClientData(Samples(x, y), shard.validation, shard.test, shard.group)
     x_held, y_held = shard.validation.x.clone() + 1, (shard.validation.y + 1) % CLASSES
-    return ToyShard(Data(x, y), Data(x_held, y_held), shard.test, shard.group)
+    return ClientData(Samples(x, y), Samples(x_held, y_held), shard.test, shard.group)
 
 
 def _by_hand(asked: list[Train]) -> Any:
     """Puts in vectors that depend on no data, and remembers what was asked for."""
 
-    def train(request: Train, data: Data, of: Net, run: Recipe, rng: torch.Generator) -> Tensor:
+    def train(request: Train, data: Samples, of: Net, run: Recipe, rng: torch.Generator) -> Tensor:
         asked.append(request)
         return request.start + 0.1 * torch.randn(
             len(request.start), generator=torch.Generator().manual_seed(len(asked))
@@ -96,7 +96,7 @@ def _by_hand(asked: list[Train]) -> Any:
     return train
 
 
-def _is_a_mean(request: Train, data: Data, net: Net) -> None:
+def _is_a_mean(request: Train, data: Samples, net: Net) -> None:
     """A loss of a batch is the mean of its samples' losses."""
 
     def loss(rows: Tensor) -> float:

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from contract.test_methods import ON_ENGINES, VARIANTS
-from fedkin.core import Data, Method, Net, Recipe
+from fedkin.core import Method, Net, Recipe, Samples
 from fedkin.core.seeds import generator
 from fedkin.engines import Plan, Stacked
 from fedkin.engines.stacked import StackedSession
 from fedkin.methods import METHODS
 from fedkin.testing import check_method
-from fedkin.testing.toys import CLASSES, ToyShard
+from fedkin.testing.toys import CLASSES, ClientData
 from fedkin.testing.trial import Setting, difference, play, tensors
 
 CPU = Stacked(device="cpu")
@@ -104,9 +104,9 @@ def _convolutional() -> nn.Module:
     )
 
 
-def images(net: Net, client: int, n: int) -> Data:
+def images(net: Net, client: int, n: int) -> Samples:
     rng = generator(7, client, n)
-    return Data(net.layout(torch.randn(n, 2, 6, 6, generator=rng)), torch.randint(0, CLASSES, (n,), generator=rng))
+    return Samples(net.layout(torch.randn(n, 2, 6, 6, generator=rng)), torch.randint(0, CLASSES, (n,), generator=rng))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -115,7 +115,7 @@ def test_a_method_gives_the_same_on_stacks_of_convolutions(name: str, notes: lis
     setting = Images()
     net = setting.network()
     shards: Any = [
-        ToyShard(images(net, i, n), images(net, i, 3), images(net, i, 5)) for i, n in enumerate((13, 8, 4, 8))
+        ClientData(images(net, i, n), images(net, i, 3), images(net, i, 5)) for i, n in enumerate((13, 8, 4, 8))
     ]
     agree(METHODS[name](), replace(setting, shards=tuple(shards)))
     assert bool(notes) == (name in ALONE)

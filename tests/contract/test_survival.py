@@ -8,12 +8,12 @@ import pytest
 from fedkin.core import Method, Recipe
 from fedkin.engines import join_rounds
 from fedkin.methods import METHODS, CReFF
-from toys import Shard, blobs, mlp, run
+from toys import ClientData, blobs, mlp, run
 
 SMALLER: dict[str, Method] = {"creff": CReFF(features=8, crt_epochs=5, matching_steps=5)}
 
 
-def hundred() -> list[Shard]:
+def hundred() -> list[ClientData]:
     """Four kinds of clients by dominant class and by how they number the classes; 3 to 18 samples each."""
     shards = []
     for i in range(100):
@@ -21,7 +21,7 @@ def hundred() -> list[Shard]:
         shares[i % 3] = 0.7
         sizes = (3 + (7 * i) % 16, 2, 3)
         train, validation, test = (blobs(n, shares, 1000 + 10 * i + k, turn=i % 2) for k, n in enumerate(sizes))
-        shards.append(Shard(train, validation, test, group=i % 2))
+        shards.append(ClientData(train, validation, test, group=i % 2))
     return shards
 
 

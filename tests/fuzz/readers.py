@@ -21,9 +21,10 @@ import pyarrow.parquet
 from damage import confined, raw, tree
 from PIL import Image
 
-from fedkin.data import Natural, load, look
+from fedkin.data import Natural, load
 from fedkin.data.sites import Sharing, SiteData
 from fedkin.data.sources.leaf import read_leaf
+from fedkin.inspection import look
 
 Make = Callable[[random.Random, Path], tuple[Path, dict[str, str]]]
 """Writes damaged data; gives the path and settings to read it with."""

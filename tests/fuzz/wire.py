@@ -29,16 +29,16 @@ import torch
 
 from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
-from fedkin.hosts import heads
-from fedkin.hosts.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
-from fedkin.hosts.members import Members
-from fedkin.hosts.post import CODES
-from fedkin.hosts.site import Site
-from fedkin.hosts.spending import Spending
-from fedkin.hosts.suspects import Suspects
-from fedkin.hosts.table import Table
-from fedkin.hosts.tensors import bundle
-from fedkin.hosts.wire import Letter, LetterError, entries, head_bytes, head_of, receive
+from fedkin.deploy import heads
+from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.deploy.members import Members
+from fedkin.deploy.post import CODES
+from fedkin.deploy.site import Site
+from fedkin.deploy.spending import Spending
+from fedkin.deploy.suspects import Suspects
+from fedkin.deploy.table import Table
+from fedkin.deploy.tensors import bundle
+from fedkin.deploy.wire import Letter, LetterError, entries, head_bytes, head_of, receive
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 
 Pair = tuple[Letter, Letter]

@@ -39,7 +39,7 @@ from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.pfa import PFA
-from toys import ByHand, Shard, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, ClientData, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
 
 
 def exact(request: Train, client: Client) -> Tensor:
@@ -418,7 +418,7 @@ ONE_CLUSTER = {
 def test_one_cluster_is_one_cluster_whatever_makes_it(update: str) -> None:
     """IFCA and FeSEM with K = 1, CFL that never divides, PFA with one group and Oracle with one true group are the same
     inside the wrapper, bit for bit: global models, and what every client predicts in every round."""
-    shards = [Shard(s.train, s.validation, s.test, group=0) for s in federation()]
+    shards = [ClientData(s.train, s.validation, s.test, group=0) for s in federation()]
     runs = [run(CAM(inner, warmup=1, update=update), mlp(), shards) for inner in ONE_CLUSTER.values()]
     for other in runs[1:]:
         assert torch.equal(other.state.model, runs[0].state.model)
@@ -697,7 +697,7 @@ def test_a_zero_cluster_model_leaves_fedavg() -> None:
 def test_clusters_never_look_at_test_labels(method: Method) -> None:
     """Other test labels: the same models and the same clusters, those of the evaluation included."""
     shards = federation()
-    turned = [Shard(s.train, s.validation, type(s.test)(s.test.x, (s.test.y + 1) % 3)) for s in shards]
+    turned = [ClientData(s.train, s.validation, type(s.test)(s.test.x, (s.test.y + 1) % 3)) for s in shards]
     a, b = (run(method, mlp(), data, participation=1.0) for data in (shards, turned))
     assert all(torch.equal(a.state[n], b.state[n]) for n in a.state)
     assert all(

@@ -11,10 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Recipe, Round, stack, uniform_cohort
+from fedkin.core import Bundle, Recipe, Round, Samples, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
-from toys import ByHand, Shard, apart, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+from toys import (
+    ByHand,
+    ClientData,
+    apart,
+    close,
+    copies,
+    federation,
+    logit_net,
+    mlp,
+    mlp_with_batchnorm,
+    run,
+    vector_net,
+)
 
 UNKNOWN = -2
 SETTINGS: dict[str, dict[str, str]] = {
@@ -24,10 +36,10 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-def labels(*counts: int) -> Data:
+def labels(*counts: int) -> Samples:
     """So many samples of each label."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    return Data(torch.zeros(len(y), 4), y)
+    return Samples(torch.zeros(len(y), 4), y)
 
 
 # ---- features ------------------------------------------------------------------------------------------------------
@@ -322,7 +334,7 @@ def test_preset_of_the_paper() -> None:
 # ---- joining -------------------------------------------------------------------------------------------------------
 def test_newcomers_join_the_group_of_their_label() -> None:
     """Labels 2, 2, 5; then a client with 5 and one with 7: groups {2: 0 1}, {5: 2 3}, {7: 4}; h is not touched."""
-    data = [Data(torch.zeros(3, 1), torch.full((3,), k)) for k in (2, 2, 5, 5, 7)]
+    data = [Samples(torch.zeros(3, 1), torch.full((3,), k)) for k in (2, 2, 5, 5, 7)]
     hand = ByHand(CFIC(), logit_net(10), data, present=3)
     hand.server = hand.server.but(h=torch.full((10,), 0.75))
     for known, groups in ((3, [2, 2, 5]), (4, [2, 2, 5, 5]), (5, [2, 2, 5, 5, 7])):
@@ -351,7 +363,7 @@ def test_everybody_is_evaluated_with_the_server_model() -> None:
 
 def test_first_round_is_finite_with_equal_clients() -> None:
     """Clients whose data are all the same, and one group only: no NaN, and h has length beta after round 1."""
-    same = [Shard(*[federation()[0].train] * 3)] * 3
+    same = [ClientData(*[federation()[0].train] * 3)] * 3
     result = run(CFIC(beta=0.1), mlp(), same, rounds_=1, participation=1.0)
     assert all(torch.isfinite(t).all() for t in result.state.values())
     close(result.state.h.norm(), 0.1)

@@ -14,7 +14,7 @@ from fedkin.core import Bundle, Client, ConfigError, Net, Train
 from fedkin.functional.linkage import bipartition, cosines
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.cfl import CFL
-from toys import ByHand, Shard, apart, blobs, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, ClientData, apart, blobs, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
 PAIRS = [(2.0, 0.2), (2.0, -0.2), (-2.0, 0.4), (-2.0, -0.4)]
 NOW = {"eps1": 1e9, "eps2": 0.0, "after": 0}  # divides whenever everybody has reported
@@ -376,7 +376,7 @@ def test_divisions_in_real_rounds_change_what_is_learned() -> None:
 def test_clients_that_contradict_each_other_are_told_apart() -> None:
     """Six clients with the same inputs; the odd ones turn the labels by one. The halves are the true groups."""
     shares = [1.0, 1, 1]
-    shards = [Shard(*[blobs(n, shares, 10 * i + n, i % 2) for n in (40, 5, 9)]) for i in range(6)]
+    shards = [ClientData(*[blobs(n, shares, 10 * i + n, i % 2) for n in (40, 5, 9)]) for i in range(6)]
     result = run(CFL(eps="relative", eps1=3.0, after=3), mlp(), shards, rounds_=4, participation=1.0)
     assert len(result.state.centres) == 2
     assert result.reports[-1].clusters.tolist() == [0, 1, 0, 1, 0, 1]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Data, ModelError, Net, Recipe
+from fedkin.core import Bundle, ConfigError, ModelError, Net, Recipe, Samples
 from fedkin.functional.retraining import (
     as_matrix,
     class_gradients,
@@ -26,7 +26,7 @@ QUICK = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5)
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
 
 
-def start(data: list[Data], method: CReFF = QUICK) -> ByHand:
+def start(data: list[Samples], method: CReFF = QUICK) -> ByHand:
     hand = ByHand(method, plane_net(bias=True), data, solve=lambda request, client: request.start.clone())
     model = torch.cat([torch.arange(6.0), torch.eye(2).flatten()])  # the averaged classifier is not the retrained one
     hand.server = hand.server.but(model=model, head=torch.zeros(6))

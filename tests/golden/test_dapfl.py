@@ -9,7 +9,7 @@ minimises ``F_i(w) + lam/2 |w - w_i^g|^2`` from its own last model.
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Recipe
+from fedkin.core import Bundle, Recipe, Samples
 from fedkin.methods import DAPFL, FedAvg
 from fedkin.methods.dapfl import affinity
 from toys import (
@@ -53,9 +53,9 @@ def known(hand: ByHand) -> torch.Tensor:
     return hand.method.affinity(hand.server, hand.at("distribute", range(len(hand.data))))
 
 
-def counted(row: list[int]) -> Data:
+def counted(row: list[int]) -> Samples:
     """Samples with these class counts."""
-    return Data(torch.zeros(sum(row), 1), torch.arange(len(row)).repeat_interleave(torch.tensor(row)))
+    return Samples(torch.zeros(sum(row), 1), torch.arange(len(row)).repeat_interleave(torch.tensor(row)))
 
 
 # ---- affinity ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,9 @@ def test_affinity_without_any_common_class() -> None:
 def test_affinity_from_proportions_ignores_size() -> None:
     """Class shares instead of counts: (80, 50, 20) and (8, 5, 2) have the same shares, cos 1, so c = 1, not 2.59."""
     y = torch.arange(3)
-    data = [Data(torch.zeros(n, 4), y.repeat_interleave(torch.tensor(s))) for n, s in ((150, FIRST), (15, [8, 5, 2]))]
+    data = [
+        Samples(torch.zeros(n, 4), y.repeat_interleave(torch.tensor(s))) for n, s in ((150, FIRST), (15, [8, 5, 2]))
+    ]
     close(known(ByHand(DAPFL(counts="proportions"), mlp(), data)), torch.ones(2, 2), 1e-9)
     close(known(ByHand(DAPFL(), mlp(), data))[0, 1], 2.592803287899349, 1e-9)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, Data, Net, Recipe
+from fedkin.core import Bundle, Net, Recipe, Samples
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedfa import FedFa, information_weights
 from toys import (
@@ -133,7 +133,7 @@ def test_momentum_every_third_round() -> None:
 
 def test_accuracy_is_that_of_the_received_model_before_training() -> None:
     """w = (1, 0) says class 0: right for 1 of 2 and 1 of 4. Training makes it (0, 1): right for 1 of 2 and 3 of 4."""
-    data = [Data(torch.ones(n, 1), torch.tensor([0] + [1] * (n - 1))) for n in (2, 4)]
+    data = [Samples(torch.ones(n, 1), torch.tensor([0] + [1] * (n - 1))) for n in (2, 4)]
     for what, wanted in (("received", [0.5, 0.25]), ("trained", [0.5, 0.75])):
         hand = ByHand(FedFa(accuracy_of=what), logit_net(2), data, solve=lambda q, _: torch.tensor([0.0, 1.0]))
         hand.server = hand.server.but(model=torch.tensor([1.0, 0.0]))
@@ -143,7 +143,7 @@ def test_accuracy_is_that_of_the_received_model_before_training() -> None:
 def test_golden_weights_from_real_clients() -> None:
     """Clients right for 1/2, 1/4, 1/4 of their samples, the third for the second time: the mean is made with the golden
     weights. One model is (1, 0), the others (0, 1) and (0, 0), so that the mean shows two of them."""
-    data = [Data(torch.ones(n, 1), torch.tensor([0] + [1] * (n - 1))) for n in (2, 4, 4)]
+    data = [Samples(torch.ones(n, 1), torch.tensor([0] + [1] * (n - 1))) for n in (2, 4, 4)]
     hand = ByHand(FedFa(eta=0.0), logit_net(2), data)
     hand.server = hand.server.but(model=torch.tensor([1.0, 0.0]), count=torch.tensor([0, 0, 1]))
     hand.solve = lambda q, c: torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])[c.id]

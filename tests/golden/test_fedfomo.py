@@ -14,11 +14,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Data, Net, Recipe
+from fedkin.core import Bundle, ConfigError, Net, Recipe, Samples
 from fedkin.functional.pair_record import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
-from toys import ByHand, Shard, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
+from toys import (
+    ByHand,
+    ClientData,
+    apart,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    vector_net,
+)
 
 B, C = [1.0, 0.0], [-1.0, 0.0]
 
@@ -321,10 +333,10 @@ def test_losses_are_of_the_validation_part() -> None:
 def test_validation_decides_and_test_data_do_not() -> None:
     """With other validation labels clients mix otherwise; with other test labels nothing changes."""
     shards = federation()
-    turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
+    turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
     usual = run(FedFomo(), mlp(), shards, participation=1.0)
-    tested = run(FedFomo(), mlp(), [Shard(s.train, s.validation, turn(s.test)) for s in shards], participation=1.0)
-    judged = run(FedFomo(), mlp(), [Shard(s.train, turn(s.validation), s.test) for s in shards], participation=1.0)
+    tested = run(FedFomo(), mlp(), [ClientData(s.train, s.validation, turn(s.test)) for s in shards], participation=1.0)
+    judged = run(FedFomo(), mlp(), [ClientData(s.train, turn(s.validation), s.test) for s in shards], participation=1.0)
     assert all(torch.equal(usual.state[n], tested.state[n]) for n in usual.state)
     apart(usual.state.models, judged.state.models, 1e-3)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, Client, ConfigError, Data, Net, Recipe, Train
+from fedkin.core import Bundle, Client, ConfigError, Net, Recipe, Samples, Train
 from fedkin.methods.fedgh import FedGH
 from fedkin.methods.local import Local
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
@@ -17,7 +17,7 @@ from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchno
 POINTS = [copies([1, 0], 2, y=0), copies([1, 1], 7, y=0), copies([0, 2], 1, y=1)]
 
 
-def start(method: FedGH, data: list[Data]) -> ByHand:
+def start(method: FedGH, data: list[Samples]) -> ByHand:
     hand = ByHand(method, plane_net(bias=True), data, solve=lambda request, client: request.start.clone())
     model = torch.cat([torch.zeros(6), torch.eye(2).flatten()])
     hand.kept = [Bundle(model=model.clone()) for _ in data]
@@ -66,7 +66,7 @@ def test_two_passes_are_two_rounds_of_the_same_features() -> None:
 def test_order_is_that_of_client_ids_and_classes() -> None:
     """One client with two classes sends both, the lower first: the same as two clients in that order, and not as in the
     other order."""
-    one = start(FedGH(server_lr=0.1), [Data(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 0]))])
+    one = start(FedGH(server_lr=0.1), [Samples(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 0]))])
     one.play()
     ahead, back = (
         start(FedGH(server_lr=0.1), [POINTS[0], POINTS[2]]),
@@ -91,7 +91,7 @@ def test_without_uploads_the_header_stays() -> None:
 
 def test_mean_features_are_over_samples() -> None:
     """(1,0) twice and (7,0) once in batches of two: mean 3; a mean of batch means is 4."""
-    data = Data(torch.tensor([[1.0, 0], [1.0, 0], [7.0, 0]]), torch.zeros(3, dtype=torch.int64))
+    data = Samples(torch.tensor([[1.0, 0], [1.0, 0], [7.0, 0]]), torch.zeros(3, dtype=torch.int64))
     hand = start(FedGH(), [data])
     hand.recipe = Recipe(batch=2)
     close(hand.play().means, [[[3.0, 0], [0, 0]]])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, ConfigError, Data, Net, Recipe
+from fedkin.core import Batch, Bundle, ConfigError, Net, Recipe, Samples
 from fedkin.methods.fedproto import FedProto, prototype_loss
 from fedkin.methods.local import Local
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run
@@ -29,16 +29,16 @@ def plain_features(d: int, classes: int) -> Net:
     return Net(build, (d,), classes)
 
 
-def joined(*parts: Data) -> Data:
-    return Data(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+def joined(*parts: Samples) -> Samples:
+    return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
 
 
-def still(method: FedProto, data: list[Data], d: int = 2, classes: int = 4) -> ByHand:
+def still(method: FedProto, data: list[Samples], d: int = 2, classes: int = 4) -> ByHand:
     """Clients whose training moves nothing."""
     return ByHand(method, plain_features(d, classes), data, solve=lambda request, client: request.start.clone())
 
 
-def two_clients() -> list[Data]:
+def two_clients() -> list[Samples]:
     """Class 0: (2,0) three times and (4,0) once; class 1: (0,2) once and (0,4) three times; class 2: (1,1) twice."""
     return [
         joined(copies([2, 0], 3, y=0), copies([0, 2], 1, y=1)),

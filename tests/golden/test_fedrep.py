@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, ConfigError, Data, Net, Recipe, Train, head_loss
+from fedkin.core import Batch, Bundle, ConfigError, Net, Recipe, Samples, Train, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedper import FedPer
@@ -145,7 +145,7 @@ def test_only_the_body_leaves() -> None:
 def test_a_client_with_one_class_trains_its_head() -> None:
     """All labels equal: the head still moves, and to a model that predicts that class."""
     few = federation()[0].train
-    one = Data(few.x, torch.full_like(few.y, 2))
+    one = Samples(few.x, torch.full_like(few.y, 2))
     hand = ByHand(FedRep(), mlp(), [one, few], recipe=Recipe(batch=5, lr=0.1))
     hand.play()
     apart(hand.kept[0].head, hand.net.w0[hand.net.head], 1e-2)

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, ConfigError, Data, Recipe
+from fedkin.core import Batch, Bundle, ConfigError, Recipe, Samples
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedrod import FedRoD, log_prior, made_head, new_hyper, two_heads
 from toys import (
     ByHand,
+    ClientData,
     Run,
-    Shard,
     apart,
     blobs,
     close,
@@ -66,7 +66,7 @@ def test_counts_come_from_the_whole_training_set() -> None:
     batch = Batch(torch.ones(1, 1), torch.tensor([2]))
     prior = log_prior(torch.tensor([4, 1, 0]), 1.0)
     assert float(two_heads(net, torch.zeros(6), batch, Bundle(log_prior=prior))) == float("inf")
-    data = Data(torch.ones(7, 1), torch.tensor([0, 0, 0, 0, 1, 1, 2]))
+    data = Samples(torch.ones(7, 1), torch.tensor([0, 0, 0, 0, 1, 1, 2]))
     hand = ByHand(FedRoD(), net, [data], recipe=Recipe(batch=3, epochs=2))
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     close(request.aux.log_prior, torch.tensor([4.0, 2.0, 1.0]).log())
@@ -77,8 +77,8 @@ def test_counts_come_from_the_whole_training_set() -> None:
 def one_step(method: FedRoD, kept: Bundle | None = None) -> ByHand:
     """Generic head ((.2, .1), (0, .3)), body the identity; 3 and 1 samples per class; a batch of one: z = (1, 2), class
     1."""
-    data = Data(torch.tensor([[1.0, 2.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1]))
-    batch = Data(data.x[:1], torch.tensor([1]))
+    data = Samples(torch.tensor([[1.0, 2.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1]))
+    batch = Samples(data.x[:1], torch.tensor([1]))
     net = plane_net()
     hand = ByHand(method, net, [data], recipe=STEP, solve=lambda t, c: sgd(t, batch, net, STEP, generator(0)))
     hand.server = hand.server.but(model=torch.tensor([0.2, 0.1, 0.0, 0.3, 1.0, 0.0, 0.0, 1.0]))
@@ -153,7 +153,7 @@ def test_classes_that_a_client_lacks_stand_still() -> None:
     that they are missing; plain cross-entropy moves every row."""
     net = mlp()
     full = blobs(20, [1.0, 1, 1], 0)
-    data = Data(full.x, full.y.clamp(max=1))
+    data = Samples(full.x, full.y.clamp(max=1))
     for gamma, still in ((1.0, True), (0.0, False)):
         up = ByHand(FedRoD(gamma=gamma), net, [data], recipe=Recipe(epochs=2, batch=5, lr=0.1)).play().model[0]
         rows = up[net.head_weight].view(3, 6) == net.w0[net.head_weight].view(3, 6)
@@ -248,7 +248,9 @@ def test_new_hypernetworks_are_drawn_by_the_seed() -> None:
 
 
 # ---- identities ----------------------------------------------------------------------------------------------------
-def models(method: FedRoD | FedAvg, batchnorm: bool = False, shards: Sequence[Shard] | None = None) -> list[Tensor]:
+def models(
+    method: FedRoD | FedAvg, batchnorm: bool = False, shards: Sequence[ClientData] | None = None
+) -> list[Tensor]:
     """The server's model after every round."""
     out: list[Tensor] = []
     net = mlp_with_batchnorm() if batchnorm else mlp()
@@ -277,8 +279,8 @@ def test_even_classes_are_fedavg() -> None:
     shards = []
     for i in range(5):
         d = blobs(12, [1.0, 1, 1], i)
-        even = Data(d.x, torch.arange(12) % 3)
-        shards.append(Shard(even, even, even))
+        even = Samples(d.x, torch.arange(12) % 3)
+        shards.append(ClientData(even, even, even))
     close(models(FedRoD(), shards=shards)[-1], models(FedAvg(), shards=shards)[-1], 1e-5)
 
 

@@ -11,10 +11,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.core import Bundle, Client, ConfigError, Data, Net, Recipe, Round, Train
+from fedkin.core import Bundle, Client, ConfigError, Net, Recipe, Round, Samples, Train
 from fedkin.methods import Local
 from fedkin.methods.fedsoft import FedSoft
-from toys import ByHand, Shard, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
+from toys import (
+    ByHand,
+    ClientData,
+    apart,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    vector_net,
+)
 
 LOSSES = [[(0.1, 0.5), (0.2, 0.9), (0.7, 0.3), (0.4, 0.4)], [(0.1, 0.9), (0.2, 0.8)]]
 U = [[0.75, 0.25], [1.0, 0.0001]]
@@ -25,7 +37,7 @@ def table(**fields: object) -> ByHand:
     vector, so column j of a linear network is its logits; a loss l is the pair (log p, log(1 - p)) with p = exp(-l)."""
     data, sample = [], 0
     for rows in LOSSES:
-        data.append(Data(torch.eye(6)[sample : sample + len(rows)], torch.zeros(len(rows), dtype=torch.int64)))
+        data.append(Samples(torch.eye(6)[sample : sample + len(rows)], torch.zeros(len(rows), dtype=torch.int64)))
         sample += len(rows)
     net = Net(lambda: nn.Sequential(nn.Linear(6, 2, bias=False)), (6,), 2)
     hand = ByHand(FedSoft(clusters=2, **fields), net, data)
@@ -90,9 +102,9 @@ def test_a_share_out_of_range_counts_as_one() -> None:
 def test_importance_comes_from_training_samples_alone() -> None:
     """Other test and validation labels: the same importances; other training labels: others."""
     shards = federation()
-    turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
-    held = [Shard(s.train, turn(s.validation), turn(s.test)) for s in shards]
-    trained = [Shard(turn(s.train), s.validation, s.test) for s in shards]
+    turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
+    held = [ClientData(s.train, turn(s.validation), turn(s.test)) for s in shards]
+    trained = [ClientData(turn(s.train), s.validation, s.test) for s in shards]
     a, b, c = (run(FedSoft(clusters=2), mlp(), data).state for data in (shards, held, trained))
     assert torch.equal(a.u, b.u)
     assert torch.equal(a.centres, b.centres)

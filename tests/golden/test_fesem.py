@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.core import Bundle, Data, Net, Recipe
+from fedkin.core import Bundle, Net, Recipe, Samples
 from fedkin.functional.grouping import lloyd, nearest
 from fedkin.methods import FeSEM
 from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
@@ -163,7 +163,7 @@ def test_features_seen_by_k_means(feature: str, width: int) -> None:
     """Weights and biases of the fully-connected layers (40 + 5 + 15 + 3), all parameters (with the convolution's 18 +
     2), or the head's weight (15); the first upload's are those of the model itself."""
     net = small_cnn()
-    hand = ByHand(FeSEM(clusters=1, feature=feature), net, [Data(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())])
+    hand = ByHand(FeSEM(clusters=1, feature=feature), net, [Samples(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())])
     assert hand.server.features.shape[1] == width
     up = torch.randn(net.size, generator=torch.Generator().manual_seed(0))
     hand.server = hand.method.aggregate(hand.server, hand.at("aggregate", [0], 1), Bundle(model=up[None]))
@@ -197,7 +197,7 @@ def test_convolutions_do_not_group_by_default() -> None:
     models = torch.zeros(2, net.size)
     models[1, conv] = 9.0
     for feature, labels in (("fc", [0, 0]), ("all", [0, 1])):
-        data = [Data(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())] * 2
+        data = [Samples(torch.zeros(4, 1, 4, 4), torch.zeros(4).long())] * 2
         hand = ByHand(FeSEM(clusters=2, feature=feature), net, data)
         hand.server = hand.server.but(centres=models.clone(), grouped=torch.tensor(True))
         s = hand.method.aggregate(hand.server, hand.at("aggregate", range(2), 1), Bundle(model=models))

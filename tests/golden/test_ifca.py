@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples
 from fedkin.methods import IFCA
 from toys import (
     ByHand,
-    Shard,
+    ClientData,
     apart,
     blobs,
     close,
@@ -121,15 +121,15 @@ def test_the_choice_uses_the_whole_training_part_in_eval_mode() -> None:
 def test_evaluation_chooses_by_training_loss_not_by_test_labels() -> None:
     """Other test labels change neither the models nor the clusters of the evaluation; other training labels do."""
     shards = federation()
-    turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
-    test_turned = [Shard(s.train, s.validation, turn(s.test)) for s in shards]
+    turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
+    test_turned = [ClientData(s.train, s.validation, turn(s.test)) for s in shards]
     a, b = (run(IFCA(clusters=3), mlp(), data) for data in (shards, test_turned))
     assert torch.equal(a.state.centres, b.state.centres)
     assert all(torch.equal(x.clusters, y.clusters) for x, y in zip(a.reports, b.reports, strict=True))
     for x, y in zip(a.reports, b.reports, strict=True):  # every client chooses, also those never sampled
         assert sorted(x.evaluation) == list(range(len(shards)))
         assert all(torch.equal(x.evaluation[i].cluster, y.evaluation[i].cluster) for i in x.evaluation)
-    trained = run(IFCA(clusters=3), mlp(), [Shard(turn(s.train), s.validation, s.test) for s in shards])
+    trained = run(IFCA(clusters=3), mlp(), [ClientData(turn(s.train), s.validation, s.test) for s in shards])
     assert not torch.equal(a.state.centres, trained.state.centres)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, Client, Data, Recipe
+from fedkin.core import Bundle, Client, Recipe, Samples
 from fedkin.engines import Job, Loop, Plan, Simulation, begin, rounds
 from fedkin.methods import Local, LocalFull
 from toys import close, federation, logit_net, mlp, run
@@ -16,11 +16,11 @@ FIRST, SECOND = [2.0, 1.0], [0.0, 1.0]
 """Logits at x = 1: a model that predicts class 0, and one that predicts class 1."""
 
 
-def of(*labels: int) -> Data:
-    return Data(torch.ones(len(labels), 1), torch.tensor(labels, dtype=torch.int64))
+def of(*labels: int) -> Samples:
+    return Samples(torch.ones(len(labels), 1), torch.tensor(labels, dtype=torch.int64))
 
 
-def after(validation: Data, *models: list[float]) -> tuple[Client, list[torch.Tensor]]:
+def after(validation: Samples, *models: list[float]) -> tuple[Client, list[torch.Tensor]]:
     """A client whose trainings gave these models, one a round, and where each training started.
 
     Its training part says the opposite of the validation part in these tests: class 1 three times, class 0 once.
@@ -84,7 +84,7 @@ def test_every_client_trains_in_every_round() -> None:
 
 def test_without_validation_data_it_is_local_at_full_participation() -> None:
     """The models that clients predict with are equal as well."""
-    shards = [replace(s, validation=Data(s.train.x[:0], s.train.y[:0])) for s in federation()]
+    shards = [replace(s, validation=Samples(s.train.x[:0], s.train.y[:0])) for s in federation()]
     full, local = (run(m, mlp(), shards, participation=1.0) for m in (LocalFull(), Local()))
     assert all(torch.equal(full.clients[i].chosen, local.clients[i].model) for i in range(5))
 

@@ -10,7 +10,7 @@ from fedkin.data.synthetic import planted_groups
 from fedkin.experiment.run import run as real_run
 from fedkin.methods import FedAvg, Local
 from fedkin.methods.oracle import Oracle
-from toys import ByHand, Shard, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, ClientData, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
 
 def grouped(groups: list[int], sizes: list[int], **kwargs: object) -> ByHand:
@@ -61,7 +61,7 @@ def test_a_group_that_comes_late_starts_from_the_common_start() -> None:
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
 def test_one_group_is_fedavg(net: object) -> None:
     """All clients in one group: FedAvg's model after every round and its evaluations, bit for bit."""
-    shards = [Shard(s.train, s.validation, s.test, group=3) for s in federation()]
+    shards = [ClientData(s.train, s.validation, s.test, group=3) for s in federation()]
     mine: list[torch.Tensor] = []
     theirs: list[torch.Tensor] = []
     a = run(Oracle(), net(), shards, each_round=lambda s, _: mine.append(s.state.models[0]))
@@ -74,7 +74,7 @@ def test_one_group_is_fedavg(net: object) -> None:
 
 def test_a_group_for_each_client_is_local_training() -> None:
     """Everybody alone in a group: local training, bit for bit."""
-    shards = [Shard(s.train, s.validation, s.test, group=i) for i, s in enumerate(federation())]
+    shards = [ClientData(s.train, s.validation, s.test, group=i) for i, s in enumerate(federation())]
     a, b = (run(m, mlp(), shards, participation=1.0) for m in (Oracle(), Local()))
     for i, kept in b.clients.items():
         assert torch.equal(a.state.models[i], kept.model)
@@ -83,7 +83,7 @@ def test_a_group_for_each_client_is_local_training() -> None:
 def test_a_group_learns_from_its_own_members_alone() -> None:
     """Other data in group 1 leave group 0's model as it is."""
     shards = federation()
-    other = [Shard(shards[0].train, s.validation, s.test, s.group) if s.group == 1 else s for s in shards]
+    other = [ClientData(shards[0].train, s.validation, s.test, s.group) if s.group == 1 else s for s in shards]
     a, b = (run(Oracle(), mlp(), data, participation=1.0).state for data in (shards, other))
     assert torch.equal(a.models[0], b.models[0])
     assert not torch.equal(a.models[1], b.models[1])

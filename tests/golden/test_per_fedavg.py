@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Client, ConfigError, Data, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Recipe, Samples, Train
 from fedkin.core.seeds import generator
 from fedkin.core.train import Loss
 from fedkin.engines.loop import sgd
@@ -17,7 +17,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.per_fedavg import PerFedAvg, meta_gradient, meta_loss, split
 from toys import (
     ByHand,
-    Shard,
+    ClientData,
     Solve,
     apart,
     blobs,
@@ -214,7 +214,7 @@ def test_short_batches_are_trained_on(order: str, n: int) -> None:
 def test_inner_and_outer_gradient_see_different_samples() -> None:
     """f = 1/2 (w - x)^2 from 0 on x = 1 and x = 3: D and D' have one each, so .05 (3 - .1) or .05 (1 - .3); with both
     in both it would be .05 * 2 * .9 = .09."""
-    data = Data(torch.tensor([[1.0], [3.0]]), torch.zeros(2, dtype=torch.int64))
+    data = Samples(torch.tensor([[1.0], [3.0]]), torch.zeros(2, dtype=torch.int64))
     got = float(ByHand(both(), vector_net(0.0), [data], recipe=STEP, solve=by(quadratic)).play().model)
     assert min(abs(got - 0.145), abs(got - 0.035)) < 1e-6
 
@@ -258,7 +258,7 @@ def test_running_statistics_are_those_of_the_outer_pass(order: str) -> None:
 # ---- identities ----------------------------------------------------------------------------------------------------
 def test_no_inner_step_is_fedavg_with_the_outer_step() -> None:
     """alpha = 0 on clients with one sample each (D = D'): FedAvg with step beta, bit for bit, the view included."""
-    shards = [Shard(blobs(1, [1.0, 1, 1], i), *2 * [blobs(6, [1.0, 1, 1], 50 + i)]) for i in range(5)]
+    shards = [ClientData(blobs(1, [1.0, 1, 1], i), *2 * [blobs(6, [1.0, 1, 1], 50 + i)]) for i in range(5)]
     a = run(PerFedAvg(inner_lr=0.0, outer_lr=0.1), mlp(), shards, recipe=Recipe(epochs=2, batch=5, lr=0.7))
     b = run(FedAvg(), mlp(), shards, recipe=Recipe(epochs=2, batch=5, lr=0.1))
     assert torch.equal(a.state.model, b.state.model)
@@ -278,7 +278,7 @@ def test_no_inner_step_on_equal_samples_is_fedavg(order: str, weighted: bool, un
     shards = []
     for i, n in enumerate((9, 23, 14, 30, 11)):
         d = blobs(1, [1.0, 1, 1], i)
-        shards.append(Shard(Data(d.x.repeat(n, 1), d.y.repeat(n)), d, d))
+        shards.append(ClientData(Samples(d.x.repeat(n, 1), d.y.repeat(n)), d, d))
     method = PerFedAvg(order=order, inner_lr=0.0, outer_lr=0.1, weighted=weighted)
     a, b = run(method, mlp(), shards), run(FedAvg(), mlp(), shards, uniform=uniform)
     close(a.state.model, b.state.model)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, ConfigError, Data, Net, Recipe
+from fedkin.core import Bundle, ConfigError, Net, Recipe, Samples
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.pfa import PFA, channel_shares
-from toys import ByHand, Run, Shard, blobs, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run
+from toys import ByHand, ClientData, Run, blobs, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run
 
 SPARSITIES = [(0.625, 0.875, 0.125), (0.5, 0.75, 0.25), (0.1, 0.2, 0.9), (0.125, 0.25, 0.875)]
 
@@ -26,16 +26,16 @@ def maps_net() -> Net:
     return Net(lambda: nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 2)), (3, 2, 2), 2)
 
 
-def maps(zeros: Sequence[Sequence[int]]) -> Data:
+def maps(zeros: Sequence[Sequence[int]]) -> Samples:
     """One sample per row: how many of the four places of each map are negative, the others positive."""
     x = torch.ones(len(zeros), 3, 4)
     for i, sample in enumerate(zeros):
         for j, count in enumerate(sample):
             x[i, j, :count] = -1.0
-    return Data(x.view(-1, 3, 2, 2), torch.arange(len(zeros)) % 2)
+    return Samples(x.view(-1, 3, 2, 2), torch.arange(len(zeros)) % 2)
 
 
-def with_sparsity(share: Sequence[float]) -> Data:
+def with_sparsity(share: Sequence[float]) -> Samples:
     """Ten samples with these shares of zeros: 40 places for each map, filled one sample after another."""
     totals = [round(40 * s) for s in share]
     return maps([[max(0, min(4, total - 4 * i)) for total in totals] for i in range(10)])
@@ -100,7 +100,7 @@ def test_two_groups(grouping: str, channels: list[int]) -> None:
 def test_centroids_weigh_clients_the_same() -> None:
     """Sparsities 0 and .4 of ten and thirty samples in one group: the centroid is .2; by samples it would be .3."""
     few, many = with_sparsity([0.0, 0.0, 0.0]), with_sparsity([0.4, 0.4, 0.4])
-    many = Data(many.x.repeat(3, 1, 1, 1), many.y.repeat(3))
+    many = Samples(many.x.repeat(3, 1, 1, 1), many.y.repeat(3))
     hand = ByHand(PFA(clusters=1, after=0), maps_net(), [few, many])
     close(hand.ask().sparsity, [[0.0] * 3, [0.4] * 3])
     close(hand.server.centroids, [[0.2] * 3])
@@ -172,7 +172,7 @@ def test_a_late_client_joins_the_nearest_group() -> None:
 def test_labels_of_the_data_play_no_part_in_the_answer() -> None:
     """Other labels, same inputs: the same answer."""
     hand = clients(PFA(after=0))
-    other = ByHand(hand.method, hand.net, [Data(d.x, 1 - d.y) for d in hand.data])
+    other = ByHand(hand.method, hand.net, [Samples(d.x, 1 - d.y) for d in hand.data])
     assert torch.equal(hand.ask().sparsity, other.ask().sparsity)
 
 
@@ -278,11 +278,11 @@ def test_clients_that_see_other_inputs_are_told_apart() -> None:
     ones, although nobody told the server."""
     shares = [1.0, 1, 1]
 
-    def seen(n: int, i: int) -> Data:
+    def seen(n: int, i: int) -> Samples:
         data = blobs(n, shares, 10 * i + n)
-        return Data(data.x * (1 - 2 * (i % 2)), data.y)
+        return Samples(data.x * (1 - 2 * (i % 2)), data.y)
 
-    shards = [Shard(*[seen(n, i) for n in (40, 5, 9)]) for i in range(6)]
+    shards = [ClientData(*[seen(n, i) for n in (40, 5, 9)]) for i in range(6)]
     result = run(PFA(clusters=2), mlp(), shards, participation=1.0)
     assert result.reports[-1].clusters.tolist() == [0, 1, 0, 1, 0, 1]
 

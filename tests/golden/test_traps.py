@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedkin.core import Data, Method, Recipe, Train
+from fedkin.core import Method, Recipe, Samples, Train
 from fedkin.core.cohort import cohort_size
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
@@ -23,7 +23,7 @@ from fedkin.methods import (
     LocalFull,
     PFedCS,
 )
-from toys import Shard, blobs, federation, mlp, mlp_with_batchnorm, run
+from toys import ClientData, blobs, federation, mlp, mlp_with_batchnorm, run
 
 SEVERAL: dict[str, Method] = {
     "local": Local(),
@@ -62,9 +62,9 @@ def test_test_and_validation_labels_change_nothing(method: Method) -> None:
     weighs models by their loss on validation data and Local (full) chooses by it, so for them only the test labels are
     others."""
     shards = federation()
-    turn = lambda d: Data(d.x, (d.y + 1) % 3)  # noqa: E731
+    turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
     held = (lambda d: d) if isinstance(method, (FedFomo, LocalFull)) else turn
-    other = [Shard(s.train, held(s.validation), turn(s.test), s.group) for s in shards]
+    other = [ClientData(s.train, held(s.validation), turn(s.test), s.group) for s in shards]
     a, b = run(method, mlp(), shards), run(method, mlp(), other)
     assert a.state.keys() == b.state.keys()
     assert all(torch.equal(a.state[n], b.state[n]) for n in a.state)
@@ -78,9 +78,9 @@ def test_an_odd_federation_stays_finite(method: Method) -> None:
     """A client with one class, one with fewer samples than a batch, one with a single sample, two that are equal; batch
     normalisation; drop-outs; a late joiner: everything kept is finite from round 1 on."""
     twin = federation()[1]
-    one_class = Shard(*[Data(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)])
-    few = Shard(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test)
-    single = Shard(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test)
+    one_class = ClientData(*[Samples(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)])
+    few = ClientData(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test)
+    single = ClientData(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test)
     result = run(
         method,
         mlp_with_batchnorm(),

@@ -20,14 +20,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fedkin.deploy.programs import descendants
 from fedkin.experiment.settings import Settings
-from fedkin.hosts.programs import descendants
 from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced
 
 METHODS = ("fedrep", "da-pfl", "ifca-cam", "pfedcs", "feddyn")
 TARGETS = ("node", "worker", "supernode", "serverapp", "link")
-_WORDS = {"worker": "fedkin.hosts.worker", "supernode": "flower-supernode", "serverapp": "flwr-serverapp"}
+_WORDS = {"worker": "fedkin.deploy.worker", "supernode": "flower-supernode", "serverapp": "flwr-serverapp"}
 _PATIENCE = 3600.0  # seconds for one round: a node's key is refused up to a minute after its host died
 _ROUND = 6.0  # seconds of a round about: kills are spread over it
 

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedkin.hosts import keys, link, offline
-from fedkin.hosts.programs import Program, wait_until
+from fedkin.deploy import keys, link, offline
+from fedkin.deploy.programs import Program, wait_until
 
 PROJECT = """
 [project]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedkin.hosts.programs import descendants
+from fedkin.deploy.programs import descendants
 from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced
 

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.hosts.gate import client_context
-from fedkin.hosts.link import LinkSettings, start_link
-from fedkin.hosts.ports import answers, free_port
+from fedkin.deploy.gate import client_context
+from fedkin.deploy.link import LinkSettings, start_link
+from fedkin.deploy.ports import answers, free_port
 from frontprograms import FRONTS, installed
 from linkprograms import node, place_for, statuses, until
 from standin import signed

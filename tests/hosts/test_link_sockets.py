@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError, EngineError
-from fedkin.hosts import keys, offline
-from fedkin.hosts.programs import Program, last_lines
+from fedkin.deploy import keys, offline
+from fedkin.deploy.programs import Program, last_lines
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.hosts.gate import Gate, client_context, server_context
-from fedkin.hosts.link import Link, LinkSettings, start_link
-from fedkin.hosts.ports import free_port
-from fedkin.hosts.relay import Upstream
-from fedkin.hosts.signed import Keyring
+from fedkin.deploy.gate import Gate, client_context, server_context
+from fedkin.deploy.link import Link, LinkSettings, start_link
+from fedkin.deploy.ports import free_port
+from fedkin.deploy.relay import Upstream
+from fedkin.deploy.signed import Keyring
 from linkprograms import command, gone, node, place_for, statuses, until
 
 pytestmark = pytest.mark.hosts
@@ -129,7 +129,7 @@ def test_the_operators_calls_do_not_pass_the_gate(link: Link, folder: Path, call
 def test_flowers_command_from_outside_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
     """F14: with the address that nodes know and the authority's certificate nobody lists runs or registers a key."""
     offline.write_connection(tmp_path / "flwr", link.address, folder / "keys" / "ca.crt")
-    from fedkin.hosts.control import Control
+    from fedkin.deploy.control import Control
 
     outside = Control(tmp_path, tmp_path / "flwr")
     link.gate.refused.clear()

@@ -21,7 +21,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from fedkin.hosts.programs import descendants
+from fedkin.deploy.programs import descendants
 from hostprograms import Fleet, events, rounds
 from hosttoys import settings
 from linkprograms import until

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.hosts.gate import client_context
-from fedkin.hosts.link import LinkSettings, start_link
-from fedkin.hosts.programs import descendants
-from fedkin.hosts.relay import Limits
+from fedkin.deploy.gate import client_context
+from fedkin.deploy.link import LinkSettings, start_link
+from fedkin.deploy.programs import descendants
+from fedkin.deploy.relay import Limits
 from linkprograms import command, node, place_for, statuses, until
 from standin import signed
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkin.core import Bundle, Data, Method, Net, Recipe, to_all, to_each
+from fedkin.core import Bundle, Method, Net, Recipe, Samples, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
 from fedkin.functional.grouping import lloyd, nearest, two_means
@@ -82,7 +82,7 @@ def test_a_cohort_has_its_part_of_the_affinity_of_all(
     """Clients that join in two lots and take part in part: the same entries, floor included, as the matrix of all has
     in these rows and columns; that matrix is never made."""
     data = [
-        Data(torch.zeros(sum(row), 4), torch.arange(len(row)).repeat_interleave(torch.tensor(row))) for row in counts
+        Samples(torch.zeros(sum(row), 4), torch.arange(len(row)).repeat_interleave(torch.tensor(row))) for row in counts
     ]
     net = Net(lambda: nn.Sequential(nn.Linear(4, len(counts[0]))), (4,), len(counts[0]))
     hand = ByHand(DAPFL(single=single), net, data, present=min(first, len(data)))

@@ -12,7 +12,7 @@ from typing import Any
 from common import arrays, settings, tell
 
 import fedkin
-from fedkin.core import Data
+from fedkin.core import Samples
 
 
 class _Enough(Exception):
@@ -21,8 +21,8 @@ class _Enough(Exception):
 
 def federation(s: dict[str, Any]) -> fedkin.Federation:
     (x, y), (test_x, test_y) = ((t.clone() for t in arrays(s, part)) for part in ("train", "test"))
-    none = Data(x[0, :0], y[0, :0])
-    shards = [fedkin.Shard(Data(x[i], y[i]), none, Data(test_x[i], test_y[i])) for i in range(s["clients"])]
+    none = Samples(x[0, :0], y[0, :0])
+    shards = [fedkin.ClientData(Samples(x[i], y[i]), none, Samples(test_x[i], test_y[i])) for i in range(s["clients"])]
     return fedkin.Federation(tuple(shards), s["classes"], name="bench")
 
 

@@ -13,9 +13,9 @@ from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, EngineError, nearest
-from fedkin.hosts import fronts, keys
-from fedkin.hosts.control import SHUT_OUT
-from fedkin.hosts.offline import check_version
+from fedkin.deploy import fronts, keys
+from fedkin.deploy.control import SHUT_OUT
+from fedkin.deploy.offline import check_version
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import for_this_user
 
@@ -132,8 +132,8 @@ def link_command(args: list[str]) -> int:
     """``fedkin link [FOLDER]``."""
     flags = _parse(LinkFlags, args, "fedkin link")
     check_version()
-    from fedkin.hosts import link as links  # after the check: the gate needs a package that comes with Flower
-    from fedkin.hosts.relay import Limits
+    from fedkin.deploy import link as links  # after the check: the gate needs a package that comes with Flower
+    from fedkin.deploy.relay import Limits
 
     if flags.revoke is not None:
         fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
@@ -167,7 +167,7 @@ def status_command(args: list[str]) -> int:
     """``fedkin status [FOLDER]``."""
     flags = _parse(StatusFlags, args, "fedkin status")
     check_version()
-    from fedkin.hosts.link import find_link
+    from fedkin.deploy.link import find_link
 
     control = find_link(flags.folder)
     try:
@@ -211,7 +211,7 @@ def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
 
 def _told(link: Any, flags: LinkFlags) -> list[str]:
     """What a link's operator needs to know once it is up."""
-    from fedkin.hosts.link import told
+    from fedkin.deploy.link import told
 
     settings = link.settings
     logs = f"logs:        {link.logs}"

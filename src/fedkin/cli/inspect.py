@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
-from fedkin.data import Finding, Inspection, look
 from fedkin.experiment.settings import DataSettings, settings_from
+from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
 from fedkin.storage.toml import read_toml
 

@@ -12,12 +12,12 @@ import tyro
 
 from fedkin.cli import DIVERGED, OK, screen
 from fedkin.core import ConfigError, EngineError
+from fedkin.deploy.control import Control
+from fedkin.deploy.node import Node, run_node
+from fedkin.deploy.offline import check_version
+from fedkin.deploy.submit import submit
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.hosts.control import Control
-from fedkin.hosts.node import Node, run_node
-from fedkin.hosts.offline import check_version
-from fedkin.hosts.submit import submit
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import require_free
 from fedkin.storage.toml import read_toml
@@ -55,7 +55,7 @@ def submit_command(args: list[str]) -> int:
     """``fedkin submit FILE.toml|FOLDER``."""
     asked = tyro.cli(Submission, args=args, prog="fedkin submit", description=Submission.__doc__)
     check_version()
-    from fedkin.hosts.link import find_link  # after the check: it needs a package that comes with Flower
+    from fedkin.deploy.link import find_link  # after the check: it needs a package that comes with Flower
 
     again = asked.file.is_dir()
     path = asked.file / "config.toml" if again else asked.file
@@ -68,7 +68,7 @@ def submit_command(args: list[str]) -> int:
     (folder / "failed.txt").unlink(missing_ok=True)
     if not asked.ray:
         return _submitted(settings, folder, find_link(asked.link), asked)
-    from fedkin.hosts.scaleout import scaled, simulating_link
+    from fedkin.deploy.scaleout import scaled, simulating_link
 
     if asked.detach:
         raise ConfigError("Flower's simulator runs as long as this command; leave --detach away")

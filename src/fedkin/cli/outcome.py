@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import screen
-from fedkin.data import SOURCES, Dataset, Federation, glance
+from fedkin.data import SOURCES, Dataset, Federation
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.evaluate import verdict
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import DataSettings, OnData, digest
+from fedkin.inspection import glance
 from fedkin.methods import get_title
 from fedkin.report import references, tables
 from fedkin.report.folder import Run

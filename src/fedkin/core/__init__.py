@@ -15,7 +15,7 @@ from fedkin.core.errors import (
 from fedkin.core.method import Method, Work, finish, first, ready, uniform_cohort
 from fedkin.core.net import Net
 from fedkin.core.robust import Rule
-from fedkin.core.samples import Batch, Data
+from fedkin.core.samples import Batch, ClientData, Samples
 from fedkin.core.sides import Client, Roster, Round
 from fedkin.core.train import Recipe, Train, cross_entropy, head_loss
 
@@ -23,9 +23,9 @@ __all__ = [
     "Batch",
     "Bundle",
     "Client",
+    "ClientData",
     "ClientError",
     "ConfigError",
-    "Data",
     "DataError",
     "Download",
     "EngineError",
@@ -40,6 +40,7 @@ __all__ = [
     "Round",
     "Rule",
     "RunFolderError",
+    "Samples",
     "Train",
     "Work",
     "cross_entropy",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Data:
+class Samples:
     """Labelled samples.
 
     Attributes:
@@ -39,6 +38,23 @@ class Data:
 
 
 @dataclass(frozen=True)
+class ClientData:
+    """One client's data in three parts.
+
+    Attributes:
+        train: training samples; at least one.
+        validation: samples by which rounds and settings are chosen; may be empty.
+        test: samples on which results are reported; may be empty.
+        group: the true group, -1 if not known; a federation fills it in from its ``groups``.
+    """
+
+    train: Samples
+    validation: Samples
+    test: Samples
+    group: int = -1
+
+
+@dataclass(frozen=True)
 class Batch:
     """What a loss sees: ``x [B, *shape]`` and ``y [B]``."""
 
@@ -59,14 +75,3 @@ def packed(bits: Tensor) -> Tensor:
 def unpacked(raw: Tensor) -> Tensor:
     """Unpack bytes ``raw [b]`` that `packed` gave: bool ``[8 b]``."""
     return ((raw.to(torch.int64)[:, None] & _BITS) > 0).flatten()
-
-
-class Shard(Protocol):
-    """One client's data in three parts."""
-
-    @property
-    def train(self) -> Data: ...
-    @property
-    def validation(self) -> Data: ...
-    @property
-    def test(self) -> Data: ...

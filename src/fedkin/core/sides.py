@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.core.bundle import Bundle
 from fedkin.core.net import Net
 from fedkin.core.robust import Rule
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.core.seeds import generator
 from fedkin.core.train import Recipe
 
@@ -36,8 +36,8 @@ class Client:
     """
 
     id: int
-    data: Data
-    validation: Data
+    data: Samples
+    validation: Samples
     net: Net
     recipe: Recipe
     received: Bundle

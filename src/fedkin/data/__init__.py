@@ -5,12 +5,12 @@ federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=20, seed=0)
 
 from __future__ import annotations
 
+from fedkin.core.samples import ClientData
 from fedkin.data.card import Card, Column
 from fedkin.data.columns import Input
 from fedkin.data.dataset import Dataset, Pool
-from fedkin.data.federate import federate, site_shard
-from fedkin.data.federation import Federation, Shard
-from fedkin.data.inspection import Finding, Inspection, glance, inspect, look, require_two_classes
+from fedkin.data.federate import federate, site_client
+from fedkin.data.federation import Federation
 from fedkin.data.merging import merge
 from fedkin.data.partition import (
     DAPFL,
@@ -43,6 +43,7 @@ __all__ = [
     "Assignment",
     "Card",
     "ClassesPerClient",
+    "ClientData",
     "ClusterClasses",
     "ClusterDirichlet",
     "Column",
@@ -50,15 +51,12 @@ __all__ = [
     "Dirichlet",
     "DirichletTotal",
     "Federation",
-    "Finding",
     "Input",
-    "Inspection",
     "Natural",
     "Partition",
     "Pool",
     "Preparation",
     "Rows",
-    "Shard",
     "Sharing",
     "SiteData",
     "absolute",
@@ -66,17 +64,13 @@ __all__ = [
     "deal",
     "federate",
     "fetched",
-    "glance",
-    "inspect",
     "is_shelf",
     "load",
-    "look",
     "merge",
     "plant",
     "planted_dataset",
     "planted_groups",
-    "require_two_classes",
     "share_out",
-    "site_shard",
+    "site_client",
     "write",
 ]

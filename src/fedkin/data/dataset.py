@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.checks import Indices, check_samples
 from fedkin.data.preparation import Preparation, Rows
 
@@ -75,7 +75,7 @@ class Dataset:
     y: Tensor
     classes: int
     name: str = "data"
-    official_test: Data | None = None
+    official_test: Samples | None = None
     client: Tensor | None = None
     test_client: Tensor | None = None
     client_names: tuple[str, ...] | None = None
@@ -153,7 +153,7 @@ class Dataset:
             test_client=_array(self.test_client),
         )
 
-    def rows(self, index: Indices, preparation: Preparation | None = None) -> Data:
+    def rows(self, index: Indices, preparation: Preparation | None = None) -> Samples:
         """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
 
         Args:
@@ -163,17 +163,17 @@ class Dataset:
         if self.table is not None and preparation is not None:
             rows = np.asarray(index, dtype=np.int64)
             y = self.y if self.official_test is None else torch.cat([self.y, self.official_test.y])
-            return Data(self.table.scaled(preparation, rows), y[torch.from_numpy(rows)])
+            return Samples(self.table.scaled(preparation, rows), y[torch.from_numpy(rows)])
         picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
         n = len(self)
         if self.official_test is None or not bool((picked >= n).any()):
-            return Data(_scaled(self.x[picked]), self.y[picked])
+            return Samples(_scaled(self.x[picked]), self.y[picked])
         x = torch.empty((len(picked), *self.shape), dtype=self.x.dtype)
         y = torch.empty(len(picked), dtype=torch.int64)
         own = picked < n
         x[own], y[own] = self.x[picked[own]], self.y[picked[own]]
         x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
-        return Data(_scaled(x), y)
+        return Samples(_scaled(x), y)
 
 
 def _scaled(x: Tensor) -> Tensor:

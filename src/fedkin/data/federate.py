@@ -13,7 +13,7 @@ from fedkin.core.errors import ConfigError, PartitionError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
-from fedkin.data.federation import Federation, Shard
+from fedkin.data.federation import ClientData, Federation
 from fedkin.data.partition import Assignment, Partition
 from fedkin.data.preparation import Preparation
 from fedkin.data.splitting import check_fractions, three_parts
@@ -73,7 +73,7 @@ def federate(
     return _federation(dataset, partition, shards, assigned, preparation)
 
 
-def site_shard(
+def site_client(
     dataset: Dataset,
     number: int,
     *,
@@ -83,7 +83,7 @@ def site_shard(
     split: Literal["pooled", "official"] = "pooled",
     samples_per_client: int | None = None,
     min_samples: int = 1,
-) -> tuple[Shard, Preparation | None]:
+) -> tuple[ClientData, Preparation | None]:
     """The shard of one client whose data are all there is here, and how its inputs were made, where that is known.
 
     They equal, bit for bit, ``clients[number]`` and ``preparation.of(number)`` of ``federate(everything, Natural(),
@@ -139,11 +139,11 @@ class _Dealer:
         table = self._dataset.table
         return self._dataset.preparation if table is None else table.fit([train for train, _, _ in parts])
 
-    def shard(self, parts: Parts, at: int, preparation: Preparation | None) -> Shard:
+    def shard(self, parts: Parts, at: int, preparation: Preparation | None) -> ClientData:
         """The samples of the client who is number ``at`` among those of the preparation."""
         own = None if preparation is None else preparation.of(at)
         train_part, validation_part, test_part = (self._dataset.rows(part, own) for part in parts)
-        return Shard(train_part, validation_part, test_part)
+        return ClientData(train_part, validation_part, test_part)
 
 
 def _check(test: float, validation: float, samples_per_client: int | None) -> None:
@@ -155,7 +155,7 @@ def _check(test: float, validation: float, samples_per_client: int | None) -> No
 def _federation(
     dataset: Dataset,
     partition: Partition,
-    shards: list[Shard],
+    shards: list[ClientData],
     assigned: Assignment,
     preparation: Preparation | None,
 ) -> Federation:

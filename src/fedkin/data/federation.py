@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
 from fedkin.data.checks import check_samples
 from fedkin.data.draws import generator
 from fedkin.data.preparation import Preparation
-from fedkin.data.shard import PARTS, Shard, check_shard
+from fedkin.data.shard import PARTS, check_client_data
 from fedkin.data.splitting import check_fractions, three_parts
 
-__all__ = ["PARTS", "Federation", "Shard"]
+__all__ = ["PARTS", "ClientData", "Federation"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Federation:
             values that are not finite; the message names the client.
     """
 
-    clients: Sequence[Shard]
+    clients: Sequence[ClientData]
     classes: int
     name: str = "data"
     groups: Tensor | None = None
@@ -56,7 +56,7 @@ class Federation:
             raise DataError(f"{self.name}: a federation needs at least one client, got none")
         if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
             for k, shard in enumerate(self.clients):
-                check_shard(shard, k, self.shape, self.classes, self.name)
+                check_client_data(shard, k, self.shape, self.classes, self.name)
         if self.groups is not None and (self.groups.shape != (len(self),) or self.groups.dtype != torch.int64):
             raise DataError(
                 f"{self.name}: groups must be int64 [{len(self)}], one per client, "
@@ -196,8 +196,8 @@ class Federation:
             check_samples(data.x, data.y, classes, f"{name}: client {k}")
             rng = generator(seed, "split", k)
             index = three_parts(data.y.numpy(), test=test, validation=validation, rng=rng)
-            train, held, tested = (Data(data.x[i], data.y[i]) for i in index)
-            shards.append(Shard(train, held, tested))
+            train, held, tested = (Samples(data.x[i], data.y[i]) for i in index)
+            shards.append(ClientData(train, held, tested))
         return cls(
             clients=tuple(shards),
             classes=classes,
@@ -211,7 +211,7 @@ class Federation:
         )
 
 
-def _tensors(x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor, where: str) -> Data:
+def _tensors(x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor, where: str) -> Samples:
     try:
         inputs, labels = np.asarray(x, dtype=np.float32), np.asarray(y)
     except (TypeError, ValueError) as error:
@@ -220,7 +220,7 @@ def _tensors(x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor, where: str) -
         raise DataError(f"{where} has no samples; drop this client or give it at least one")
     if labels.dtype.kind not in "iub":
         raise DataError(f"{where}: labels must be whole numbers, got an array of {labels.dtype}")
-    return Data(torch.from_numpy(inputs.copy()), torch.from_numpy(labels.astype(np.int64)))
+    return Samples(torch.from_numpy(inputs.copy()), torch.from_numpy(labels.astype(np.int64)))
 
 
 def _range(values: Tensor) -> str:

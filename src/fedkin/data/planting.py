@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, PartitionError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.federation import Federation
 
 Kind = Literal["labels", "rotations"]
@@ -47,8 +47,8 @@ def plant(federation: Federation, kind: Kind, groups: int = 4) -> Federation:
     return replace(federation, clients=tuple(clients), groups=which, name=name)
 
 
-def _seen(data: Data, kind: Kind, group: int, classes: int) -> Data:
+def _seen(data: Samples, kind: Kind, group: int, classes: int) -> Samples:
     if kind == "labels":
-        return Data(data.x, (data.y + group) % classes)
+        return Samples(data.x, (data.y + group) % classes)
     turned: Tensor = torch.rot90(data.x, group, (-2, -1)).contiguous()
-    return Data(turned, data.y)
+    return Samples(turned, data.y)

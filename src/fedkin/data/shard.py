@@ -1,34 +1,15 @@
-"""One client's data in three parts, and what must be true of them."""
+"""Checks of one client's data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import ClientData, Samples
 from fedkin.data.checks import check_samples
 
 PARTS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One client's data.
-
-    Attributes:
-        train: trained on; at least one sample.
-        validation: chooses rounds and settings; may be empty.
-        test: reported on; may be empty.
-        group: the true group, -1 if not known; a federation fills it in from its ``groups``.
-    """
-
-    train: Data
-    validation: Data
-    test: Data
-    group: int = -1
-
-
-def check_shard(shard: Shard, k: int, shape: tuple[int, ...], classes: int, name: str) -> None:
+def check_client_data(shard: ClientData, k: int, shape: tuple[int, ...], classes: int, name: str) -> None:
     """Can client ``k`` of the federation ``name`` take part?
 
     Raises:
@@ -38,7 +19,7 @@ def check_shard(shard: Shard, k: int, shape: tuple[int, ...], classes: int, name
     if len(shard.train) == 0:
         raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")
     for part in PARTS:
-        data: Data = getattr(shard, part)
+        data: Samples = getattr(shard, part)
         where = f"{name}: client {k}, {part} part"
         check_samples(data.x, data.y, classes, where)
         if tuple(data.x.shape[1:]) != shape:

@@ -25,16 +25,16 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import ClientData, Samples
 from fedkin.data.preparation import Preparation
-from fedkin.data.shard import PARTS, Shard, check_shard
+from fedkin.data.shard import PARTS, check_client_data
 from fedkin.storage.files import write_atomic
 
 INDEX = "index.json"
 _FORMAT = "fedkin federation 1"
 
 
-class Shelf(Sequence[Shard]):
+class Shelf(Sequence[ClientData]):
     """The clients of such a folder. Nothing is kept of what is read.
 
     Attributes:
@@ -65,18 +65,18 @@ class Shelf(Sequence[Shard]):
         return len(self.sizes)
 
     @overload
-    def __getitem__(self, k: int) -> Shard: ...
+    def __getitem__(self, k: int) -> ClientData: ...
     @overload
-    def __getitem__(self, k: slice) -> tuple[Shard, ...]: ...
-    def __getitem__(self, k: int | slice) -> Shard | tuple[Shard, ...]:
+    def __getitem__(self, k: slice) -> tuple[ClientData, ...]: ...
+    def __getitem__(self, k: int | slice) -> ClientData | tuple[ClientData, ...]:
         if isinstance(k, slice):
             return tuple(self[i] for i in range(*k.indices(len(self))))
         at = range(len(self))[k]
         groups = self.told.get("groups")
         train, validation, test = (self._part(part, at) for part in PARTS)
-        return Shard(train, validation, test, -1 if groups is None else groups[at])
+        return ClientData(train, validation, test, -1 if groups is None else groups[at])
 
-    def _part(self, part: str, k: int) -> Data:
+    def _part(self, part: str, k: int) -> Samples:
         start, stop = (int(n) for n in self._ends[part][k : k + 2])
         return _Lazy(self, part, start, stop)
 
@@ -97,7 +97,7 @@ class Shelf(Sequence[Shard]):
         return torch.from_numpy(out)
 
 
-class _Lazy(Data):
+class _Lazy(Samples):
     """Samples that are read whenever they are asked for."""
 
     def __init__(self, shelf: Shelf, part: str, start: int, stop: int) -> None:
@@ -127,7 +127,7 @@ def is_shelf(path: Path | str) -> bool:
 
 def write(
     folder: Path | str,
-    shards: Iterable[Shard],
+    shards: Iterable[ClientData],
     *,
     classes: int,
     name: str = "own data",
@@ -166,7 +166,7 @@ def write(
 
 
 def _write_parts(
-    folder: Path, shards: Iterable[Shard], classes: int, name: str
+    folder: Path, shards: Iterable[ClientData], classes: int, name: str
 ) -> tuple[tuple[int, ...], list[list[int]]]:
     """Inputs, labels and numbers of samples; returns the shape of an input and the clients' sizes."""
     shape: tuple[int, ...] | None = None
@@ -178,10 +178,10 @@ def _write_parts(
         }
         for k, shard in enumerate(shards):
             shape = tuple(shard.train.x.shape[1:]) if shape is None else shape
-            check_shard(shard, k, shape, classes, name)
+            check_client_data(shard, k, shape, classes, name)
             sizes.append([len(getattr(shard, part)) for part in PARTS])
             for part, n in zip(PARTS, sizes[-1], strict=True):
-                data: Data = getattr(shard, part)
+                data: Samples = getattr(shard, part)
                 files[f"{part}.x"].write(data.x.contiguous().numpy().astype("<f4", copy=False).tobytes())
                 files[f"{part}.y"].write(data.y.contiguous().numpy().astype("<i8", copy=False).tobytes())
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
@@ -202,7 +202,7 @@ def _write_index(folder: Path, index: dict[str, Any]) -> None:
     write_atomic(folder / INDEX, json.dumps(index).encode())
 
 
-def fingerprint(clients: Sequence[Shard], classes: int) -> str:
+def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
     """32 hex digits that change when any size, label or input changes; about a second per GB."""
     digest = hashlib.blake2b(digest_size=16)
     sizes = [[len(getattr(shard, part)) for part in PARTS] for shard in clients]
@@ -213,7 +213,7 @@ def fingerprint(clients: Sequence[Shard], classes: int) -> str:
     return digest.hexdigest()
 
 
-def _data(clients: Iterable[Shard]) -> Iterator[Data]:
+def _data(clients: Iterable[ClientData]) -> Iterator[Samples]:
     for shard in clients:
         for part in PARTS:
             yield getattr(shard, part)

@@ -16,12 +16,12 @@ from typing import Literal
 import torch
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.card import Card
 from fedkin.data.checks import Scaling, check_one_client, check_scaling
 from fedkin.data.dataset import Dataset
-from fedkin.data.federate import federate, site_shard
-from fedkin.data.federation import Federation, Shard
+from fedkin.data.federate import federate, site_client
+from fedkin.data.federation import ClientData, Federation
 from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.planting import Kind, plant
 from fedkin.data.preparation import Preparation
@@ -164,7 +164,7 @@ class SiteData:
             raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[Sharing, Card] | None = None
-        self._shard: tuple[tuple[Card, int, Sharing], Shard, Preparation | None] | None = None
+        self._shard: tuple[tuple[Card, int, Sharing], ClientData, Preparation | None] | None = None
         self._dealt: tuple[Sharing, _Share] | None = None
 
     def card(self, how: Sharing) -> Card:
@@ -179,7 +179,7 @@ class SiteData:
             self._card = how, found.checked(self.data)
         return self._card[1]
 
-    def shard(self, card: Card, number: int, how: Sharing) -> Shard:
+    def shard(self, card: Card, number: int, how: Sharing) -> ClientData:
         """This site's data in their parts.
 
         Args:
@@ -206,7 +206,7 @@ class SiteData:
         """What these data are called in a model's card: without the path of their file, which stays private."""
         return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
 
-    def _read(self, card: Card, number: int, how: Sharing) -> tuple[Shard, Preparation | None]:
+    def _read(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
         asked = (card, number, how)
         if self._shard is None or self._shard[0] != asked:
             found = self._own_shard(*asked) if self.share is None else self._share_of(card, how)
@@ -223,7 +223,7 @@ class SiteData:
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
-    def _own_shard(self, card: Card, number: int, how: Sharing) -> tuple[Shard, Preparation | None]:
+    def _own_shard(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
         tables = self._tables(how)
         kind = "table" if tables else "array"
         if card.kind != kind:
@@ -233,7 +233,7 @@ class SiteData:
             check_one_client(dataset.client_names, self.data)
         else:
             dataset = _as_agreed(self._array(how), card, self.data)
-        return site_shard(
+        return site_client(
             dataset,
             number,
             seed=how.seed,
@@ -285,7 +285,7 @@ class SiteData:
             self._dealt = how, _Share(federation.name, card, federation.clients[self.share], made)
         return self._dealt[1]
 
-    def _share_of(self, card: Card, how: Sharing) -> tuple[Shard, Preparation | None]:
+    def _share_of(self, card: Card, how: Sharing) -> tuple[ClientData, Preparation | None]:
         own = self._shared(how)
         if own.card != card:
             raise DataError(
@@ -301,7 +301,7 @@ class _Share:
 
     name: str
     card: Card
-    shard: Shard
+    shard: ClientData
     preparation: Preparation | None
 
 
@@ -331,5 +331,5 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
         classes=card.classes,
         labels=card.labels,
         preparation=None if made is None else replace(made, labels=card.labels),
-        official_test=None if test is None else Data(test.x, new[test.y]),
+        official_test=None if test is None else Samples(test.x, new[test.y]),
     )

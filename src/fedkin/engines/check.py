@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from fedkin.core import Bundle, Client, Data, Download, Method, MethodError, Net, Recipe
+from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Recipe, Samples
 from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
@@ -57,7 +57,7 @@ def keeps(method: Method, net: Net, recipe: Recipe, received: Bundle) -> Bundle:
 def _answered(
     method: Method, net: Net, recipe: Recipe, received: Bundle, survey: bool = False
 ) -> tuple[Bundle, Client]:
-    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())
     work = method.answer(client) if survey else method.client_update(client)
     return drive(work, lambda request: request.start.detach().clone()), client
@@ -65,14 +65,14 @@ def _answered(
 
 def described(method: Method, net: Net, recipe: Recipe) -> Bundle:
     """What an honest client's words at joining look like, as in `probe`."""
-    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, Bundle(), Bundle(), group=0)
     return Bundle(size=torch.tensor(net.classes), **method.describe(client))
 
 
 def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
-    data = Data(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, recipe, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedkin.core import Data, Net, Recipe, Train
+from fedkin.core import Net, Recipe, Samples, Train
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer, perform
 from fedkin.privacy.dp_sgd import PrivateSteps
@@ -44,7 +44,7 @@ def trainer(job: Job) -> Trainer:
 
 def sgd(
     request: Train,
-    data: Data,
+    data: Samples,
     net: Net,
     run: Recipe,
     rng: torch.Generator,

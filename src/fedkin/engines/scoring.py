@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Data, Work
+from fedkin.core import Bundle, Samples, Work
 from fedkin.core.method import at_moment
 from fedkin.core.samples import packed
 from fedkin.engines.drive import check_tensors
@@ -65,7 +65,7 @@ def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
     return torch.bincount(true * classes + guessed, minlength=classes * classes).view(classes, classes)
 
 
-def _outcomes(guessed: Tensor, data: Data) -> Bundle:
+def _outcomes(guessed: Tensor, data: Samples) -> Bundle:
     """Return which test samples were classified correctly, so that two runs can be compared sample by sample.
 
     Returns:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Data, EngineError, Train, Work
+from fedkin.core import Bundle, Client, ConfigError, EngineError, Samples, Train, Work
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import lockstep, requests_of
 from fedkin.engines.loop import trainer
@@ -109,7 +109,7 @@ class StackedSession:
             self.notes.append(note)
             _log.warning("stacked engine: %s", note)
 
-    def outputs(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, data: Data) -> Tensor:
+    def outputs(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, data: Samples) -> Tensor:
         """``f(given, inputs)`` of all samples without gradient, computed on the device; on the host."""
         if not self._here:
             try:
@@ -228,7 +228,7 @@ class _One:
     asked: Asked
 
 
-Outputs: TypeAlias = Callable[[Callable[[Bundle, Tensor], Tensor], Bundle, Data], Tensor]
+Outputs: TypeAlias = Callable[[Callable[[Bundle, Tensor], Tensor], Bundle, Samples], Tensor]
 
 
 @dataclass(kw_only=True)
@@ -254,7 +254,7 @@ class _DeviceTurn(Turn):
     def seat(self, **known: Any) -> Client:
         return _DeviceClient(**known, _outputs=self._outputs)
 
-    def guesses(self, b: Bundle, data: Data) -> Tensor:
+    def guesses(self, b: Bundle, data: Samples) -> Tensor:
         net, method = self.job.net, self.job.method
         return self._outputs(lambda b, x: predicted(method.predict(net, b, x)), b, data)
 

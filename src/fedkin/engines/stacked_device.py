@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedkin.core import Bundle, ConfigError, Data, EngineError
+from fedkin.core import Bundle, ConfigError, EngineError, Samples
 from fedkin.core.sides import chunked
 
 _GIB = 1 << 30
@@ -63,25 +63,25 @@ class Place:
         return Bundle({name: self.up(t) for name, t in b.items()})
 
     # ---- data -------------------------------------------------------------------------------------------------------
-    def data(self, data: Data) -> Data:
+    def data(self, data: Samples) -> Samples:
         """Samples on the device, kept there while the host has them and there is room."""
         labels, known = self._kept.get(data.x, (None, None))
         if known is not None and labels is data.y:
             return known  # type: ignore[no-any-return]
-        there = Data(self.up(data.x.contiguous()), self.up(data.y))
+        there = Samples(self.up(data.x.contiguous()), self.up(data.y))
         # a value that is its own key would keep itself alive
         if there.x is not data.x and there.x.nbytes + there.y.nbytes <= self._left_for_data():
             self._kept[data.x] = (data.y, there)
         return there
 
-    def joined(self, parts: Sequence[Data]) -> Data:
+    def joined(self, parts: Sequence[Samples]) -> Samples:
         """All samples of several parts one after another, on the device."""
         found = [self.data(part) for part in parts]
         if len(found) == 1:
             return found[0]
-        return Data(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
+        return Samples(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
 
-    def outputs(self, f: Callable[[Tensor], Tensor], data: Data) -> Tensor:
+    def outputs(self, f: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
         """``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
         x = self.data(data).x
         return chunked(f, x, _AT_ONCE) if self.cuda else chunked(f, x)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train
 from fedkin.core.seeds import key
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
@@ -37,7 +37,7 @@ class Asked:
     """
 
     request: Train
-    data: Data
+    data: Samples
     run: Recipe
     draws: Draws
 
@@ -130,7 +130,7 @@ class Steps:
 
         self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
 
-    def __call__(self, rows: Rows, batch: Samples, lr: float | Tensor) -> None:
+    def __call__(self, rows: Rows, batch: DeviceSamples, lr: float | Tensor) -> None:
         """Moves ``rows`` in place by one step on a batch ``[m, B, ...]``."""
         gradient: Tensor = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
@@ -138,7 +138,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Samples:
+class DeviceSamples:
     """Samples on the device and what the loss needs beside them: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
 
     x: Tensor
@@ -148,9 +148,11 @@ class Samples:
     def tensors(self) -> list[Tensor]:
         return [self.x, self.y, *self.extra.values()]
 
-    def take(self, index: Tensor, extra: Tensor) -> Samples:
+    def take(self, index: Tensor, extra: Tensor) -> DeviceSamples:
         """The batch of these rows ``[m, B]``; ``extra`` are those of the tensors beside the samples."""
-        return Samples(_take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()})
+        return DeviceSamples(
+            _take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()}
+        )
 
 
 def _take(t: Tensor, index: Tensor) -> Tensor:
@@ -160,10 +162,10 @@ def _take(t: Tensor, index: Tensor) -> Tensor:
 class Run(Protocol):
     """Carries out the steps of one segment, on ``rows`` in place."""
 
-    def __call__(self, steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Tensor, /) -> None: ...
+    def __call__(self, steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor, /) -> None: ...
 
 
-def eagerly(steps: Steps, rows: Rows, batches: Iterator[Samples], lr: float | Tensor) -> None:
+def eagerly(steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
     """One step after another."""
     for batch in batches:
         steps(rows, batch, lr)
@@ -209,7 +211,7 @@ def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, pla
         rows.put(who, part)
 
 
-def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[Samples, Tensor, Tensor]:
+def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:
     """All samples of a stack on the device; the plan's index into them, and into the tensors beside them."""
     own = {id(a.data): a.data for a in stack}  # two requests of one client share its data
     starts, n = dict[int, int](), 0
@@ -219,10 +221,10 @@ def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[Samples,
     index = place.up(todo.index + torch.tensor([starts[id(a.data)] for a in stack])[todo.row])
     names = stack[0].request.per_sample
     if not names:
-        return Samples(joined.x, joined.y, {}), index, index
+        return DeviceSamples(joined.x, joined.y, {}), index, index
     lengths = torch.tensor([0] + [len(a.data) for a in stack])
     extra = {name: place.up(torch.cat([a.request.per_sample[name].detach() for a in stack])) for name in names}
-    return Samples(joined.x, joined.y, extra), index, place.up(todo.index + lengths.cumsum(0)[:-1][todo.row])
+    return DeviceSamples(joined.x, joined.y, extra), index, place.up(todo.index + lengths.cumsum(0)[:-1][todo.row])
 
 
 def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy, head_loss
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train, cross_entropy, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
@@ -37,7 +37,7 @@ class Step(Protocol):
 def step_for(
     request: Train,
     recipe: Recipe,
-    data: Data,
+    data: Samples,
     net: Net,
     w: Tensor,
     part: slice,
@@ -60,7 +60,14 @@ class _General:
     """
 
     def __init__(
-        self, request: Train, data: Data, net: Net, w: Tensor, part: slice, terms: Terms, private: PrivateSteps | None
+        self,
+        request: Train,
+        data: Samples,
+        net: Net,
+        w: Tensor,
+        part: slice,
+        terms: Terms,
+        private: PrivateSteps | None,
     ) -> None:
         self._request, self._data, self._net, self._w, self._part = request, data, net.training(request.only), w, part
         self._private, self._terms = private, terms
@@ -83,7 +90,7 @@ class _Explicit:
         self,
         request: Train,
         recipe: Recipe,
-        data: Data,
+        data: Samples,
         net: Net,
         w: Tensor,
         part: slice,
@@ -182,7 +189,7 @@ def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
     steps = Pass(layers, w, found, slice(0, net.size))
     steps.factors.rate = 1 / 3
     steps.backward(steps.forward(x.clone()).softmax(1).sub_(F.one_hot(y, net.classes)))
-    expected = _gradient(Train(w), net.training(), w, Data(x, y), torch.arange(3))
+    expected = _gradient(Train(w), net.training(), w, Samples(x, y), torch.arange(3))
     return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
@@ -195,7 +202,7 @@ def _head_of(net: Net) -> tuple[Layer, ...] | str:
     return (Linear(weight[0], (weight[1][0], weight[1][1]), None if bias is None else bias[0]),)
 
 
-def _gradient(request: Train, net: Net, w: Tensor, data: Data, index: Tensor) -> Tensor:
+def _gradient(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
     """Of the loss at one batch, ``[P]``."""
     aux: Bundle = request.aux
     if request.per_sample:

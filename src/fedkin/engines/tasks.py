@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ClientError, Data, FedkinError, Method, MethodError, Net, Recipe, Train, Work
+from fedkin.core import Bundle, Client, ClientError, FedkinError, Method, MethodError, Net, Recipe, Samples, Train, Work
 from fedkin.core.method import Moment
-from fedkin.core.samples import Shard
+from fedkin.core.samples import ClientData
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
@@ -34,7 +34,7 @@ class Trainer(Protocol):
     def __call__(
         self,
         request: Train,
-        data: Data,
+        data: Samples,
         net: Net,
         run: Recipe,
         rng: torch.Generator,
@@ -58,7 +58,7 @@ class Job:
     method: Method
     net: Net
     recipe: Recipe
-    shards: Sequence[Shard]
+    shards: Sequence[ClientData]
     seed: int
     told: Told | None = None
     private: Private | None = None
@@ -183,8 +183,8 @@ class Turn:
         self.job, self.task, self.shard = job, task, job.shards[task.client]
         self.client = self.seat(
             id=task.client,
-            data=Data(job.net.layout(self.shard.train.x), self.shard.train.y),
-            validation=Data(job.net.layout(self.shard.validation.x), self.shard.validation.y),
+            data=Samples(job.net.layout(self.shard.train.x), self.shard.train.y),
+            validation=Samples(job.net.layout(self.shard.validation.x), self.shard.validation.y),
             net=job.net,
             recipe=_recipe_of(job.recipe, task.round),
             received=_aligned(task.received),
@@ -200,7 +200,7 @@ class Turn:
         """The client; an engine may give one that computes elsewhere."""
         return Client(**known)
 
-    def guesses(self, b: Bundle, data: Data) -> Tensor:
+    def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """The class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
         net, method = self.job.net, self.job.method
         return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))

@@ -15,11 +15,12 @@ import tomli_w
 from torch import nn
 
 from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
-from fedkin.data import Federation, require_two_classes
+from fedkin.data import Federation
 from fedkin.engines import Report
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
+from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
 from fedkin.privacy.budget import Privacy, says_at_joining
 from fedkin.report.folder import Run

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedkin.core import Data, Method, Net, Recipe, Rule
-from fedkin.core.samples import Shard as ClientData
-from fedkin.data import Federation, Shard, require_two_classes
+from fedkin.core import ClientData, Method, Net, Recipe, Rule, Samples
+from fedkin.data import Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Attack, Job, Plan
 from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
 from fedkin.experiment.settings import HostSettings, ModelSettings, RunSettings, Settings, digest
+from fedkin.inspection import require_two_classes
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy.budget import Privacy
@@ -147,7 +147,7 @@ class Experiment:
         marks = {"config": digest(table), "data": data, "network": network_mark(net)}
         return cls(method, net, recipe, run, plan, privacy, title, table, marks, about_of(table, size, net))
 
-    def laid_out(self, clients: Sequence[Shard]) -> Sequence[Shard]:
+    def laid_out(self, clients: Sequence[ClientData]) -> Sequence[ClientData]:
         """Return clients' data in the memory layout that the network is fastest on.
 
         Data that are on disk stay there; each client's are laid out when they are read.
@@ -226,6 +226,6 @@ def privacy_of(run: RunSettings) -> Privacy:
     return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
 
 
-def _laid_out(net: Net, shard: Shard) -> Shard:
-    train, held, tested = (Data(net.layout(d.x), d.y) for d in (shard.train, shard.validation, shard.test))
+def _laid_out(net: Net, shard: ClientData) -> ClientData:
+    train, held, tested = (Samples(net.layout(d.x), d.y) for d in (shard.train, shard.validation, shard.test))
     return replace(shard, train=train, validation=held, test=tested)

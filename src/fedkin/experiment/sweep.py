@@ -19,13 +19,14 @@ import tomli_w
 
 from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.core.errors import nearest
-from fedkin.data import Federation, require_two_classes
+from fedkin.data import Federation
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Space, Value, Values, corners, grid_of, proposal, space_from
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.inspection import require_two_classes
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.storage.files import write_atomic

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
-from fedkin.core.samples import Shard
+from fedkin.core.samples import ClientData
 from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
 from fedkin.evaluate import interval, score
 from fedkin.experiment.execute import one_thread
@@ -151,7 +151,7 @@ class _Way:
     weights: Tensor | None
 
 
-def _joined(p: FinishedRun, shard: Shard, after: Sequence[int]) -> _Way:
+def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     c, new, start = p.experiment, len(p.server.sizes), p.server.round
     state, described = p.server.state.owned(), Bundle(p.server.described)
     server = Server(state, start, p.server.sizes.clone(), described, p.server.acks.clone())
@@ -190,7 +190,7 @@ def _alone_in(plan: Plan, last: int) -> Plan:
     )  # fmt: skip
 
 
-def _alone(p: FinishedRun, shard: Shard, after: Sequence[int]) -> dict[int, float]:
+def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int, float]:
     """Accuracy of training on the newcomer's data alone, by rounds."""
     c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
@@ -211,7 +211,7 @@ def _alone(p: FinishedRun, shard: Shard, after: Sequence[int]) -> dict[int, floa
     return {a: found[a] for a in after}
 
 
-def _global(p: FinishedRun, shard: Shard) -> float | None:
+def _global(p: FinishedRun, shard: ClientData) -> float | None:
     """Accuracy of the model that all clients are given, if there is one and it predicts by itself."""
     c = p.experiment
     if c.method.family in ("clusters", "no federation") or type(c.method).predict is not Method.predict:

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from fedkin.core import ConfigError, DataError
-from fedkin.core.samples import Shard
+from fedkin.core.samples import ClientData
 from fedkin.data import Card, Federation, load
 from fedkin.data.columns import raw_rows
-from fedkin.data.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.csvfile import Table, read_csv
@@ -24,6 +23,7 @@ from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import name_of
 from fedkin.exporting.ranges import of_all
+from fedkin.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
 
 Source = Path | str | tuple[Any, Any]
 """A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
@@ -42,7 +42,7 @@ class Newcomer:
         rows: the table that they were read from, if they are rows of one.
     """
 
-    shard: Shard
+    shard: ClientData
     where: str
     rows: Table | None = None
 
@@ -90,7 +90,7 @@ def _unusual(p: FinishedRun, new: Newcomer) -> list[str]:
     return unusual_rows(records, raw, made.columns, seen["columns"], beside)
 
 
-def _copies(p: FinishedRun, shard: Shard) -> list[str]:
+def _copies(p: FinishedRun, shard: ClientData) -> list[str]:
     """Samples of the newcomer that are training samples of others, and test samples that it trains on."""
     train, held, test = (hash_rows(part.x) for part in (shard.train, shard.validation, shard.test))
     own, everything = set(train.tolist()), np.concatenate([train, held, test])

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.core.samples import Shard
+from fedkin.core.samples import ClientData
 from fedkin.data import Federation
 from fedkin.data.columns import digits, unscaled
 from fedkin.data.preparation import Preparation
@@ -28,7 +28,7 @@ _QUANTILE = 0.01
 Values = npt.NDArray[np.float64]
 
 
-def of_client(shard: Shard, preparation: Preparation | None) -> dict[str, Any]:
+def of_client(shard: ClientData, preparation: Preparation | None) -> dict[str, Any]:
     """Ranges of one client's training part.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.core import Bundle, Method, Net
-from fedkin.core.samples import Shard
+from fedkin.core.samples import ClientData
 from fedkin.data.preparation import Preparation
 
 
@@ -65,6 +65,6 @@ class Taken:
     preparation: Preparation | None = None
     client: int | None = None
     name: str | None = None
-    shard: Shard | None = None
+    shard: ClientData | None = None
     ranges: Mapping[str, Any] | None = None
     evaluated: Tensor | None = None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedkin.core import Batch, Bundle, ConfigError, Data, MethodError, ModelError, Net, Recipe, Train, cross_entropy
+from fedkin.core import Batch, Bundle, ConfigError, MethodError, ModelError, Net, Recipe, Samples, Train, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.privacy.noise import Keyed, Secret, Source
 
@@ -77,7 +77,7 @@ class PrivateSteps:
             index = (self._source.uniform(n) < self.rate).nonzero().flatten()
             yield (step + 1) % per_epoch == 0, index
 
-    def gradient(self, request: Train, net: Net, w: Tensor, data: Data, index: Tensor, part: slice) -> Tensor:
+    def gradient(self, request: Train, net: Net, w: Tensor, data: Samples, index: Tensor, part: slice) -> Tensor:
         """The loss's gradient in ``w[part]``: single samples' clipped, added up, noise on it, over the expected batch.
 
         Raises:
@@ -96,7 +96,7 @@ class PrivateSteps:
         return (total / self._expected).to(w.dtype)
 
 
-def each(request: Train, net: Net, w: Tensor, data: Data, rows: Tensor) -> Tensor:
+def each(request: Train, net: Net, w: Tensor, data: Samples, rows: Tensor) -> Tensor:
     """The gradient of a request's loss at single samples ``rows [B]``: ``[B, P]``."""
     extra = {name: t[rows] for name, t in request.per_sample.items()}
 
@@ -130,7 +130,13 @@ def require_single_gradients(net: Net) -> None:
         )
     x = net.layout(torch.zeros(2, *net.shape))
     try:
-        each(Train(net.w0, loss=cross_entropy), net.training(), net.w0, Data(x, torch.zeros(2).long()), torch.arange(2))
+        each(
+            Train(net.w0, loss=cross_entropy),
+            net.training(),
+            net.w0,
+            Samples(x, torch.zeros(2).long()),
+            torch.arange(2),
+        )
     except (RuntimeError, NotImplementedError) as e:
         raise ModelError(
             f"dp_noise needs the gradient of single samples, which torch.func.vmap cannot find for this network "

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Data, Method, MethodError, Net, Recipe
+from fedkin.core import Bundle, Client, ConfigError, Method, MethodError, Net, Recipe, Samples
 from fedkin.core.seeds import generator
 
 _LEAST = 1e-6  # smallest epsilon: noise of a million samples hides everything that a client could have
@@ -144,7 +144,7 @@ class KeyedCounts:
         return noisy_counts(counts, self.epsilon, Keyed(generator(self.seed, "told", client)))
 
 
-class Hidden(Data):
+class Hidden(Samples):
     """Data of which class counts alone can be read: what a client says at joining may be made of its noisy counts."""
 
     def __init__(self, counts: Tensor) -> None:

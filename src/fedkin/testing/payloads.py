@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Data, Method, Net, Recipe
+from fedkin.core import Bundle, ClientData, Method, Net, Recipe, Samples
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, rounds
-from fedkin.testing.toys import ToyShard
 from fedkin.testing.trial import calm
 
 _CLIENTS, _CLASSES, _INPUTS, _FEATURES, _SAMPLES, _ROUNDS = 8, 7, 11, 13, 40, 12
@@ -124,15 +123,15 @@ class _Wire:
         return answers, missing
 
 
-def _shard(i: int) -> ToyShard:
+def _shard(i: int) -> ClientData:
     """Two classes each, so that grouping methods have something to find."""
 
-    def part(what: str, n: int) -> Data:
+    def part(what: str, n: int) -> Samples:
         rng = generator(0, "payloads", i, what)
         y = (torch.randint(0, 2, (n,), generator=rng) + i) % _CLASSES
-        return Data(torch.randn(n, _INPUTS, generator=rng) + y[:, None], y)
+        return Samples(torch.randn(n, _INPUTS, generator=rng) + y[:, None], y)
 
-    return ToyShard(part("train", _SAMPLES), part("validation", 5), part("test", 5), group=i % 2)
+    return ClientData(part("train", _SAMPLES), part("validation", 5), part("test", 5), group=i % 2)
 
 
 def _own_lengths(method: Method) -> dict[int, str]:

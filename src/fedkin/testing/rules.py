@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Data, Download, Method, Recipe, Round, Rule, stack
+from fedkin.core import Bundle, ClientData, ConfigError, Download, Method, Recipe, Round, Rule, Samples, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
@@ -18,7 +18,7 @@ from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
-from fedkin.testing.toys import KINDS, Kind, ToyShard, federation, others_changed, samples
+from fedkin.testing.toys import KINDS, Kind, federation, others_changed, samples
 from fedkin.testing.trial import (
     Exchange,
     Moment,
@@ -181,7 +181,7 @@ def own_data(case: Case) -> None:
 def _alone(
     case: Case,
     setting: Setting,
-    shards: tuple[ToyShard, ...],
+    shards: tuple[ClientData, ...],
     start: Moment,
     messages: Mapping[int, Message],
     last: int,
@@ -234,8 +234,8 @@ _ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sam
 def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
     usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, rule=case.rule))
     shards, everyone = federation(), range(6)
-    one_class = replace(shards[0], train=Data(shards[0].train.x, torch.ones_like(shards[0].train.y)))
-    large = ToyShard(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
+    one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
+    large = ClientData(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
     by_steps = Recipe(steps=3, batch=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
         "drop-outs": replace(usual, dropout=0.4),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedkin.core import Data, Net
+from fedkin.core import ClientData, Net, Samples
 from fedkin.core.seeds import generator
 
 CLASSES, WIDTH = 3, 6
@@ -21,20 +21,10 @@ Kind = Literal["mlp", "norm"]
 KINDS: tuple[Kind, ...] = ("mlp", "norm")
 
 
-@dataclass(frozen=True)
-class ToyShard:
-    """One client's data in three parts."""
-
-    train: Data
-    validation: Data
-    test: Data
-    group: int = 0
-
-
-def federation(seed: int = 0) -> tuple[ToyShard, ...]:
+def federation(seed: int = 0) -> tuple[ClientData, ...]:
     """Six clients with three classes: unequal sizes, one with a single class, one with a single sample."""
     return tuple(
-        ToyShard(
+        ClientData(
             samples(seed, i, "train", n),
             samples(seed, i, "validation", 3 if i != 5 else 0),  # the last client has none to validate on
             samples(seed, i, "test", 4),
@@ -44,20 +34,20 @@ def federation(seed: int = 0) -> tuple[ToyShard, ...]:
     )
 
 
-def samples(seed: int, client: int, part: str, n: int) -> Data:
+def samples(seed: int, client: int, part: str, n: int) -> Samples:
     """Samples of one client: its classes lie around points of its own."""
     rng = generator(seed, "toys", client, part)
     y = torch.randint(0, 1 if client == SINGLE else CLASSES, (n,), generator=rng)
     centre = F.one_hot((y + client % 2) % WIDTH, WIDTH).float()
-    return Data(2 * centre + torch.randn(n, WIDTH, generator=rng), y)
+    return Samples(2 * centre + torch.randn(n, WIDTH, generator=rng), y)
 
 
-def others_changed(shards: Sequence[ToyShard], client: int) -> tuple[ToyShard, ...]:
+def others_changed(shards: Sequence[ClientData], client: int) -> tuple[ClientData, ...]:
     """The same federation with other inputs and labels on every client but one."""
     return tuple(s if i == client else _changed(s, i) for i, s in enumerate(shards))
 
 
-def _changed(shard: ToyShard, client: int) -> ToyShard:
+def _changed(shard: ClientData, client: int) -> ClientData:
     train, validation, test = (
         samples(999, client + 1, p, len(getattr(shard, p))) for p in ("train", "validation", "test")
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Method, Net, Recipe
+from fedkin.core import Bundle, ClientData, Method, Net, Recipe
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Report, Server, Simulation, begin, rounds
-from fedkin.testing.toys import Kind, ToyShard, federation, network
+from fedkin.testing.toys import Kind, federation, network
 
 Replies = tuple[dict[int, Bundle], dict[int, str]]
 Exchange = Callable[[Mapping[int, Message]], Replies]
@@ -25,7 +25,7 @@ class Setting:
     """Everything about a run but the method and the engine."""
 
     kind: Kind = "mlp"
-    shards: tuple[ToyShard, ...] = field(default_factory=federation)
+    shards: tuple[ClientData, ...] = field(default_factory=federation)
     recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=4, lr=0.1, momentum=0.5))
     plan: Plan = field(default_factory=lambda: Plan(rounds=4, participation=0.7, seed=1))
     dropout: float = 0.0

@@ -14,10 +14,10 @@ from pathlib import Path
 
 
 def install(path: Path) -> None:
-    from fedkin.hosts import site as sites
+    from fedkin.deploy import site as sites
 
     if "FAULT_VERSION" in os.environ:
-        from fedkin.hosts import versions
+        from fedkin.deploy import versions
 
         versions.__version__ = os.environ["FAULT_VERSION"]
     answer = sites.Site.answer
@@ -58,8 +58,8 @@ def spoilt(made, what):
     """The answer with something wrong in its first tensor of floating-point numbers."""
     import torch
 
-    from fedkin.hosts.tensors import bundle, letter
-    from fedkin.hosts.wire import Letter
+    from fedkin.deploy.tensors import bundle, letter
+    from fedkin.deploy.wire import Letter
 
     if what == "long side":
         return Letter({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
@@ -96,7 +96,7 @@ def install_flower(path: Path) -> None:
     from flwr.app import ConfigRecord
     from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
-    from fedkin.hosts import flower
+    from fedkin.deploy import flower
 
     real = flower.to_records
 
@@ -111,7 +111,7 @@ def install_flower(path: Path) -> None:
 
 def install_server(round: int) -> None:
     """In the run's program on the server."""
-    from fedkin.hosts.fleet import Fleet
+    from fedkin.deploy.fleet import Fleet
 
     real = Fleet.exchange
 
@@ -127,5 +127,5 @@ if any("flwr-clientapp" in word for word in sys.orig_argv) and "FAULTS" in os.en
     install_flower(Path(os.environ["FAULTS"]))
 if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
     install_server(int(os.environ["FAULT_SERVER"]))
-if "fedkin.hosts.worker" in sys.orig_argv and "FAULTS" in os.environ:
+if "fedkin.deploy.worker" in sys.orig_argv and "FAULTS" in os.environ:
     install(Path(os.environ["FAULTS"]))

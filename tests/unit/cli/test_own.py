@@ -12,10 +12,10 @@ import pytest
 
 from commandline import Command
 from fedkin.core import ConfigError
+from fedkin.deploy.own import Allowed, settings_of
+from fedkin.deploy.submitted import packed
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.hosts.own import Allowed, settings_of
-from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method, get_title
 from fedkin.storage.toml import read_toml
 from owncode import CAUTIOUS

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Bundle, Client, Data, Roster, Round
+from fedkin.core import Bundle, Client, Roster, Round, Samples
 from fedkin.core.sides import chunked
 from fedkin.functional.damping import moved_by_share
 from fedkin.methods import FedAvg
@@ -32,7 +32,7 @@ def test_measures_on_its_own_training_data() -> None:
 
 def test_counts_have_an_entry_for_absent_classes() -> None:
     """C numbers, also for classes the client has not got."""
-    c = ByHand(FedAvg(), mlp(), [Data(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
+    c = ByHand(FedAvg(), mlp(), [Samples(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
     assert c.counts().tolist() == [0, 2, 0]
 
 

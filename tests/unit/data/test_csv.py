@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import Natural, load, look
+from fedkin.data import Natural, load
 from fedkin.data.sites import Sharing
 from fedkin.data.sources.csvfile import read_csv
 from fedkin.experiment.settings import DataSettings, Settings
+from fedkin.inspection import look
 from fedkin.methods import get_method
 
 TABLE = "age,ward,colour,sick\n40,b,red,0\n50,a,blue,2\n,b,red,1\n60,a,,0\n"

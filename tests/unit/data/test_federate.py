@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data import DAPFL, IID, ClassesPerClient, Dataset, Dirichlet, Federation, Natural, federate, planted_groups
 
 Make = Callable[..., Dataset]
 
 
-def numbers(data: Data) -> list[int]:
+def numbers(data: Samples) -> list[int]:
     """The samples' numbers, which are their inputs."""
     return [int(v) for v in data.x[:, 0]]
 
 
-def official(n: int, first: int, classes: int = 3) -> Data:
-    return Data(torch.arange(first, first + n, dtype=torch.float32)[:, None], torch.arange(n) % classes)
+def official(n: int, first: int, classes: int = 3) -> Samples:
+    return Samples(torch.arange(first, first + n, dtype=torch.float32)[:, None], torch.arange(n) % classes)
 
 
 def test_pooled_uses_every_sample_once(make_dataset: Make) -> None:
@@ -173,6 +173,6 @@ def test_dataset_checks(make_dataset: Make) -> None:
     with pytest.raises(DataError, match=r"toy: client has shape \[3\] for 60 samples"):
         make_dataset(60, client=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(DataError, match=r"official test part: inputs of shape \[2\]"):
-        make_dataset(60, official_test=Data(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64)))
+        make_dataset(60, official_test=Samples(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64)))
     with pytest.raises(DataError, match="2 class names for 3 classes"):
         make_dataset(60, labels=("a", "b"))

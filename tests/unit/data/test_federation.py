@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.samples import Data
-from fedkin.data import Federation, Shard
+from fedkin.core.samples import Samples
+from fedkin.data import ClientData, Federation
 
 
-def part(n: int, label: int = 0, shape: tuple[int, ...] = (2,)) -> Data:
-    return Data(torch.zeros(n, *shape), torch.full((n,), label))
+def part(n: int, label: int = 0, shape: tuple[int, ...] = (2,)) -> Samples:
+    return Samples(torch.zeros(n, *shape), torch.full((n,), label))
 
 
-def shard(n: int = 2, **parts: Data) -> Shard:
-    return Shard(**{"train": part(n), "validation": part(1), "test": part(1), **parts})
+def shard(n: int = 2, **parts: Samples) -> ClientData:
+    return ClientData(**{"train": part(n), "validation": part(1), "test": part(1), **parts})
 
 
 def test_properties() -> None:
@@ -43,7 +43,7 @@ def test_empty_client_is_named() -> None:
 
 def test_label_out_of_range_is_named() -> None:
     """A label outside 0..classes-1 is refused with client, part, value and position."""
-    bad = Data(torch.zeros(3, 2), torch.tensor([0, 1, 7]))
+    bad = Samples(torch.zeros(3, 2), torch.tensor([0, 1, 7]))
     with pytest.raises(DataError, match=r"client 1, test part: label 7 of sample 2 is not in 0\.\.1"):
         Federation((shard(), shard(test=bad)), classes=2)
     with pytest.raises(DataError, match="label -1 of sample 0"):
@@ -56,19 +56,19 @@ def test_not_finite_is_named(value: float) -> None:
     x = torch.zeros(4, 2)
     x[3, 1] = value
     with pytest.raises(DataError, match="client 0, train part: sample 3 holds NaN or an infinite value"):
-        Federation((shard(train=Data(x, torch.zeros(4, dtype=torch.int64))),), classes=2)
+        Federation((shard(train=Samples(x, torch.zeros(4, dtype=torch.int64))),), classes=2)
 
 
 def test_types() -> None:
     """Inputs must be float32, labels int64, and both must be as long."""
     with pytest.raises(DataError, match="inputs must be float32, got float64"):
-        Federation((shard(train=Data(torch.zeros(1, 2).double(), torch.zeros(1, dtype=torch.int64))),), classes=2)
+        Federation((shard(train=Samples(torch.zeros(1, 2).double(), torch.zeros(1, dtype=torch.int64))),), classes=2)
     with pytest.raises(DataError, match="labels must be int64, got int32"):
-        Federation((shard(train=Data(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int32))),), classes=2)
+        Federation((shard(train=Samples(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int32))),), classes=2)
     with pytest.raises(DataError, match="2 inputs but 1 labels"):
-        Federation((shard(train=Data(torch.zeros(2, 2), torch.zeros(1, dtype=torch.int64))),), classes=2)
+        Federation((shard(train=Samples(torch.zeros(2, 2), torch.zeros(1, dtype=torch.int64))),), classes=2)
     with pytest.raises(DataError, match=r"got shapes \[2\] and \[2\]"):
-        Federation((shard(train=Data(torch.zeros(2), torch.zeros(2, dtype=torch.int64))),), classes=2)
+        Federation((shard(train=Samples(torch.zeros(2), torch.zeros(2, dtype=torch.int64))),), classes=2)
 
 
 def test_shapes_must_agree() -> None:
@@ -97,7 +97,7 @@ def test_fingerprint_sees_every_change() -> None:
     x = torch.zeros(3, 2)
     x[0, 0] = 1e-6
     others = [
-        Federation((shard(train=Data(x, torch.zeros(3, dtype=torch.int64))), shard(2)), classes=2),
+        Federation((shard(train=Samples(x, torch.zeros(3, dtype=torch.int64))), shard(2)), classes=2),
         Federation((shard(train=part(3, 1)), shard(2)), classes=2),
         Federation((shard(2), shard(3)), classes=2),
         Federation((shard(2, validation=part(2)), shard(2)), classes=2),

@@ -14,27 +14,15 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.core import ClientData
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
-from fedkin.data import (
-    IID,
-    Dataset,
-    Dirichlet,
-    Federation,
-    Inspection,
-    Natural,
-    Shard,
-    Sharing,
-    glance,
-    inspect,
-    look,
-    require_two_classes,
-)
-from fedkin.data.inspection import duplicates
-from fedkin.data.inspection.duplicates import hash_rows
+from fedkin.core.samples import Samples
+from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing
+from fedkin.inspection import Inspection, duplicates, glance, inspect, look, require_two_classes
+from fedkin.inspection.duplicates import hash_rows
 
 Row = dict[str, Any]
-module = importlib.import_module("fedkin.data.inspection.look")  # the package has a function of this name
+module = importlib.import_module("fedkin.inspection.look")  # the package has a function of this name
 HOSPITALS = ("north", "south", "west", "east")
 
 
@@ -67,7 +55,7 @@ def look_at(path: Path, **flags: Any) -> Inspection:
     return inspect(path, **{"target": "ill", "client": "hospital", **flags})
 
 
-def one(found: Inspection, code: str) -> fedkin.data.Finding:
+def one(found: Inspection, code: str) -> fedkin.inspection.Finding:
     """The only finding of that kind."""
     (finding,) = [f for f in found.findings if f.code == code]
     return finding
@@ -431,10 +419,10 @@ def test_a_class_that_is_only_tested() -> None:
     """All training samples are of classes 0 and 1, the test parts have class 2 as well."""
     rng = np.random.default_rng(0)
 
-    def data(n: int, classes: int) -> Data:
-        return Data(torch.from_numpy(rng.standard_normal((n, 4)).astype(np.float32)), torch.arange(n) % classes)
+    def data(n: int, classes: int) -> Samples:
+        return Samples(torch.from_numpy(rng.standard_normal((n, 4)).astype(np.float32)), torch.arange(n) % classes)
 
-    shards = tuple(Shard(data(40, 2), data(10, 2), data(12, 3)) for _ in range(3))
+    shards = tuple(ClientData(data(40, 2), data(10, 2), data(12, 3)) for _ in range(3))
     found = inspect(Federation(shards, classes=3, name="toy"))
     finding = one(found, "class-not-trained")
     assert (finding.severity, finding.what) == ("warning", "no client has training samples of 2 (12 test samples)")
@@ -452,12 +440,12 @@ def hospitals(ill: Sequence[tuple[int, int]], test: Sequence[tuple[int, int]] = 
     """Hospitals with given numbers of healthy and ill samples for training, and by default as many for testing."""
     rng = np.random.default_rng(0)
 
-    def data(counts: tuple[int, int]) -> Data:
+    def data(counts: tuple[int, int]) -> Samples:
         y = torch.tensor([0] * counts[0] + [1] * counts[1], dtype=torch.int64)
-        return Data(torch.from_numpy(rng.standard_normal((len(y), 3)).astype(np.float32)), y)
+        return Samples(torch.from_numpy(rng.standard_normal((len(y), 3)).astype(np.float32)), y)
 
-    nothing = Data(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    shards = tuple(Shard(data(n), nothing, data(t)) for n, t in zip(ill, test or ill, strict=True))
+    nothing = Samples(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    shards = tuple(ClientData(data(n), nothing, data(t)) for n, t in zip(ill, test or ill, strict=True))
     names = ("bern", "ulm", "graz", "metz", "linz", "pisa", "gent", "york")[: len(ill)]
     return Federation(shards, 2, "hospitals", labels=("healthy", "ill"), client_names=names)
 

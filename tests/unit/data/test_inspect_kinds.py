@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core.samples import Data
-from fedkin.data import IID, Dataset, Finding, Inspection, Sharing, inspect, load, look
-from fedkin.data.inspection.finding import ClientSummary
-from fedkin.data.inspection.shares import clients_of
+from fedkin.core.samples import Samples
+from fedkin.data import IID, Dataset, Sharing, load
 from fedkin.data.progress import each, heard
 from fedkin.experiment.settings import DataSettings
+from fedkin.inspection import Finding, Inspection, inspect, look
+from fedkin.inspection.finding import ClientSummary
+from fedkin.inspection.shares import clients_of
 
 
 def codes(found: Inspection, severity: Any = None) -> list[str]:
@@ -231,7 +232,7 @@ def test_few_copies_in_test_parts_are_a_note(copies: int, severity: str) -> None
     """Of 200 test samples: up to 0.5 / sqrt(200), 3.5 %, is less than chance moves their accuracy."""
     x = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0))
     x[800 : 800 + copies] = x[:copies]
-    test = Data(x[800:], torch.arange(200) % 2)
+    test = Samples(x[800:], torch.arange(200) % 2)
     data = Dataset(x[:800], torch.arange(800) % 2, classes=2, name="toy", official_test=test)
     finding = one(inspect(data, IID(), clients=4, split="official"), "train-test-leak")
     assert finding.severity == severity

@@ -19,11 +19,11 @@ import pytest
 from commandline import Command
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import limits, load
-from fedkin.data.inspection.pictures import read_pictures
 from fedkin.data.sources.leaf import read_leaf
 from fedkin.data.sources.npz import read_array
 from fedkin.data.sources.upstream import Files
 from fedkin.experiment.settings import settings_from
+from fedkin.inspection.pictures import read_pictures
 
 MB = 1_000_000
 ADVICE = r"the limit is 0\.02 GB\. If the file is meant to be that large: --max-data-gb \d"

@@ -24,7 +24,7 @@ def federation(clients: int = 5) -> fedkin.Federation:
     rng, sizes, names = np.random.default_rng(0), range(9, 9 + 3 * clients, 3), [f"w{k}" for k in range(clients)]
     data = [(rng.normal(size=(n, 2, 3)), rng.integers(0, 4, n)) for n in sizes]
     made = fedkin.Federation.from_arrays(data, classes=4, groups=[k % 2 for k in range(clients)], client_names=names)
-    none = fedkin.Data(torch.zeros(0, 2, 3), torch.zeros(0, dtype=torch.int64))
+    none = fedkin.Samples(torch.zeros(0, 2, 3), torch.zeros(0, dtype=torch.int64))
     last = dataclasses.replace(made.clients[-1], test=none)
     return fedkin.Federation(
         (*made.clients[:-1], last), 4, "wards", made.groups, ("a", "b", "c", "d"), made.client_names
@@ -98,7 +98,7 @@ def test_clients_are_written_as_they_come(tmp_path: Path) -> None:
     one = federation()
     held = 0
 
-    def shards() -> Iterator[fedkin.Shard]:
+    def shards() -> Iterator[fedkin.ClientData]:
         nonlocal held
         for shard in one.clients:
             held += 1
@@ -156,7 +156,7 @@ def test_bad_data_are_refused_when_written(tmp_path: Path) -> None:
     bad = one.clients[0].train.x.clone()
     bad[2] = torch.nan
     data = type(one.clients[0].train)(bad, one.clients[0].train.y)
-    shard = fedkin.Shard(data, one.clients[0].validation, one.clients[0].test)
+    shard = fedkin.ClientData(data, one.clients[0].validation, one.clients[0].test)
     with pytest.raises(DataError, match="client 1, train part: sample 2 holds NaN"):
         write(tmp_path / "a", [one.clients[0], shard], classes=4)
     with pytest.raises(DataError, match=r"not in 0\.\.1"):
@@ -174,7 +174,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Whoever breaks off: a folder that was there is empty again, and the same name may be given once more."""
     one = federation()
 
-    def shards() -> Iterator[fedkin.Shard]:
+    def shards() -> Iterator[fedkin.ClientData]:
         yield from one.clients[:2]
         raise KeyboardInterrupt
 

@@ -15,8 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
-from fedkin.core.samples import Data
-from fedkin.data import IID, Card, Dataset, Natural, Shard, Sharing, SiteData, deal, federate, load, merge, site_shard
+from fedkin.core.samples import Samples
+from fedkin.data import (
+    IID,
+    Card,
+    ClientData,
+    Dataset,
+    Natural,
+    Sharing,
+    SiteData,
+    deal,
+    federate,
+    load,
+    merge,
+    site_client,
+)
 from fedkin.experiment.settings import DataSettings
 
 OWN = Sharing(Natural(min_samples=1), seed=5, target="sick", scaling="client")
@@ -30,7 +43,7 @@ HEART = {
 }
 
 
-def equal(one: Shard, two: Shard) -> bool:
+def equal(one: ClientData, two: ClientData) -> bool:
     """To the last bit, also -0.0 and 0.0."""
     pairs = [(getattr(one, part), getattr(two, part)) for part in ("train", "validation", "test")]
     same = all(torch.equal(a.x.view(torch.int32), b.x.view(torch.int32)) and torch.equal(a.y, b.y) for a, b in pairs)
@@ -47,7 +60,7 @@ def hospitals(tmp_path: Path) -> Path:
     return folder
 
 
-def read_apart(folder: Path, how: Sharing, texts: tuple[str, ...] = ()) -> tuple[Card, list[Shard]]:
+def read_apart(folder: Path, how: Sharing, texts: tuple[str, ...] = ()) -> tuple[Card, list[ClientData]]:
     """What the sites make of their files, each in its own folder's order of numbers, with nothing but cards shared."""
     sites = {path.stem: SiteData(path, texts=texts) for path in sorted(folder.iterdir())}
     card = Card.from_json(merge({name: site.card(how) for name, site in sites.items()}).to_json())
@@ -267,7 +280,7 @@ def with_clients(make_dataset: Callable[..., Dataset], test_part: bool) -> Datas
     more: dict[str, Any] = {"client": torch.arange(90) % 4, "unit": torch.arange(90) // 8}
     if test_part:
         x = torch.arange(90, 130, dtype=torch.float32)[:, None]
-        more |= {"official_test": Data(x, torch.arange(40) % 3), "test_client": torch.arange(40) % 4}
+        more |= {"official_test": Samples(x, torch.arange(40) % 3), "test_client": torch.arange(40) % 4}
     return make_dataset(90, **more)
 
 
@@ -278,7 +291,7 @@ def only(dataset: Dataset, k: int) -> Dataset:
     own, test, more = dataset.client == k, dataset.official_test, {}
     if test is not None and dataset.test_client is not None:
         of_test = dataset.test_client == k
-        more = {"official_test": Data(test.x[of_test], test.y[of_test])}
+        more = {"official_test": Samples(test.x[of_test], test.y[of_test])}
     return Dataset(dataset.x[own], dataset.y[own], dataset.classes, "toy", unit=dataset.unit[own], **more)
 
 
@@ -291,22 +304,22 @@ def test_site_shard(make_dataset: Callable[..., Dataset], test_part: bool, split
     more: dict[str, Any] = {"seed": 9, "split": split, "samples_per_client": cap, "test": 0.3}
     if split == "official" and not test_part:
         with pytest.raises(ConfigError, match="needs an official test part, toy has none"):
-            site_shard(only(dataset, 0), 0, **more)
+            site_client(only(dataset, 0), 0, **more)
         return
     together = federate(dataset, Natural(), **more)
     for k, shard in enumerate(together.clients):
-        assert equal(site_shard(only(dataset, k), k, **more)[0], shard)
-    assert not equal(site_shard(only(dataset, 0), 1, **more)[0], together.clients[0])
+        assert equal(site_client(only(dataset, k), k, **more)[0], shard)
+    assert not equal(site_client(only(dataset, 0), 1, **more)[0], together.clients[0])
 
 
 def test_site_shard_refuses(make_dataset: Callable[..., Dataset]) -> None:
     """Settings out of range are refused as by `federate`."""
     with pytest.raises(ConfigError, match="samples_per_client must be at least 1, got 0"):
-        site_shard(make_dataset(), 0, samples_per_client=0)
+        site_client(make_dataset(), 0, samples_per_client=0)
     with pytest.raises(ConfigError, match="their sum must be below 1"):
-        site_shard(make_dataset(), 0, test=0.6, validation=0.5)
+        site_client(make_dataset(), 0, test=0.6, validation=0.5)
     with pytest.raises(ConfigError, match="a client's number must be at least 0, got -1"):
-        site_shard(make_dataset(), -1)
+        site_client(make_dataset(), -1)
 
 
 # ---- shares, for trying out ---------------------------------------------------------------------------------------

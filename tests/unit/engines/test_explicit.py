@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Data, Net, Recipe, Train, cross_entropy, head_loss
+from fedkin.core import Bundle, Net, Recipe, Samples, Train, cross_entropy, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.steps import layers_of, written_out
@@ -20,20 +20,20 @@ from fedkin.models.start import factory
 CLASSES = 4
 
 
-def data_for(shape: tuple[int, ...], n: int = 12) -> Data:
+def data_for(shape: tuple[int, ...], n: int = 12) -> Samples:
     rng = generator(3, "explicit")
-    return Data(torch.randn(n, *shape, generator=rng), torch.randint(CLASSES, (n,), generator=rng))
+    return Samples(torch.randn(n, *shape, generator=rng), torch.randint(CLASSES, (n,), generator=rng))
 
 
-def both(net: Net, request: Train, data: Data, recipe: Recipe) -> tuple[Tensor, Tensor]:
+def both(net: Net, request: Train, data: Samples, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """The vectors that passes written out and autograd come to."""
-    data = Data(net.layout(data.x), data.y)
+    data = Samples(net.layout(data.x), data.y)
     assert not isinstance(written_out(request, net, request.only or slice(0, len(request.start))), str)
     explicit = sgd(request, data, net, recipe, generator(0))
     return explicit, sgd(request, data, net, recipe, generator(0), gradient="autograd")
 
 
-def agree(net: Net, request: Train, data: Data, recipe: Recipe, tolerance: float = 2e-5) -> Tensor:
+def agree(net: Net, request: Train, data: Samples, recipe: Recipe, tolerance: float = 2e-5) -> Tensor:
     """That they agree: the difference is a small part of the way they went, far above rounding for a wrong term."""
     explicit, reference = both(net, request, data, recipe)
     way = float((reference - request.start).abs().max())
@@ -140,7 +140,7 @@ def test_a_classifier_on_stored_features_is_written_out() -> None:
 def test_ties_in_a_pooling_send_the_gradient_to_one_place() -> None:
     """On blank images all places of a window are equal; the gradient goes to one of them, as with autograd."""
     net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
-    blank = Data(torch.ones(12, 1, 8, 8), torch.arange(12) % CLASSES)
+    blank = Samples(torch.ones(12, 1, 8, 8), torch.arange(12) % CLASSES)
     agree(net, Train(net.w0), blank, Recipe(steps=4, batch=6, lr=0.1))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train, cross_entropy
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
 from fedkin.engines.steps import take
@@ -24,9 +24,9 @@ def to_mean(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return 0.5 * (w - batch.x.mean()).square().sum()
 
 
-def points(n: int) -> Data:
+def points(n: int) -> Samples:
     """Inputs 0, 1, ... n - 1."""
-    return Data(torch.arange(n, dtype=torch.float32)[:, None], torch.zeros(n, dtype=torch.int64))
+    return Samples(torch.arange(n, dtype=torch.float32)[:, None], torch.zeros(n, dtype=torch.int64))
 
 
 LINEAR = Net(lambda: nn.Sequential(nn.Linear(1, 1)), (1,), 1)  # [weight, bias]: P = 2
@@ -136,7 +136,7 @@ def test_only_a_part_moves() -> None:
 def test_a_frozen_part_has_no_gradient() -> None:
     """With only the head moving the body is not differentiated: its gradient would come out as zero."""
     net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), (2,), 2)
-    data = Data(torch.randn(4, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1]))
+    data = Samples(torch.randn(4, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1]))
     w = sgd(Train(net.w0, only=net.head), data, net, Recipe(lr=0.1), generator(0))
     assert torch.equal(w[net.body], net.w0[net.body])
     assert not torch.equal(w[net.head], net.w0[net.head])
@@ -205,7 +205,7 @@ def test_nothing_that_was_given_is_written_to() -> None:
 
 def test_a_client_without_samples_keeps_its_start() -> None:
     """No samples, no steps, counted in epochs or in steps."""
-    empty = Data(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
+    empty = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
     for recipe in (Recipe(epochs=3), Recipe(steps=3)):
         got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, recipe, generator(0))
         assert torch.equal(got, torch.ones(1))
@@ -270,8 +270,8 @@ def _norm_net() -> Net:
     return Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), (2,), 2)
 
 
-def _norm_data(n: int) -> Data:
-    return Data(torch.randn(n, 2, generator=generator(2)) + 5, torch.arange(n) % 2)
+def _norm_data(n: int) -> Samples:
+    return Samples(torch.randn(n, 2, generator=generator(2)) + 5, torch.arange(n) % 2)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_network_with_batch_normalisation_skips_a_batch_of_one(n: int, moves: 
 def test_the_default_loss_is_cross_entropy() -> None:
     """One step on one batch is w - lr times the gradient of torch's cross-entropy."""
     net = Net(lambda: nn.Sequential(nn.Linear(2, 2)), (2,), 2)
-    data = Data(torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([0, 1]))
+    data = Samples(torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([0, 1]))
     w = net.w0.requires_grad_()
     (grad,) = torch.autograd.grad(cross_entropy(net, w, Batch(data.x, data.y), Bundle()), w)
     got = sgd(Train(net.w0), data, net, Recipe(lr=0.1), generator(0))

@@ -19,11 +19,11 @@ from fedkin.core import (
     Client,
     ClientError,
     ConfigError,
-    Data,
     EngineError,
     Method,
     Net,
     Recipe,
+    Samples,
     Train,
     Work,
 )
@@ -34,7 +34,7 @@ from fedkin.engines.stacked_device import Place
 from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.privacy.noise import KeyedCounts
-from fedkin.testing.toys import CLASSES, WIDTH, ToyShard, federation, network, samples
+from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
 from toys import method
 
 CPU = Stacked(device="cpu")
@@ -171,7 +171,7 @@ def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
 def test_clients_without_training_data_keep_what_they_were_sent() -> None:
     """Alone and beside others."""
     none = samples(0, 9, "train", 0)
-    empty = ToyShard(none, none, none)
+    empty = ClientData(none, none, none)
     for shards in ([empty, empty], [empty, *federation()[:2]]):
         j = job(FedAvg(), shards=shards)
         assert agree(j, tasks(j, model=j.net.w0)) == []
@@ -509,7 +509,7 @@ def elsewhere(j: Job) -> tuple[StackedSession, list[int]]:
 
 def test_data_are_put_on_the_device_once() -> None:
     """Inputs and labels of all clients in the first round; in later ones no inputs move."""
-    shards = [ToyShard(*(samples(0, i, p, 50) for p in ("train", "validation", "test"))) for i in range(2)]
+    shards = [ClientData(*(samples(0, i, p, 50) for p in ("train", "validation", "test"))) for i in range(2)]
     j = job(FedAvg(), shards=shards)
     session, ups = elsewhere(j)
     inputs = 50 * WIDTH
@@ -532,7 +532,7 @@ def test_data_that_the_host_gave_up_are_given_up_on_the_device() -> None:
     data = samples(0, 0, "train", 9)
     place.data(data)
     assert len(place._kept) == 1
-    assert place.data(Data(data.x, data.y + 0)) is not place.data(data)  # other labels
+    assert place.data(Samples(data.x, data.y + 0)) is not place.data(data)  # other labels
     del data
     assert len(place._kept) == 0
 
@@ -646,11 +646,11 @@ def test_images_are_the_loops(products: bool) -> None:
         3,
     )
 
-    def part(i: int, n: int) -> Data:
+    def part(i: int, n: int) -> Samples:
         x = torch.randn(n, 2, 6, 6, generator=generator(i, n))
-        return Data(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
+        return Samples(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
 
-    j = job(FedAvg(), net=net, shards=[ToyShard(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
+    j = job(FedAvg(), net=net, shards=[ClientData(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
     engine = Stacked("cpu", products=products)
     assert agree(j, tasks(j, model=net.w0), engine) == []
     assert agree(j, tasks(j, "evaluate", model=net.w0), engine) == []

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedkin.core import Batch, Bundle, Data, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.stacked_device import Place
@@ -59,12 +59,12 @@ def place() -> Place:
     return Place("cpu", 0.0, False)
 
 
-def asked(requests: Sequence[Train], data: Sequence[Data], recipe: Recipe) -> list[Asked]:
+def asked(requests: Sequence[Train], data: Sequence[Samples], recipe: Recipe) -> list[Asked]:
     draws = [Draws(3, ("update", 1, i, 0)) for i in range(len(requests))]
     return [Asked(r, d, recipe, g) for r, d, g in zip(requests, data, draws, strict=True)]
 
 
-def agree(requests: Sequence[Train], data: Sequence[Data], recipe: Recipe, net: Net = NET) -> None:
+def agree(requests: Sequence[Train], data: Sequence[Samples], recipe: Recipe, net: Net = NET) -> None:
     """Asserts that the stack's vectors are the loop's."""
     one = asked(requests, data, recipe)
     assert len({a.kind() for a in one}) == 1
@@ -73,7 +73,7 @@ def agree(requests: Sequence[Train], data: Sequence[Data], recipe: Recipe, net: 
         torch.testing.assert_close(got, wanted, **TOLERANCE)
 
 
-def clients(sizes: Sequence[int] = (9, 5, 1, 12)) -> list[Data]:
+def clients(sizes: Sequence[int] = (9, 5, 1, 12)) -> list[Samples]:
     return [samples(0, i, "train", n) for i, n in enumerate(sizes)]
 
 
@@ -172,7 +172,7 @@ def test_two_models_in_one_vector() -> None:
 def test_convolutions_pooling_and_group_norm() -> None:
     """Images, held channels last on the host, with a part that stands still."""
     images = [
-        Data(
+        Samples(
             CONV.layout(torch.randn(n, 2, 6, 6, generator=generator(1, n))),
             torch.randint(0, 3, (n,), generator=generator(2, n)),
         )

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Client, ClientError, ConfigError, Data, Method, Net, Recipe, Train, Work
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Recipe, Samples, Train, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
 from fedkin.engines.tasks import perform
-from fedkin.testing.toys import ToyShard, federation, network
+from fedkin.testing.toys import ClientData, federation, network
 from toys import method
 
 PARTS = ("test", "validation")
@@ -89,7 +89,7 @@ def test_the_step_size_falls_with_the_rounds() -> None:
 def test_images_come_channels_last_where_the_network_likes_it() -> None:
     """Data are laid out as the network is fastest on, in training and outside it."""
     net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)), (2, 4, 4), 3)
-    images = Data(torch.randn(4, 2, 4, 4, generator=generator(0)), torch.tensor([0, 1, 2, 0]))
+    images = Samples(torch.randn(4, 2, 4, 4, generator=generator(0)), torch.tensor([0, 1, 2, 0]))
     layouts: list[bool] = []
 
     def client_update(self: Method, c: Client) -> Work:
@@ -98,7 +98,7 @@ def test_images_come_channels_last_where_the_network_likes_it() -> None:
         return Bundle(model=w)
 
     assert net.channels_last
-    j = job(method(client_update=client_update), net=net, shards=[ToyShard(images, images, images)])
+    j = job(method(client_update=client_update), net=net, shards=[ClientData(images, images, images)])
     step(j)
     assert layouts == [True]
 
@@ -263,7 +263,7 @@ def test_outcomes_of_test_samples_in_their_round() -> None:
     """Ten test samples of which the model, which says the class that the input's first entry is, gets all but the third
     and the last right: 11011111 10 and six bits of padding. Only in the round that the job names."""
     said, true = [0, 1, 0, 2, 1, 1, 0, 2, 2, 1], [0, 1, 2, 2, 1, 1, 0, 2, 2, 0]
-    test = Data(torch.tensor(said).float()[:, None] * torch.ones(6), torch.tensor(true))
+    test = Samples(torch.tensor(said).float()[:, None] * torch.ones(6), torch.tensor(true))
 
     def first_entry(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
         return nn.functional.one_hot(x[:, 0].long(), 3).float()
@@ -278,7 +278,7 @@ def test_outcomes_of_test_samples_in_their_round() -> None:
 
 def test_a_client_without_test_samples_has_no_outcomes() -> None:
     """No bits, and the digest of no samples."""
-    none = Data(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
+    none = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
     found = step(j, "evaluate").reply
     assert (found.right.tolist(), found.test.sum()) == ([], 0)
@@ -286,17 +286,17 @@ def test_a_client_without_test_samples_has_no_outcomes() -> None:
 
 def test_the_digest_says_which_samples_in_which_order() -> None:
     """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
-    data = Data(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
-    spread = Data(data.x.to(memory_format=torch.channels_last), data.y.clone())
+    data = Samples(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
+    spread = Samples(data.x.to(memory_format=torch.channels_last), data.y.clone())
     assert not spread.x.is_contiguous()
     assert spread.digest() == data.digest()
     assert len(data.digest()) == 16
     others = [
-        Data(data.x.flip(0), data.y.flip(0)),
-        Data(data.x, torch.tensor([2, 0, 0])),
-        Data(data.x + 1, data.y),
-        Data(data.x.view(3, 4, 2, 2), data.y),
-        Data(data.x[:2], data.y[:2]),
+        Samples(data.x.flip(0), data.y.flip(0)),
+        Samples(data.x, torch.tensor([2, 0, 0])),
+        Samples(data.x + 1, data.y),
+        Samples(data.x.view(3, 4, 2, 2), data.y),
+        Samples(data.x[:2], data.y[:2]),
     ]
     assert len({data.digest(), *(other.digest() for other in others)}) == 6
 

@@ -21,11 +21,11 @@ from fedkin.core import (
     Client,
     ClientError,
     ConfigError,
-    Data,
     EngineError,
     Method,
     Net,
     Recipe,
+    Samples,
     Train,
     Work,
     stack,
@@ -34,7 +34,7 @@ from fedkin.core import (
 from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
 from fedkin.engines.workers import WorkersSession
-from fedkin.testing.toys import ToyShard, federation, network
+from fedkin.testing.toys import ClientData, federation, network
 
 
 @pytest.fixture(autouse=True)
@@ -143,9 +143,9 @@ def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
 def test_a_row_of_odd_width_is_computed_alike() -> None:
     """Evaluating a row in place and a copy of it gives the same logits: rows are aligned on either side."""
     net = Net(lambda: nn.Sequential(nn.Linear(84, 61)), (84,), 61)
-    data = Data(torch.randn(8, 84, generator=torch.Generator().manual_seed(0)), torch.arange(8))
+    data = Samples(torch.randn(8, 84, generator=torch.Generator().manual_seed(0)), torch.arange(8))
 
-    j = job(asks(lambda c: Bundle(logits=c.logits(c.received.model))), net, [ToyShard(data, data, data)] * 4)
+    j = job(asks(lambda c: Bundle(logits=c.logits(c.received.model))), net, [ClientData(data, data, data)] * 4)
     rows = torch.randn(4, net.size, generator=torch.Generator().manual_seed(1))
     asked = [Task("update", i, 1, Bundle(model=rows[i]), Bundle()) for i in range(4)]
     session = Workers(2).start(j)

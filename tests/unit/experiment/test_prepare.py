@@ -109,8 +109,8 @@ def test_one_class_is_refused(settings: Settings, federation: Federation) -> Non
         Experiment.prepare(settings, Federation(same, federation.classes))
 
 
-def _of_class_1(part: fedkin.Data) -> fedkin.Data:
-    return fedkin.Data(part.x, torch.ones_like(part.y))
+def _of_class_1(part: fedkin.Samples) -> fedkin.Samples:
+    return fedkin.Samples(part.x, torch.ones_like(part.y))
 
 
 def test_evaluations_of_a_plan() -> None:

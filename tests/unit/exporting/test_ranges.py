@@ -137,10 +137,10 @@ def test_training_pixels_that_use_a_part_of_their_scale() -> None:
     assert unusual_inputs(np.linspace(0, 255, 64).reshape(1, 1, 8, 8), seen) is not None
 
 
-def shard_of(x: torch.Tensor) -> fedkin.data.Shard:
+def shard_of(x: torch.Tensor) -> fedkin.data.ClientData:
     y = torch.zeros(len(x), dtype=torch.int64)
-    part = fedkin.core.Data(x, y)
-    return fedkin.data.Shard(part, fedkin.core.Data(x[:0], y[:0]), fedkin.core.Data(x[:0], y[:0]))
+    part = fedkin.core.Samples(x, y)
+    return fedkin.data.ClientData(part, fedkin.core.Samples(x[:0], y[:0]), fedkin.core.Samples(x[:0], y[:0]))
 
 
 # ---- exports of tables ----------------------------------------------------------------------------------------------

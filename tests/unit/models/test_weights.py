@@ -13,8 +13,8 @@ from torch import nn
 from fedkin import Dirichlet, Recipe, federate, load, methods, run
 from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
+from fedkin.deploy.submitted import packed
 from fedkin.experiment.settings import ModelSettings, Settings
-from fedkin.hosts.submitted import packed
 from fedkin.methods import get_method
 from fedkin.models.start import factory
 

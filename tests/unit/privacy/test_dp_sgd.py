@@ -16,10 +16,10 @@ from fedkin.core import (
     Client,
     ClientError,
     ConfigError,
-    Data,
     ModelError,
     Net,
     Recipe,
+    Samples,
     Train,
     cross_entropy,
     head_loss,
@@ -73,7 +73,7 @@ def test_networks_of_the_catalogue(name: str) -> None:
     """Convolutions and pooling, in the memory layout that they are fastest in: rows are the gradients one by one."""
     net = Net(lambda: get_model(name, (1, 16, 16), 3), (1, 16, 16), 3)
     x = net.layout(torch.randn(4, 1, 16, 16, generator=generator(0)))
-    data = Data(x, torch.tensor([0, 1, 2, 0]))
+    data = Samples(x, torch.tensor([0, 1, 2, 0]))
     rows = each(Train(net.w0), net.training(), net.w0, data, torch.arange(4))
     for i in range(4):
         w = net.w0.requires_grad_(True)
@@ -86,7 +86,7 @@ def test_samples_are_clipped_one_by_one() -> None:
 
     Divided by the expected batch of 2; clipping their mean (-1.5, -2.25) instead would give (-.55, -.83).
     """
-    net, data = vector_net(0.0, 0.0), Data(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
+    net, data = vector_net(0.0, 0.0), Samples(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
     w = sgd(Train(net.w0, loss=squares), data, net, Recipe(steps=1, batch=2, lr=1.0), generator(0),
             steps(Private(0.0, clip=1.0)))  # fmt: skip
     close(w, [0.3, 0.65], 1e-6)
@@ -94,7 +94,7 @@ def test_samples_are_clipped_one_by_one() -> None:
 
 def test_only_the_moving_part_counts_for_the_clip() -> None:
     """The same with the first number standing still: gradients 0 4 and 0 .5, clipped to 1 and .5."""
-    net, data = vector_net(0.0, 0.0), Data(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
+    net, data = vector_net(0.0, 0.0), Samples(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
     part = slice(1, 2)
     request = Train(net.w0, loss=squares, only=part)
     g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
@@ -104,7 +104,7 @@ def test_only_the_moving_part_counts_for_the_clip() -> None:
 
 def test_an_infinite_gradient_does_not_drown_the_sum() -> None:
     """A sample whose gradient is not finite takes no part: else the sum would show that it is there."""
-    net, data = vector_net(0.0), Data(torch.tensor([[math.inf], [0.5]]), torch.zeros(2).long())
+    net, data = vector_net(0.0), Samples(torch.tensor([[math.inf], [0.5]]), torch.zeros(2).long())
     g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
     list(g.batches(2, Recipe(steps=1, batch=2)))
     close(g.gradient(Train(net.w0, loss=squares), net, net.w0, data, torch.arange(2), slice(0, 1)), [-0.25], 1e-6)
@@ -144,7 +144,7 @@ def test_small_clients_are_whole_batches() -> None:
 def test_the_noise_has_the_size_that_was_asked_for() -> None:
     """noise 2, clip .5, batches of 4: standard deviation 2 * .5 / 4 = .25 in every step, also on an empty batch."""
     net = vector_net(*[0.0] * 4000)
-    data = Data(torch.zeros(8, 4000), torch.zeros(8).long())
+    data = Samples(torch.zeros(8, 4000), torch.zeros(8).long())
     g = PrivateSteps(Private(2.0, 0.5), Keyed(generator(0)))
     list(g.batches(8, Recipe(steps=1, batch=4)))
     for index in (torch.arange(8), torch.arange(0)):
@@ -285,7 +285,7 @@ def test_networks_without_single_gradients_are_refused() -> None:
 def test_dropout_differs_from_sample_to_sample() -> None:
     """Two equal samples have two masks, as in a batch; equal runs have equal ones."""
     net = Net(lambda: nn.Sequential(nn.Linear(4, 20), nn.Dropout(0.5), nn.Linear(20, 3)), (4,), 3)
-    data = Data(torch.ones(2, 4), torch.zeros(2).long())
+    data = Samples(torch.ones(2, 4), torch.zeros(2).long())
     torch.default_generator.manual_seed(0)
     rows = each(Train(net.w0), net.training(), net.w0, data, torch.arange(2))
     assert not torch.equal(rows[0], rows[1])

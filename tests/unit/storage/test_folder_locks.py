@@ -26,12 +26,12 @@ from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import Recipe
 from fedkin.core.errors import FolderBusyError
+from fedkin.deploy import submitted
+from fedkin.deploy.serve import serve
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
 from fedkin.experiment.sweep import Sweep, run_sweep
-from fedkin.hosts import submitted
-from fedkin.hosts.serve import serve
 from fedkin.storage.lock import NAME, held, owner, require_free, writing
 from folders import assert_same_run, content, lines_in, small
 from hosttoys import Direct, settings, sites

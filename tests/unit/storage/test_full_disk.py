@@ -16,10 +16,10 @@ import pytest
 from commandline import Command
 from fedkin.cli import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
+from fedkin.deploy.store import Store
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import Sweep, run_sweep
-from fedkin.hosts.store import Store
 from folders import assert_same_run, small
 from hosttoys import Direct, on_hosts, settings, sites
 from kills import assert_goes_on

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, image_preparation
@@ -247,7 +247,7 @@ def _samples(found: Opened, side: int | None) -> Dataset:
         y=y[:n],
         classes=max(int(y.max()) + 1, len(labels or ())),
         name=found.name,
-        official_test=Data(x[n:], y[n:]) if tests else None,
+        official_test=Samples(x[n:], y[n:]) if tests else None,
         client=None if ids is None else ids[:n],
         test_client=None if ids is None or not tests else ids[n:],
         client_names=names,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
@@ -49,7 +49,7 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     if list(folder.glob("*t10k-*")) or list(folder.glob("*test-*")):
         test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test", budget)
         classes = max(classes, int(test_y.max()) + 1)
-        test = Data(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
+        test = Samples(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
     train_y, _ = class_numbers(y, str(folder), site)
     base = Dataset(
         x=pixels(x),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
@@ -88,7 +88,7 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
         y=y[:n],
         classes=len(labels),
         name=root.resolve().name,
-        official_test=Data(x[n:], y[n:]) if test else None,
+        official_test=Samples(x[n:], y[n:]) if test else None,
         client=None if ids is None else ids[:n],
         test_client=None if ids is None or not test else ids[n:],
         client_names=tuple(clients) or None,

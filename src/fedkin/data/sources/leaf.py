@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
 from fedkin.data.preparation import Preparation
@@ -49,7 +49,7 @@ def read_leaf(folder: Path) -> Dataset:
     official, test_ids = None, None
     if tests:
         test_x, test_y, test_ids = _joined(tests, number)
-        official = Data(test_x, test_y)
+        official = Samples(test_x, test_y)
     labels = tuple(_CLASSES)
     return Dataset(
         x=x,

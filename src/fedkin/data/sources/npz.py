@@ -27,7 +27,7 @@ from numpy.lib.format import MAGIC_PREFIX
 from torch import Tensor
 
 from fedkin.core.errors import DataError, meant
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
 from fedkin.data.preparation import Preparation, image_preparation
@@ -83,7 +83,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         classes = max(classes, len(labels))
     if n + (len(arrays[test[0]]) if test else 0) != len(y):
         raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
-    official = Data(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
+    official = Samples(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
     there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.card import (
     MAX_CATEGORIES,
     MAX_CLASSES,
@@ -47,7 +47,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
 
     Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
     empty fields gets a second column that is 1 where the field was empty. Columns of texts become one column of 0 and
-    1 per text. Here all rows are used; `federate` and `site_shard`, which know what is trained on, do it anew from
+    1 per text. Here all rows are used; `federate` and `site_client`, which know what is trained on, do it anew from
     the training parts alone (`Dataset.table`).
 
     By ``pooled``, mean and deviation are **those of all clients together**: in a real federation no host
@@ -111,7 +111,7 @@ def from_table(
         y=y[:n],
         classes=found.classes,
         name=name,
-        official_test=Data(x[n:], y[n:]) if tests else None,
+        official_test=Samples(x[n:], y[n:]) if tests else None,
         client=None if ids is None else ids[:n],
         test_client=None if ids is None or not tests else ids[n:],
         client_names=client_names,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Data
+from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
 from fedkin.data.preparation import image_preparation
@@ -236,7 +236,7 @@ def _dataset(
         y=y.long(),
         classes=classes,
         name=name,
-        official_test=Data(test_x, test_y.long()),
+        official_test=Samples(test_x, test_y.long()),
         labels=labels,
         preparation=image_preparation(tuple(x.shape[1:]), labels),
     )

@@ -1,0 +1,188 @@
+"""A SuperLink asked and told through Flower's own command, from the machine that it runs on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.core.errors import ConfigError, EngineError, nearest
+from fedkin.deploy.keys import key_fingerprint
+from fedkin.deploy.offline import CONNECTION, environment, program
+from fedkin.storage.files import write_atomic
+
+BOOK = "nodes.json"  # in the link's folder: which key each node's number stands for
+SHUT_OUT = "unregistered"  # the status of a node whose key is refused
+_IN_USE = "already in use"  # Flower's words for a key that was registered before
+
+
+@dataclass(frozen=True)
+class Key:
+    """A node's key as it was registered: Flower lists nodes by number only, so a book of them is kept beside.
+
+    Attributes:
+        name: of its file, without ``.pub``.
+        fingerprint: as ``ssh-keygen -l`` prints it.
+    """
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What `Control.register` found, by name.
+
+    Attributes:
+        new: registered just now.
+        gone: registered, but their files are not there any more.
+        shut: shut out, though their files are there.
+    """
+
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+    shut: tuple[str, ...]
+
+
+class Control:
+    """The operator's side of a link.
+
+    Args:
+        folder: the link's folder.
+        home: Flower's folder in it, with a connection in its ``config.toml``.
+    """
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder, self.home = folder, home
+        self._book = folder / BOOK
+
+    def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
+        """The answer of ``flwr WORDS CONNECTION --format json``.
+
+        Raises:
+            EngineError: it failed, with Flower's words for it.
+        """
+        command = [program("flwr"), *words, CONNECTION, "--format", "json"]
+        env = {**environment(self.home), "NO_COLOR": "1"}
+        try:
+            done = subprocess.run(
+                command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"`flwr {' '.join(words)}` did not answer within {seconds:g} s") from error
+        try:
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError as error:
+            said = (done.stdout + done.stderr).strip()
+            raise EngineError(
+                f"`flwr {' '.join(words)}` gave no answer (exit code {done.returncode}): {said}"
+            ) from error
+        if not isinstance(answer, dict) or not answer.get("success"):  # its exit code is 0 then, too
+            why = str(answer.get("error-message", answer) if isinstance(answer, dict) else answer)
+            raise EngineError(" ".join(why.partition(")\n")[2].split() or why.split()))
+        return answer
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node that was registered: Flower's ``node-id``, ``status``, times, and ``name``, ``fingerprint``."""
+        book = self.book()
+        unknown = Key("?", "")
+        found = [n for n in self.ask("supernode", "list", "--verbose")["nodes"] if isinstance(n, dict)]
+        return [{**node, **asdict(book.get(str(node["node-id"]), unknown))} for node in found]
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run that was submitted, as Flower lists it."""
+        return [run for run in self.ask("list")["runs"] if isinstance(run, dict)]
+
+    def last_words(self, run: str, count: int = 8) -> str:
+        """The end of what a run's program on the server said, indented."""
+        command = [program("flwr"), "log", run, CONNECTION, "--show"]
+        env = {**environment(self.home), "NO_COLOR": "1"}
+        try:
+            done = subprocess.run(
+                command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "  (no answer)"
+        said = [line for line in done.stdout.splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in said[-count:]) or "  (nothing)"
+
+    def register(self, keys: Path) -> Changes:
+        """Registers every ``*.pub`` of a folder that is not known yet; again and again is no harm.
+
+        Raises:
+            ConfigError: a file is not a key of the right kind.
+            EngineError: the link does not answer.
+        """
+        found = {path.stem: (path, key_fingerprint(path)) for path in sorted(keys.glob("*.pub"))}
+        listed = {str(node["node-id"]): node for node in self.nodes()}
+        book = {number: key for number, key in self.book().items() if number in listed}  # of this database
+        named = {fingerprint: name for name, (_, fingerprint) in reversed(found.items())}
+        book = {n: Key(named.get(k.fingerprint, k.name), k.fingerprint) for n, k in book.items()}  # a file was renamed
+        known = {key.fingerprint for key in book.values()}
+        new = []
+        for name, (path, fingerprint) in found.items():
+            if fingerprint not in known and (number := self._registered(path, name)):
+                book[number] = Key(name, fingerprint)
+                new.append(name)
+        self._write(book)
+        here = {fingerprint for _, fingerprint in found.values()}
+        out = {number for number, node in listed.items() if node.get("status") == SHUT_OUT}
+        shut = [key.name for number, key in book.items() if number in out and key.fingerprint in here]
+        gone = [key.name for number, key in book.items() if number not in out and key.fingerprint not in here]
+        return Changes(tuple(new), tuple(gone), tuple(shut))
+
+    def revoke(self, name: str) -> str:
+        """Shuts a node out, for good: its key cannot be registered again. Gives the key's fingerprint.
+
+        Raises:
+            ConfigError: no node of this name is registered.
+            EngineError: the link does not answer, or refuses.
+        """
+        inside = {n["name"]: n for n in self.nodes() if n.get("status") != SHUT_OUT}
+        if name not in inside:
+            raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, inside) if inside else ''}")
+        self.ask("supernode", "unregister", str(inside[name]["node-id"]))
+        self._write(self.book())  # a link that runs notices, and its gate refuses the key from then on
+        return str(inside[name]["fingerprint"])
+
+    def changed(self) -> int:
+        """When the book of keys was last written, in nanoseconds; 0 before it is there."""
+        return self._book.stat().st_mtime_ns if self._book.exists() else 0
+
+    def book(self) -> dict[str, Key]:
+        """Which key each node's number stands for."""
+        return read_book(self.folder)
+
+    def _write(self, book: Mapping[str, Key]) -> None:
+        write_atomic(self._book, json.dumps({n: asdict(k) for n, k in book.items()}, indent=2).encode())
+
+    def _registered(self, path: Path, name: str) -> str | None:
+        """The new node's number; None if the key was registered already, which our book does not know."""
+        try:
+            return str(self.ask("supernode", "register", str(path), "--name", name)["node-id"])
+        except EngineError as error:
+            if _IN_USE in str(error):
+                return None
+            raise EngineError(f"the key {path} was not registered: {error}") from error
+
+
+def read_book(folder: Path) -> dict[str, Key]:
+    """Reads which key each node's number stands for at the link in a folder; empty before a key is registered.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    path = folder / BOOK
+    try:
+        text = path.read_text()
+        return {str(n): Key(str(k["name"]), str(k["fingerprint"])) for n, k in json.loads(text).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({error!r}); restore it, or take it away: nodes whose keys are registered then have no "
+            "name, and only runs with free_names = true in [hosts] take them, until they come with new keys"
+        ) from error

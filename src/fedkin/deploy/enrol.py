@@ -1,0 +1,304 @@
+"""Who is there: nodes are greeted, checked, pinned to their keys, and get their clients' numbers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from fedkin.core import Bundle, ConfigError, Net
+from fedkin.core.bundle import refusal
+from fedkin.data import Card
+from fedkin.deploy import heads
+from fedkin.deploy.lateness import EXPIRED
+from fedkin.deploy.letters import NONSENSE, Clerk, Reply, attempt
+from fedkin.deploy.members import Member
+from fedkin.deploy.post import CODES, Post
+from fedkin.deploy.store import checked_name
+from fedkin.deploy.versions import unlike, versions
+from fedkin.deploy.wire import Letter, LetterError
+from fedkin.engines.check import described
+
+log = logging.getLogger("fedkin.deploy")
+_HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
+_PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
+_AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
+_RARELY = 1.0  # seconds between two looks at most: 20 looks a second take a tenth of a core of the link's machine
+_COUNTS = 1e12  # no client's words hold larger numbers
+
+Say = Callable[[int, str, str], None]
+"""``(round, client, text)``: something happened to a client."""
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that has said hello and has no number yet."""
+
+    node: int
+    key: str
+    card: Card
+    public: str = ""
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, so that tests need not wait for it."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    poll: float = 0.05
+
+    def pause(self, since: float, end: float) -> None:
+        """Until the next look for answers: rarely in a long wait, of which it may take 2 %, and often near its end."""
+        now = self.now()
+        self.sleep(max(self.poll, min(_RARELY, (now - since) / 50, (end - now) / 2)))
+
+
+@dataclass(frozen=True)
+class _Hello:
+    """A greeting under way: to which node, until when, and the hellos that expired before it."""
+
+    node: int
+    end: float
+    late: int
+
+
+class Enrolment:
+    """Clients by name, wherever they are.
+
+    Attributes:
+        node: where each client was last seen.
+        new: clients that have said hello and have no number yet.
+    """
+
+    def __init__(self, post: Post, clerk: Clerk, say: Say, clock: Clock) -> None:
+        self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
+        self._ours = versions(clerk.settings.method)
+        self._keys: Mapping[int, str] = {}
+        self._done: set[int] = set()  # nodes that need no greeting: taken, or refused for good
+        self._greeted: dict[int, float] = {}
+        self._hellos: dict[str, _Hello] = {}  # greetings under way, by ticket
+        self._nameless: set[int] = set()  # nodes without a registered name, of which was told
+        self._late: dict[int, int] = {}  # hellos in a row that a node has answered too late, or not at all
+        self.node: dict[str, int] = {}
+        self.new: dict[str, Newcomer] = {}
+
+    def here(self) -> set[str]:
+        """Names of the clients that are connected, numbered or not."""
+        return {name for name, node in self.node.items() if node in self._keys}
+
+    def place(self, client: str) -> int | None:
+        """The node of a client, if it is connected."""
+        node = self.node.get(client)
+        return node if node in self._keys else None
+
+    def look(self) -> None:
+        """Asks which nodes are connected."""
+        self._keys = self._post.nodes()
+        self._done &= set(self._keys)
+        self._late = {node: count for node, count in self._late.items() if node in self._keys}
+
+    def meet(self, round: int, seconds: float) -> None:
+        """Greets nodes that are not known, and waits at most so long for answers; the others are heard later."""
+        self.look()
+        now, under_way = self._clock.now(), {hello.node for hello in self._hellos.values()}
+        strange = [
+            n for n in self._keys
+            if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
+        ]  # fmt: skip
+        self._greet(round, now, strange)
+        while self._hellos and self._clock.now() < now + seconds:
+            for ticket, got in self._post.collect(list(self._hellos)).items():
+                self._welcome(round, self._hellos.pop(ticket), got)
+            if self._hellos:
+                self._clock.sleep(self._clock.poll)
+        for ticket in [ticket for ticket, hello in self._hellos.items() if hello.end <= self._clock.now()]:
+            self._expired(round, self._hellos.pop(ticket).node)
+
+    def take_in(self, net: Net, known: int, round: int) -> dict[int, Bundle]:
+        """Gives numbers to newcomers, in the order of their names; what they say of themselves.
+
+        One whose words cannot be used gets no number; then those after it are asked again under the ones they move to.
+        """
+        members = self._clerk.members
+        said: dict[int, Bundle] = {}
+        schema = described(self._clerk.settings.method, net, self._clerk.settings.recipe)
+        self.new = {name: n for name, n in self.new.items() if n.node in self._keys}
+        while self.new:
+            names = sorted(self.new)
+            said, bad = self._words(names, known, round, schema)
+            for name, why in bad.items():
+                self._refuse(round, name, self.new.pop(name).node, why)
+            if not bad:
+                break
+        for i, name in enumerate(sorted(self.new), start=known):
+            came = self.new[name]
+            members.listed.append(Member(name, came.key, came.public, came.signature))
+            self._say(round, name, f"joins as client {i}")
+        if self.new:
+            members.save()
+        self.new.clear()
+        return said
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Refuses a newcomer before the first round."""
+        self._refuse(0, name, self.new.pop(name).node, why)
+
+    # ---- greetings ------------------------------------------------------------------------------------------------
+    def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
+        """Says hello to nodes; the number of hellos that expired before travels as the letter's seq, so that a node
+        sees that its answers come too late."""
+        self._greeted |= dict.fromkeys(nodes, now)
+        for patience in (_HELLO, _PATIENT):
+            late = {n: self._late.get(n, 0) for n in nodes}
+            chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= EXPIRED)]
+            letters = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
+            for node, ticket in (self._post.post(letters, patience) if letters else {}).items():
+                self._hellos[ticket] = _Hello(node, now + patience, late[node])
+
+    def _expired(self, round: int, node: int) -> None:
+        """Counts a hello that was not answered in time; after some the events say what to do."""
+        self._late[node] = late = self._late.get(node, 0) + 1
+        if late == EXPIRED:
+            self._say(
+                round,
+                self._registered(node) or "?",
+                f"is connected, but has not answered {late} hellos within {_HELLO:g} s each; its node starts its "
+                "SuperNode anew by itself. If that does not help: look at the load of its machine and its network, and "
+                "start `fedkin node` there again",
+            )
+
+    def _registered(self, node: int) -> str | None:
+        """The name of the key of a node; None where keys have no names."""
+        return (self._post.names() or {}).get(node)
+
+    def _misnamed(self, node: int, name: str) -> str | None:
+        """Why a node must not come under a name; None if it may."""
+        names = None if self._clerk.settings.hosts.free_names else self._post.names()
+        if names is None or node not in names or names[node] == name:
+            return None
+        return (
+            f"its key is registered as {names[node]}, and it came as {name}; start it with --client-id {names[node]}, "
+            "or set free_names = true in [hosts]"
+        )
+
+    def _unnamed(self, round: int, node: int, name: str) -> bool:
+        """Whether a node's key has no registered name (yet), though names are asked for; says so once."""
+        names = None if self._clerk.settings.hosts.free_names else self._post.names()
+        if names is None or node in names:
+            return False
+        if node not in self._nameless:
+            self._nameless.add(node)
+            self._say(
+                round,
+                "?",
+                f"came as {name} with a key that has no name at this link: put its NAME.pub into the link's folder "
+                "nodes/, or set free_names = true in [hosts]; it is asked again",
+            )
+        return True
+
+    def _welcome(self, round: int, hello: _Hello, got: Letter | str) -> None:
+        node = hello.node
+        if got == "expired":
+            self._expired(round, node)
+        if isinstance(got, str):
+            log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
+            return
+        try:
+            name = checked_name(heads.decode(got, heads.Told).client, "client-id")
+        except (LetterError, ConfigError) as e:
+            self._refuse(round, "?", node, str(e))
+            return
+        self._late.pop(node, None)
+        if self._unnamed(round, node, name):
+            return
+        if why := self._misnamed(node, name):
+            self._refuse(round, self._registered(node) or "?", node, why)
+            return
+        found = self._clerk.read(got, "hello", name, hello.late)
+        if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
+            self._say(round, name, found if isinstance(found, str) else NONSENSE)
+            return
+        former = self.place(name)
+        if former not in (None, node):
+            self._say(round, name, "is connected already; another node of that name has to wait until it is gone")
+            return
+        if why := self._unfit(name, node, found.head):
+            self._refuse(round, name, node, why)
+            return
+        if self.node.get(name) not in (None, node):
+            self._say(round, name, "is back on another node")
+        self._done.add(node)
+        self.node[name] = node
+
+    def _unfit(self, name: str, node: int, hello: heads.Hello) -> str | None:
+        """Why a client that says hello is not taken; else it is known, or listed as new."""
+        members, key = self._clerk.members, self._keys.get(node, "")
+        why = unlike(hello.versions, self._ours) or members.pinned(name, key)
+        if why is not None or name in members.number_of():
+            return why
+        if key and any(n.key == key and other != name for other, n in self.new.items()):
+            return f"client {name} came with the key of another newcomer"
+        card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
+        if isinstance(card, str):
+            return card
+        self.new[name] = Newcomer(node, key, card)
+        return None
+
+    def _refuse(self, round: int, name: str, node: int, why: str) -> None:
+        self._done.add(node)
+        self.node.pop(name, None) if self.node.get(name) == node else None
+        self._say(round, name, f"refused: {why}")
+
+    # ---- first words ----------------------------------------------------------------------------------------------
+    def _words(
+        self, names: list[str], known: int, round: int, schema: Bundle
+    ) -> tuple[dict[int, Bundle], dict[str, str]]:
+        """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
+        seconds = self._clerk.settings.hosts.deadline
+        number = {name: i for i, name in enumerate(names, start=known)}
+        letters = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
+        name_at = {self.new[n].node: n for n in names}
+        open = {ticket: name_at[node] for node, ticket in self._post.post(letters, seconds).items()}
+        said, bad = dict[int, Bundle](), dict.fromkeys(names, CODES["expired"])
+        end = self._clock.now() + seconds
+        while open and self._clock.now() < end:
+            for ticket, got in self._post.collect(list(open)).items():
+                name = open.pop(ticket)
+                read = self._clerk.read(got, "describe", name)
+                found = attempt(partial(self._checked, read, schema), "its answer")
+                if isinstance(found, Bundle) and self._clerk.settings.run.secure_aggregation:
+                    found = self._with_key(name, read, found)
+                if isinstance(found, Bundle):
+                    said[number[name]] = found
+                    del bad[name]
+                else:
+                    bad[name] = found
+            if open:
+                self._clock.sleep(self._clock.poll)
+        return {i: said[i] for i in sorted(said)}, bad
+
+    def _with_key(self, name: str, read: object, found: Bundle) -> Bundle | str:
+        """A newcomer's words, if its public key for masks came with them."""
+        head = read.head if isinstance(read, Reply) else None
+        if not isinstance(head, heads.Described) or head.public is None:
+            return "it does not say its public key, which secure aggregation needs"
+        self.new[name] = replace(self.new[name], public=head.public, signature=head.signature)
+        return found
+
+    def _checked(self, read: object, schema: Bundle) -> Bundle | str:
+        if not isinstance(read, Reply):
+            return read if isinstance(read, str) else NONSENSE
+        found = read.body
+        if why := refusal(found, schema, _COUNTS):
+            return why
+        most = self._clerk.settings.hosts.most_samples
+        if not 1 <= int(found.size) <= most:
+            return f"it claims {int(found.size)} training samples; 1 to {most} are taken"
+        for name, t in found.items():
+            if not t.is_floating_point() and t.numel() and not 0 <= int(t.min()) <= int(t.max()) <= _COUNTS:
+                return f"{name} holds numbers below 0 or too large"
+        return found

@@ -1,0 +1,259 @@
+"""The round loop's transport over real hosts: deadlines, suspects, and clients that forgot or went ahead."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedkin.core import Bundle, DataError, EngineError, Net
+from fedkin.data import Card, merge
+from fedkin.data.merging import misfit
+from fedkin.deploy.enrol import Clock, Enrolment
+from fedkin.deploy.heads import Updated
+from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply
+from fedkin.deploy.members import Members
+from fedkin.deploy.post import CODES, Post
+from fedkin.deploy.spending import Spending
+from fedkin.deploy.suspects import Suspects
+from fedkin.deploy.wire import Letter
+from fedkin.engines import Message, Report
+from fedkin.experiment.settings import HostSettings, Settings
+from fedkin.privacy.budget import Spent
+
+log = logging.getLogger("fedkin.deploy")
+_GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
+_WAY = 10.0  # seconds that a letter and its answer may be on their way: a node asks for letters every 3 seconds
+_REMINDER = 30.0  # seconds between two lines in the log on who is being waited for
+
+
+class Fleet:
+    """Clients on their own hosts.
+
+    Args:
+        post: how they are reached.
+        settings: the run.
+        members: who takes part so far; written down whenever it changes.
+
+    Attributes:
+        training_s: seconds that clients spent in local training in the last round, added up, by their own word.
+    """
+
+    def __init__(self, post: Post, settings: Settings, members: Members, clock: Clock | None = None) -> None:
+        self._post, self.members, self._clock = post, members, clock or Clock()
+        self._hosts: HostSettings = settings.hosts
+        self._clerk = Clerk(settings, members)
+        self._roll = Enrolment(post, self._clerk, self._say, self._clock)
+        self._net: Net | None = None
+        self._suspects = Suspects()
+        self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
+        self._spending = Spending() if settings.run.dp_noise is not None else None
+        self.training_s = 0.0
+
+    # ---- before the first round -----------------------------------------------------------------------------------
+    def gather(self) -> Card:
+        """Waits for enough clients and settles what their data have in common.
+
+        A single client whose card contradicts those of all others is refused, and the run waits for another one.
+
+        Raises:
+            EngineError: fewer clients than wanted came within the patience.
+            DataError: their data have nothing in common that one network could be made for.
+        """
+        self._wait_for_all()
+        while self.members.card is None:
+            cards = {name: self._roll.new[name].card for name in sorted(self._roll.new)}
+            try:
+                self.members.card = merge(cards)
+                self.members.save()
+            except DataError as e:
+                if (odd := misfit(cards)) is None:
+                    raise
+                self._roll.leave_out(odd, f"its data do not fit those of the other clients: {e}")
+                self._wait_for_all()
+        return self.members.card
+
+    def _wait_for_all(self) -> None:
+        wanted = self._hosts.clients
+        self._wait(wanted, 0)
+        here = sorted(self._roll.here())
+        if len(here) < wanted:
+            raise EngineError(
+                f"waited {self._hosts.patience:g} s for {wanted} clients; there are {len(here)}: "
+                f"{', '.join(here) or 'none'}. Start the others (fedkin node), or lower [hosts] clients"
+            )
+
+    def open(self, net: Net, mark: str) -> None:
+        """From here on clients are asked to work with this network; ``mark`` is its fingerprint."""
+        self._net, self._clerk.network = net, mark
+
+    # ---- the transport --------------------------------------------------------------------------------------------
+    def available(self, round: int) -> list[int]:
+        numbers = self.members.number_of()
+        self._wait(self._hosts.least, round)
+        return sorted(numbers[name] for name in self._roll.here() if name in numbers)
+
+    def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        assert self._net is not None
+        assert known == len(self.members)
+        self._roll.meet(round, _GREETING)
+        return self._roll.take_in(self._net, known, round)
+
+    def exchange(
+        self, messages: Mapping[int, Message], enough: int | None = None
+    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+        self._roll.look()
+        if any(m.step == "update" for m in messages.values()):
+            self.training_s = 0.0
+        answers: dict[int, Bundle] = {}
+        missing: dict[int, str] = {}
+        since, open = self._clock.now(), dict[str, int]()
+        end = since + self._hosts.deadline
+        self._send(messages, list(messages), open, missing, end)
+        told = self._clock.now()
+        for_all = any(m.pool is not None for m in messages.values())  # a sum needs those, too, who were late before
+        while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
+            again = self._collected(messages, open, answers, missing)
+            self._send(messages, again, open, missing, end)
+            if open:
+                told = self._remind(open, told)
+                self._clock.pause(since, end)
+        for ticket, i in open.items():
+            late = enough is not None and len(answers) >= enough
+            missing[i] = "came too late" if late else CODES["expired"]
+            (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
+        for i, why in missing.items():
+            self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
+        return {i: answers[i] for i in sorted(answers)}, missing
+
+    def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
+        """What private training took beyond what is ``counted``, as far as clients have told it."""
+        return {} if self._spending is None else self._spending.beyond(counted)
+
+    def note(self, report: Report) -> None:
+        """Write the clients of a round down whose upload or evaluation was refused, or that claim too many samples."""
+        for i, why in sorted(report.refused.items()):
+            step, _, rest = why.partition(": ")
+            of_upload = step not in ("survey", "evaluation")
+            self._say(
+                report.round, self._name(i), f"update: refused: {why}" if of_upload else f"{step}: refused: {rest}"
+            )
+        for i, (claimed, used) in sorted(report.limited.items()):
+            share = f"{100 * self._hosts.max_share:g} % of the round's ([hosts] max_share)"
+            self._say(report.round, self._name(i), f"claims {claimed} samples, more than {share}: {used} are used")
+
+    def states(self, acks: Tensor) -> dict[int, Bundle]:
+        """None: every client keeps its own, on its own disk."""
+        return {}
+
+    def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
+        """Nothing to put back: the next letters say from which upload clients are to go on."""
+
+    # ---- one exchange ---------------------------------------------------------------------------------------------
+    def _send(
+        self,
+        messages: Mapping[int, Message],
+        whom: list[int],
+        open: dict[str, int],
+        missing: dict[int, str],
+        end: float,
+    ) -> None:
+        seconds, letters, number = end - self._clock.now(), dict[int, Letter](), dict[int, int]()
+        for i in whom:
+            node = self._roll.place(self._name(i))
+            if node is None or seconds <= 0:
+                missing[i] = CODES["gone"] if node is None else CODES["expired"]
+                continue
+            m = messages[i]
+            work = seconds - min(_WAY, seconds / 4)
+            letters[node] = self._clerk.write(
+                m.step, m.round, work, client=i, seq=m.seq, ack=self._ack(i, m), body=m.body, pool=m.pool
+            )
+            number[node] = i
+        tickets = self._post.post(letters, seconds) if letters else {}
+        for node, i in number.items():
+            if node in tickets:
+                open[tickets[node]] = i
+            else:
+                missing[i] = CODES["flower"]
+
+    def _collected(
+        self,
+        messages: Mapping[int, Message],
+        open: dict[str, int],
+        answers: dict[int, Bundle],
+        missing: dict[int, str],
+    ) -> list[int]:
+        """Sorts what has come; gives those that must be asked again, from the upload that they know."""
+        again: list[int] = []
+        for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
+            if ticket not in open:
+                self._suspects.late(ticket, got)
+                continue
+            i = open.pop(ticket)
+            m, name = messages[i], self._name(i)
+            found = self._clerk.read(got, m.step, name, m.seq)
+            self._suspects.heard(name, got)
+            if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
+                missing[i] = why
+            elif isinstance(found, Reply):
+                answers[i] = found.body
+                self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
+            elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
+                goes_on = (
+                    f"goes on from upload {found.have}" if found.have else "goes on as a newcomer: its disk was lost"
+                )
+                self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
+                self._instead[i] = (m.ack, found.have)
+                again.append(i)
+            elif isinstance(found, OtherKey):
+                self.members.goes_public(i, found.public, found.signature)
+                missing[i] = CODES["other-key"]
+            else:
+                missing[i] = found if isinstance(found, str) else CODES["late"]
+        return again
+
+    def _ack(self, i: int, m: Message) -> int:
+        """The upload that a client is to go on from: the server's, or the one that the client said it knows."""
+        server, client = self._instead.get(i, (-1, 0))
+        return client if server == m.ack else m.ack
+
+    def _awaited(self, open: Mapping[str, int], answers: Mapping[int, Bundle], enough: int | None) -> bool:
+        """Whether to wait on: not if enough have answered, nor for suspects unless there are no others."""
+        if enough is not None and len(answers) >= enough:
+            return False
+        return any(self._name(i) not in self._suspects for i in open.values()) or not answers
+
+    def _unaccounted(self, i: int, m: Message, got: Letter | str) -> str | None:
+        """Why an answer cannot be used, as it does not tell what private training spent; None if it does."""
+        if self._spending is None or m.step not in ("update", "evaluate"):
+            return None
+        return self._spending.hear(i, got)
+
+    def _remind(self, open: Mapping[str, int], told: float) -> float:
+        if self._clock.now() - told < _REMINDER:
+            return told
+        log.info("waiting for %s", ", ".join(sorted(self._name(i) for i in open.values())))
+        return self._clock.now()
+
+    def _wait(self, wanted: int, round: int) -> None:
+        """Waits until ``wanted`` clients are connected or the patience is over."""
+        end, told = self._clock.now() + self._hosts.patience, float("-inf")
+        self._roll.meet(round, _GREETING)
+        while len(here := self._roll.here()) < wanted and self._clock.now() < end:
+            if self._clock.now() - told >= _REMINDER:
+                log.info("%d of %d clients are connected: %s", len(here), wanted, ", ".join(sorted(here)) or "none")
+                told = self._clock.now()
+            self._clock.sleep(10 * self._clock.poll)
+            self._roll.meet(round, _GREETING)
+
+    def _name(self, i: int) -> str:
+        return self.members.listed[i].client
+
+    def _say(self, round: int, name: str, text: str) -> None:
+        log.warning("round %d, %s: %s", round, name, text)
+        line = {"round": round, "client": name, "what": text}
+        with (self.members.path.parent / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,244 @@
+"""Flower as the message bus: the only module that imports flwr.
+
+Of Flower this uses the grid (push and pull of messages), the two apps, and nothing else: the round loop, deadlines,
+the clients' memory and the checks are fedkin's. A letter is one `RecordDict`: its head as JSON in a `ConfigRecord`,
+its body as one array of bytes.
+
+The client app runs in a process that Flower starts anew for every message. It needs no torch: it hands the letter to
+the site that lives beside the SuperNode, through a socket on the same machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedkin.deploy.heads import envelope
+from fedkin.deploy.wire import (
+    BODY_LIMIT,
+    Letter,
+    LetterError,
+    TooLarge,
+    head_bytes,
+    head_of,
+    reason,
+    receive,
+    refusal,
+    send,
+)
+
+log = logging.getLogger("fedkin.node")
+_HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
+_KINDS = {"update": "train", "evaluate": "evaluate"}  # all else is a query
+_REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
+_CALLS = 8  # calls for answers in one look: few, as each takes the link 10 ms, and so that a bad reply spoils no other
+_SPARE = 15.0  # seconds that a site may be late in saying that it was too late
+
+
+def to_records(letter: Letter) -> RecordDict:
+    """A letter as Flower's records."""
+    records = RecordDict({_HEAD: ConfigRecord({"json": head_bytes(letter).decode()})})
+    if letter.body:
+        body = Array(dtype="uint8", shape=(len(letter.body),), stype=_BYTES, data=bytes(letter.body))
+        records[_BODY] = ArrayRecord({"bytes": body})
+    return records
+
+
+def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> Letter:
+    """A letter from Flower's records.
+
+    Raises:
+        LetterError: they hold something else, or more than ``limit`` bytes.
+    """
+    head = records.config_records.get(_HEAD)
+    text = None if head is None else head.get("json")
+    arrays = records.array_records.get(_BODY)
+    strange = set(records) - {_HEAD, _BODY} or (arrays is not None and set(arrays) != {"bytes"})
+    if not isinstance(text, str) or strange:
+        raise LetterError("the records are no letter")
+    if arrays is None:
+        return Letter(head_of(text))
+    body = arrays["bytes"]
+    if body.stype != _BYTES or not isinstance(body.data, bytes):
+        raise LetterError("the body is of another kind")
+    if len(body.data) > limit:
+        raise TooLarge(f"the body has {len(body.data)} bytes, at most {limit} are read")
+    return Letter(head_of(text), body.data)
+
+
+# ---- the client's side ---------------------------------------------------------------------------------------------
+Deliver = Callable[[Letter, Mapping[str, Any]], Letter]
+"""``(letter, the node's configuration) -> answer``."""
+
+
+def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
+    """Hands a letter to the site on this machine and waits for its answer, as long as the letter's deadline says."""
+    place = str(node.get("socket", ""))
+    try:
+        seconds = envelope(letter).deadline + _SPARE
+    except LetterError as e:
+        log.error("a letter that cannot be read: %s", e)
+        return _no(letter, node, "unreadable")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
+            to.settimeout(seconds)
+            to.connect(place)
+            send(to, letter)
+            answer = receive(to, seconds=seconds)
+    except TimeoutError:
+        return _no(letter, node, "deadline")
+    except (OSError, ValueError, LetterError) as e:
+        log.error("the site at %s cannot be asked: %s: %s", place, type(e).__name__, e)
+        return _no(letter, node, "no-node")
+    return _no(letter, node, "died") if answer is None else answer
+
+
+def client_app(deliver: Deliver | None = None) -> ClientApp:
+    """The app that Flower runs on a client: every message is a letter to its site.
+
+    Args:
+        deliver: how it gets there; None: through the site's socket, or by a call on a node that Flower simulates.
+    """
+    app = ClientApp()
+
+    def pass_on(message: Message, context: Context) -> Message:
+        node = context.node_config
+        try:
+            letter = from_records(message.content)
+        except LetterError:
+            letter = Letter({})
+            return Message(to_records(_no(letter, node, "unreadable")), reply_to=message)
+        try:
+            answer = (deliver or _way(context))(letter, node)
+        except Exception:  # a text of an exception may hold data: none leaves this host
+            log.exception("the letter could not be handed on")
+            answer = _no(letter, node, "failed")
+        return Message(to_records(answer), reply_to=message)
+
+    app.query()(pass_on)
+    app.train()(pass_on)
+    app.evaluate()(pass_on)
+    return app
+
+
+def _way(context: Context) -> Deliver:
+    if "socket" in context.node_config or "partition-id" not in context.node_config:
+        return to_site
+    from fedkin.deploy.actor import answer  # here: the process beside a site needs no torch
+
+    return lambda letter, node: answer(letter, node, context.run_config.get("fedkin", ""))
+
+
+def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
+    return refusal(letter.head, str(node.get("client-id", "")), code)
+
+
+# ---- the server's side ---------------------------------------------------------------------------------------------
+class FlowerPost:
+    """The post over Flower's grid.
+
+    Args:
+        grid: Flower's.
+        limit: bytes of an answer at most; looked at when Flower has put it together in memory, which has no limit.
+        keys: whether nodes' keys are their own; for nodes that it simulates Flower makes some up, anew in every run.
+        link: the folder of the link, whose book has the names of the keys; None where it is not known.
+    """
+
+    def __init__(self, grid: Grid, limit: int, keys: bool = True, link: Path | None = None) -> None:
+        self._grid, self._limit, self._with_keys, self._link = grid, limit, keys, link
+
+    def nodes(self) -> Mapping[int, str]:
+        return {
+            node.node_id: sha256(node.public_key).hexdigest() if node.public_key and self._with_keys else ""
+            for node in self._grid.get_nodes()
+        }
+
+    def names(self) -> Mapping[int, str] | None:
+        from fedkin.deploy.control import read_book  # here: the client's process has no use for it
+
+        book = read_book(self._link) if self._link is not None else {}
+        return {int(number): key.name for number, key in book.items()} or None
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        messages = [
+            Message(to_records(letter), node, _KINDS.get(envelope(letter).kind, "query"), ttl=max(seconds, 1.0))
+            for node, letter in letters.items()
+        ]
+        tickets = list(self._grid.push_messages(messages))
+        return {node: ticket for node, ticket in zip(letters, tickets, strict=False) if ticket}
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        found: dict[str, Letter | str] = {}
+        for few in _groups(list(tickets), _CALLS if self._with_keys else 1):
+            found |= self._pulled(few)
+        return found
+
+    def _pulled(self, tickets: list[str]) -> dict[str, Letter | str]:
+        """The answers to a few letters, in one call of Flower's, which raises for all of them if one cannot be read.
+
+        The replies that such a call had taken from the link are lost; the others are asked for one by one.
+        """
+        try:
+            messages = list(self._grid.pull_messages(tickets))
+        except Exception as e:
+            self._grid.get_nodes()  # raises if it is the link that fails, and not a reply that cannot be read
+            log.warning("a reply is not a message of Flower's: %s: %s", type(e).__name__, reason(e))
+            if len(tickets) == 1:
+                return {tickets[0]: "garbled"}
+            return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
+        found: dict[str, Letter | str] = {}
+        for message in messages:
+            # what a message says it replies to is the sender's word; of a single letter the ticket is known
+            ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
+            if ticket in tickets:
+                found[ticket] = self._letter(message)
+        return found
+
+    def _letter(self, message: Message) -> Letter | str:
+        try:
+            if message.has_error():
+                return _REASONS.get(message.error.code, "flower")
+            return from_records(message.content, self._limit)
+        except TooLarge:
+            return "too-large"
+        except Exception as e:  # the sender chose every part of it
+            log.warning("a reply is not a letter: %s: %s", type(e).__name__, reason(e))
+            return "garbled"
+
+
+def _ticket(message: Message) -> str:
+    try:
+        return str(message.metadata.reply_to_message_id)
+    except Exception:  # the sender chose every part of it
+        return ""
+
+
+def _groups(tickets: list[str], most: int) -> list[list[str]]:
+    """The tickets in ``most`` groups at most, as equal as can be."""
+    return [tickets[i::most] for i in range(min(most, len(tickets)))]
+
+
+def server_app() -> ServerApp:
+    """The app that Flower runs on the server: `fedkin.deploy.serve` over the grid."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from fedkin.deploy import submitted  # here: the client's process needs no torch
+
+        word = context.run_config.get("fedkin", "")
+        with submitted.says_why(word):
+            settings, _ = submitted.unpacked(word)
+            limit, link = settings.hosts.max_reply_mb << 20, submitted.link_folder(word)
+            post = FlowerPost(grid, limit, submitted.virtual(word) is None, link)
+        submitted.run_submitted(post, word)
+
+    return app

@@ -1,0 +1,248 @@
+"""Typed heads of letters: what the server asks, what clients answer, and the strict decoder of both.
+
+A head travels as a JSON object. Every program that reads one decodes it here first: unknown entries, missing entries,
+other types and numbers out of range raise `LetterError` with the path of what is wrong, such as ``$.tensors[0][2][1]``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from fedkin.deploy.wire import Count, Letter, LetterError, Listed, convert
+
+Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
+Seconds = Annotated[float, Meta(gt=0, le=1e6)]
+Number = Annotated[int, Meta(ge=0, le=2**31)]
+Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
+LONGEST = 1e6
+"""Seconds that a letter may give a client at most."""
+
+T = TypeVar("T")
+
+# checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
+# (github.com/msgspec/msgspec/issues/717)
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
+
+
+def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
+    """Raise `ValueError`, to which msgspec adds the path, if a text is given that does not match a pattern."""
+    if text is not None and not pattern.fullmatch(text):
+        raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a letter's head that programs on its way read; other entries are not looked at.
+
+    Attributes:
+        kind, run, session, seq: which letter it is.
+        deadline: seconds within which it is to be answered.
+    """
+
+    kind: str = ""
+    run: str = ""
+    session: int = 0
+    seq: int = 0
+    deadline: Seconds = 60.0
+
+
+class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member of a sum: its number, its public key for masks, and, where nodes sign those, its name and signature."""
+
+    number: Number
+    key: str
+    name: Annotated[str, Meta(max_length=64)] = ""
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.key, "key")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The members of a secure sum, the weight of the receiver, and the weight of all together."""
+
+    members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
+    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
+    total: Annotated[float, Meta(gt=0, lt=2.0**53)]
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The head of a letter from the server.
+
+    Attributes:
+        format: version of the format of letters.
+        kind: the step that is asked for.
+        run: the run's name, by which clients know their memory of it.
+        session: number of the server's start; letters of an earlier one are echoes.
+        round: number of the round.
+        client: number of the receiver; -1 before it has one.
+        seq: number of this message.
+        ack: number of the receiver's last upload that was used.
+        deadline: seconds within which the letter is to be answered.
+        settings: the run's settings as tables.
+        card: what the data of all clients have in common; None before that is known.
+        network: fingerprint of the network.
+        pool: the members of a secure sum.
+        tensors: name, type and shape of every tensor in the body.
+    """
+
+    format: Literal[1]
+    kind: Kind
+    run: str
+    session: Count
+    round: Number
+    client: Annotated[int, Meta(ge=-1, le=2**31)]
+    seq: Count
+    ack: Count
+    deadline: Seconds
+    settings: dict[str, Any]
+    card: dict[str, Any] | None = None
+    network: Annotated[str, Meta(max_length=128)] = ""
+    pool: PoolTold | None = None
+    tensors: Tensors = ()
+
+    def __post_init__(self) -> None:
+        _require(_NAME, self.run, "run")
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The part that all answers have, whatever else they hold.
+
+    Attributes:
+        client: the client's name.
+        kind, run, session, seq: the letter that is answered.
+        ok: whether the client did what it was asked for.
+    """
+
+    format: Literal[1]
+    client: str
+    kind: str
+    run: str
+    session: int
+    seq: int
+    ok: bool
+
+
+class Answer(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The head of an answer that holds nothing else but tensors: to ``survey`` and ``keep``."""
+
+    tensors: Tensors = ()
+
+
+class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``hello``.
+
+    Attributes:
+        versions: of the programs that compute.
+        card: what the client's data look like; `Card.from_json` decodes it.
+    """
+
+    versions: Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=20)]
+    card: dict[str, Any]
+
+
+class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
+    ``signature`` what its node signed it with, if it has a key."""
+
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A number of steps of private training at one sampling rate."""
+
+    # no real rate is smaller, and no run has more steps
+    rate: Annotated[float, Meta(ge=1e-12, le=1)]
+    count: Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class SpentTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that a client spent in a run, and the mark of the record on its disk that says so."""
+
+    mark: Annotated[str, Meta(min_length=1, max_length=64)]
+    steps: Annotated[tuple[Step, ...], Meta(max_length=64)]
+
+
+class Evaluated(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``evaluate``; ``spent`` is there in runs with private training."""
+
+    spent: SpentTold | None = None
+
+
+class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``update``; ``training_s`` are seconds of local training, by the client's own clock."""
+
+    training_s: Annotated[float, Meta(ge=0, lt=1e9)] = 0.0
+
+
+class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer of a client that did not do what it was asked for.
+
+    Attributes:
+        code: of `fedkin.deploy.post.CODES`, or ``out-of-step``.
+        have: number of the upload that the client goes on from.
+        public, signature: its public key for masks, where the server knows another, and its node's signature.
+    """
+
+    code: Annotated[str, Meta(max_length=40)]
+    have: Count | None = None
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+ANSWERS: dict[Kind, type[Answer]] = {
+    "hello": Hello,
+    "describe": Described,
+    "survey": Answer,
+    "update": Updated,
+    "evaluate": Evaluated,
+    "keep": Answer,
+}
+"""The head of the answer to a letter of each kind."""
+
+
+def decode(letter: Letter, kind: type[T]) -> T:
+    """The head of a letter as one of the types of this file.
+
+    Raises:
+        LetterError: it is not one; the text says where.
+    """
+    return convert(letter.head, kind, "its head")
+
+
+def envelope(letter: Letter) -> Envelope:
+    """The head as a program on the letter's way needs it.
+
+    Raises:
+        LetterError: an entry that it reads is of another type.
+    """
+    return decode(letter, Envelope)
+
+
+def plain(head: msgspec.Struct) -> dict[str, Any]:
+    """A head as the plain values that are sent; entries that have their default are left out where the type says so."""
+    found: dict[str, Any] = msgspec.to_builtins(head)
+    return found
+
+
+def code_of(letter: Letter) -> str | None:
+    """The code of a refusal; None for any other letter."""
+    try:
+        return decode(letter, Refused).code
+    except LetterError:
+        return None

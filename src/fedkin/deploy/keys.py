@@ -1,0 +1,240 @@
+"""Keys: an authority for the link's certificate, and a pair of keys for each node.
+
+A node trusts a link by the authority's certificate (X.509, RFC 5280); a link knows a node by its public key, with which
+the node's requests are signed. No file is ever overwritten: a lost key is made anew under another name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import os
+import re
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+from fedkin.core.errors import ConfigError
+from fedkin.deploy.offline import INSTALL
+from fedkin.deploy.private import private_folder
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 730.0
+CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.pem", "server.key"
+
+_ALWAYS = ("localhost", "127.0.0.1", "::1")  # the gate and the operator reach the SuperLink on this machine
+_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,64}")
+_LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
+_MAKE = "`fedkin keys node FOLDER NAME` makes one"
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The files of a link: ``ca`` goes to every node, ``ca_key`` is best kept off the network, the others stay.
+
+    Attributes:
+        fingerprint: SHA-256 of the authority's certificate, as ``openssl x509 -fingerprint -sha256`` prints it.
+        until: when the server's certificate runs out.
+    """
+
+    ca: Path
+    ca_key: Path
+    server: Path
+    server_key: Path
+    fingerprint: str
+    until: datetime
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """A node's pair: ``private`` stays on the node, ``public`` goes to the link's operator.
+
+    Attributes:
+        fingerprint: of the public key, as ``ssh-keygen -l`` prints it.
+    """
+
+    private: Path
+    public: Path
+    fingerprint: str
+
+
+def make_authority(
+    folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS, authority_days: float = AUTHORITY_DAYS
+) -> Authority:
+    """A new authority, and a certificate signed by it for the link.
+
+    Args:
+        folder: gets ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``.
+        hosts: names and addresses by which nodes reach the link; this machine's own are added.
+        days: how long the link's certificate holds.
+        authority_days: how long the authority's own does.
+
+    Raises:
+        ConfigError: a file is there already, a host is neither a name nor an address, or cryptography is missing.
+    """
+    names = _names(hosts)
+    _absent(folder / name for name in (CA, CA_KEY, SERVER, SERVER_KEY))
+    made = _certificates()
+    ca, ca_key = made.authority(authority_days)
+    server, server_key, until = made.server(ca, ca_key, names, days)
+    secret, shown = {CA_KEY: ca_key, SERVER_KEY: server_key}, {CA: ca, SERVER: server}
+    _write(folder, secret, shown)
+    return _authority(folder, until)
+
+
+def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -> Authority:
+    """A new certificate for the link from the authority that is in the folder: for new hosts, or when one runs out.
+
+    Nodes need nothing new, as the authority is the same. Arguments and errors are those of `make_authority`.
+    """
+    names = _names(hosts)
+    _absent(folder / name for name in (SERVER, SERVER_KEY))
+    made = _certificates()
+    try:
+        ca, ca_key = (folder / CA).read_bytes(), (folder / CA_KEY).read_bytes()
+        server, server_key, until = made.server(ca, ca_key, names, days)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} has no authority that could sign ({error}); bring back its {CA} and {CA_KEY}, "
+            f"or make a new one elsewhere: fedkin keys authority FOLDER --host ..."
+        ) from error
+    _write(folder, {SERVER_KEY: server_key}, {SERVER: server})
+    return _authority(folder, until)
+
+
+def make_node_key(folder: Path, name: str) -> NodeKey:
+    """A new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``.
+
+    Raises:
+        ConfigError: a file is there already, the name is not one, or cryptography is missing.
+    """
+    if not _NAME.fullmatch(name) or name.endswith(".pub"):
+        raise ConfigError(
+            "a node's name has 1 to 64 of A-Z a-z 0-9 . _ -, begins with neither . nor -, and does not end in .pub; "
+            f"got {name!r}"
+        )
+    private, public = folder / name, folder / f"{name}.pub"
+    _absent((private, public))
+    secret, shown = _certificates().pair()
+    _write(folder, {name: secret}, {public.name: shown + f" {name}\n".encode()})
+    return NodeKey(private, public, key_fingerprint(public))
+
+
+def key_fingerprint(public: Path) -> str:
+    """The fingerprint of a public key in OpenSSH's format: ``SHA256:`` and 43 characters.
+
+    Raises:
+        ConfigError: the file is not such a key.
+    """
+    try:
+        kind, key = public.read_text(encoding="ascii").split()[:2]
+        raw = base64.b64decode(key, validate=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{public} is not a public key in OpenSSH's format ({error}); {_MAKE}") from error
+    if kind != "ecdsa-sha2-nistp384":
+        raise ConfigError(f"{public} is a key of kind {kind!r}, expected ecdsa-sha2-nistp384; {_MAKE}")
+    return "SHA256:" + base64.b64encode(hashlib.sha256(raw).digest()).decode().rstrip("=")
+
+
+def certificate_fingerprint(path: Path) -> str:
+    """SHA-256 of the (first) certificate in a PEM file, bytes in hexadecimal with colons between.
+
+    Raises:
+        ConfigError: the file holds no certificate.
+    """
+    try:
+        text = path.read_text(encoding="ascii")
+        first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).digest().hex(":").upper()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not a certificate in PEM format ({error})") from error
+
+
+def check_server(folder: Path) -> datetime:
+    """When the certificate of the link's keys in a folder runs out.
+
+    Raises:
+        ConfigError: a file is missing, the certificate cannot be read or has run out.
+    """
+    for name in (CA, SERVER, SERVER_KEY):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder / name} is missing; make an authority first: fedkin keys authority {folder} --host HOST, "
+                "with the name or address by which nodes will reach this link"
+            )
+    certificate_fingerprint(folder / CA)
+    try:
+        until: datetime = _certificates().until((folder / SERVER).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{folder / SERVER} is not a certificate in PEM format ({error})") from error
+    if until < datetime.now(UTC):
+        raise ConfigError(
+            f"{folder / SERVER} ran out on {until:%Y-%m-%d}, no node would trust it; move it and {SERVER_KEY} away and "
+            f"make another: fedkin keys server {folder} --host HOST"
+        )
+    return until
+
+
+def _authority(folder: Path, until: datetime) -> Authority:
+    fingerprint = certificate_fingerprint(folder / CA)
+    return Authority(folder / CA, folder / CA_KEY, folder / SERVER, folder / SERVER_KEY, fingerprint, until)
+
+
+def _names(hosts: Sequence[str]) -> list[str]:
+    """The hosts as names and addresses, this machine's own among them, each once."""
+    if not hosts:
+        raise ConfigError("by which names or addresses will nodes reach the link? --host link.example.org")
+    for host in hosts:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            labels = host.lower().removeprefix("*.").split(".")
+            numbers = all(label.isdigit() for label in labels)  # an address with a slip in it
+            if numbers or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+                raise ConfigError(
+                    f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
+                    "10.0.0.5, without a port"
+                ) from None
+    return list(dict.fromkeys([*(h.lower() for h in hosts), *_ALWAYS]))
+
+
+def _absent(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path} exists already, and keys are never overwritten; name another folder or move it")
+
+
+def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]) -> None:
+    """New files, the secret ones for their owner's eyes only: all of them, or none."""
+    files = [(name, content, 0o600) for name, content in secret.items()]
+    files += [(name, content, 0o644) for name, content in shown.items()]
+    written: list[Path] = []
+    try:
+        private_folder(folder, tighten=False)
+        for name, content, mode in files:
+            number = os.open(
+                folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode
+            )  # never over what came meanwhile
+            written.append(folder / name)
+            with os.fdopen(number, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"no keys can be written to {folder} ({error}); name another folder") from error
+        raise
+
+
+def _certificates() -> ModuleType:
+    try:
+        from fedkin.deploy import certificates
+    except ImportError as error:
+        raise ConfigError(f"keys are made with the package cryptography, which is not installed; {INSTALL}") from error
+    return certificates

@@ -1,0 +1,153 @@
+"""How the server writes to clients, and how it reads what they answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from fedkin.core import Bundle, DataError
+from fedkin.deploy import heads
+from fedkin.deploy.members import Members
+from fedkin.deploy.post import CODES
+from fedkin.deploy.tensors import bundle, letter
+from fedkin.deploy.wire import FORMAT, Letter, LetterError
+from fedkin.experiment.settings import Settings
+from fedkin.privacy.secure_sum import Pool
+
+log = logging.getLogger("fedkin.deploy")
+T = TypeVar("T")
+NONSENSE = "it did not answer as a client does"
+
+
+@dataclass(frozen=True)
+class OtherUpload:
+    """A client goes on from another upload than the server thinks.
+
+    Attributes:
+        have: the number of that upload, 0 if it remembers nothing.
+    """
+
+    have: int
+
+
+@dataclass(frozen=True)
+class OtherKey:
+    """A client has another key for masks than the server thinks.
+
+    Attributes:
+        public: the public one.
+        signature: of its node; "" where nodes have no keys.
+    """
+
+    public: str
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer that can be used: its head, as the type that belongs to the letter, and its tensors."""
+
+    head: heads.Answer
+    body: Bundle
+
+
+Heard: TypeAlias = Reply | OtherUpload | OtherKey
+
+
+@dataclass
+class Clerk:
+    """Writes letters of one run and one session of its server, and reads the answers.
+
+    Attributes:
+        session: grows with every start of the server, so that letters of a former life are known as such.
+        network: fingerprint of the network that everybody works with.
+    """
+
+    settings: Settings
+    members: Members
+    session: int = field(default_factory=time.time_ns)
+    network: str = ""
+
+    def write(
+        self,
+        kind: heads.Kind,
+        round: int,
+        seconds: float,
+        *,
+        client: int = -1,
+        seq: int = 0,
+        ack: int = 0,
+        body: Bundle | None = None,
+        pool: Pool | None = None,
+    ) -> Letter:
+        """A letter that is to be answered within a number of seconds."""
+        card = self.members.card
+        head = heads.Asked(
+            format=FORMAT,
+            kind=kind,
+            run=self.members.run,
+            session=self.session,
+            round=round,
+            client=client,
+            seq=seq,
+            ack=ack,
+            deadline=min(math.ceil(max(seconds, 0.1) * 10) / 10, heads.LONGEST),
+            settings=self.settings.table(),
+            card=None if card is None else card.to_json(),
+            network="" if card is None else self.network,
+            pool=None if pool is None else self._told(pool),
+        )
+        return letter(heads.plain(head), body)
+
+    def _told(self, pool: Pool) -> heads.PoolTold:
+        listed = [(i, self.members.listed[i]) for i in pool.members]
+        members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
+        return heads.PoolTold(members, pool.weight, pool.total)
+
+    def _stamped(self, told: heads.Told, kind: str, name: str, seq: int) -> str | None:
+        """Why an answer is not the one to a letter of this kind and number; None if it is."""
+        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
+        for what, value in expected.items():
+            if (found := getattr(told, what)) != value:
+                return f"its answer is to another letter ({what} is {str(found)[:40]!r}, not {value!r})"
+        return None
+
+    def read(
+        self, got: Letter | str, kind: heads.Kind, name: str, seq: int = 0
+    ) -> Reply | OtherUpload | OtherKey | str:
+        """A client's answer to a letter of this kind and number; or that the client is at another upload, or has
+        another key; or why the answer cannot be used. Never raises for what a client sent."""
+        if isinstance(got, str):
+            return CODES.get(got, CODES["flower"])
+        return attempt(lambda: self._read(got, kind, name, seq), "its answer")
+
+    def _read(self, got: Letter, kind: heads.Kind, name: str, seq: int) -> Heard | str:
+        told = heads.decode(got, heads.Told)
+        if why := self._stamped(told, kind, name, seq):
+            return why
+        if told.ok:
+            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
+        refused = heads.decode(got, heads.Refused)
+        if refused.code == "out-of-step" and refused.have is not None:
+            return OtherUpload(refused.have)
+        if refused.code == "other-key" and refused.public is not None:
+            return OtherKey(refused.public, refused.signature)
+        return CODES.get(refused.code, NONSENSE)
+
+
+def attempt(read: Callable[[], T], what: str) -> T | str:
+    """The result of reading something that a client sent; whatever that raises is a reason to refuse it, as a text.
+
+    One client's bytes must not end a run, also where what they hold was not foreseen.
+    """
+    try:
+        return read()
+    except (LetterError, DataError) as e:
+        return f"{what} cannot be read: {e}"
+    except Exception as e:
+        log.exception("%s cannot be read", what)
+        return f"{what} cannot be read ({type(e).__name__}); the traceback is in the link's log"

@@ -1,0 +1,327 @@
+"""The link: a SuperLink that listens on this machine only, the gate in front of it, and the keys that may come in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from fedkin.core.errors import ConfigError, EngineError
+from fedkin.deploy.control import Changes, Control
+from fedkin.deploy.gate import Gate, client_context, failed, server_context
+from fedkin.deploy.headchecks import HeadChecks
+from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
+from fedkin.deploy.offline import check_version, environment, program, write_connection
+from fedkin.deploy.ports import answers, free_port, listening
+from fedkin.deploy.private import private_folder
+from fedkin.deploy.programs import Program, wait_until
+from fedkin.deploy.relay import Limits, Upstream
+from fedkin.deploy.signed import Keyring
+from fedkin.storage import lock as locks
+
+LOOPBACK = "127.0.0.1"
+READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
+LOOK_SECONDS = 5.0  # how often the folder of keys is looked at
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How a link is run.
+
+    Attributes:
+        folder: its database, logs and Flower's own files.
+        keys: folder with ``ca.crt``, ``server.pem`` and ``server.key``; FOLDER/keys if None.
+        nodes: folder with a NAME.pub for each node that may come in; FOLDER/nodes if None.
+        host: where nodes reach the gate; all of this machine's addresses if None.
+        port: the gate's port, of the SuperLink in a test; 0 takes a free one.
+        inner_port: the SuperLink's port on this machine; 0 takes a free one.
+        gate: False where nginx or Caddy stands in front.
+        check_port: the port on this machine where nginx or Caddy ask whether a node has signed a request; 0 takes a
+            free one.
+        insecure_test: no TLS, no keys, nothing on disk, this machine only.
+        limits: what a connection through the gate may use.
+    """
+
+    folder: Path
+    keys: Path | None = None
+    nodes: Path | None = None
+    host: str | None = None
+    port: int = 8443
+    inner_port: int = 8000
+    gate: bool = True
+    insecure_test: bool = False
+    limits: Limits = field(default_factory=Limits)
+    check_port: int = 8001
+
+    def __post_init__(self) -> None:
+        for name, port in (("port", self.port), ("inner port", self.inner_port), ("check port", self.check_port)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"{name} must be 0 to 65535, got {port}")
+        if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
+            raise ConfigError(
+                f"--insecure-test is for this machine only, without TLS and keys: --host must be {LOOPBACK}, got "
+                f"{self.host!r}; leave --insecure-test away for a link that others reach"
+            )
+
+    @property
+    def listen(self) -> str:
+        return self.host or "0.0.0.0"
+
+    @property
+    def superlink_port(self) -> int:
+        return self.port if self.insecure_test else self.inner_port
+
+    @property
+    def has_gate(self) -> bool:
+        return self.gate and not self.insecure_test
+
+    @property
+    def has_front(self) -> bool:
+        return not self.gate and not self.insecure_test
+
+    @property
+    def key_folder(self) -> Path:
+        return self.keys or self.folder / "keys"
+
+    @property
+    def node_folder(self) -> Path:
+        return self.nodes or self.folder / "nodes"
+
+    @property
+    def home(self) -> Path:
+        return flower_home(self.folder)
+
+
+class Link:
+    """A link that runs, from `start_link` to `stop`.
+
+    Attributes:
+        settings: what it was started with.
+        address: ``HOST:PORT`` for nodes; the SuperLink's own without a gate.
+        inner: ``HOST:PORT`` of the SuperLink, for this machine's operator.
+        control: asks and tells the SuperLink.
+        changes: which keys were registered when it started.
+        superlink: the program.
+        gate: in front of it, if there is one.
+        checks: answers nginx or Caddy, if one of them is in front.
+        keyring: the keys that may pass.
+    """
+
+    def __init__(self, settings: LinkSettings, lock: contextlib.ExitStack) -> None:
+        self.settings, self._lock = settings, lock
+        self.control = Control(settings.folder, settings.home)
+        self.changes = Changes((), (), ())
+        self.gate: Gate | None = None
+        self.checks: HeadChecks | None = None
+        self.keyring = Keyring()
+        self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
+        self._log: logging.Logger | None = None
+        self._seen: tuple[list[str], int] = [], 0
+        self.superlink = Program(
+            "the SuperLink", self._command(), environment(settings.home), self.logs / "superlink.log"
+        )
+
+    @property
+    def logs(self) -> Path:
+        return self.settings.folder / "logs"
+
+    @property
+    def address(self) -> str:
+        if self.gate is None:
+            return self.inner
+        return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
+
+    def wait(self, say: Say | None = None) -> None:
+        """Watches until something ends: looks for new keys meanwhile, and keeps the logs short.
+
+        Args:
+            say: takes a line whenever something changes.
+
+        Raises:
+            EngineError: the SuperLink or the gate ended.
+        """
+        looked = time.monotonic()
+        while True:
+            self.check()
+            time.sleep(0.2)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                self.superlink.trim()
+                if not self.settings.insecure_test:
+                    self._look(say or (lambda line: None))
+                looked = time.monotonic()
+
+    def check(self) -> None:
+        """Raises EngineError if the SuperLink or the gate has ended."""
+        if not self.superlink.alive:
+            raise self.superlink.ended()
+        if self.gate is not None and not self.gate.alive:
+            raise failed(self.gate)
+
+    def stop(self) -> None:
+        """Ends gate and SuperLink and all that they started; may be called twice."""
+        if self.gate is not None:
+            self.gate.stop()
+        if self.checks is not None:
+            self.checks.stop()
+        self.superlink.stop()
+        if self._log is not None:
+            for handler in list(self._log.handlers):
+                self._log.removeHandler(handler)
+                handler.close()
+        self._lock.close()
+
+    def _command(self) -> list[str]:
+        host, _, port = self.inner.rpartition(":")
+        command = [program("flower-superlink"), "--host", host, "--port", port]
+        if self.settings.insecure_test:
+            return [*command, "--insecure"]
+        keys = self.settings.key_folder.resolve()
+        command += ["--database", str(self.settings.folder.resolve() / "link.db"), "--enable-supernode-auth"]
+        command += ["--ssl-ca-certfile", str(keys / CA), "--ssl-certfile", str(keys / SERVER)]
+        return [*command, "--ssl-keyfile", str(keys / SERVER_KEY)]
+
+    def _open(self) -> None:
+        """What comes after the SuperLink's start: it answers, keys are registered, the gate opens."""
+        host, _, port = self.inner.rpartition(":")
+        wait_until(lambda: answers(host, int(port)), self.superlink, READY_SECONDS)
+        settings = self.settings
+        if settings.insecure_test:
+            return
+        self.changes = self._registered()
+        if settings.has_front:
+            self.checks = HeadChecks(settings.check_port, self.keyring).start()
+        if settings.has_gate:
+            keys = settings.key_folder
+            self._log = _gate_log(self.logs / "gate.log")
+            inside = Upstream(host, int(port), client_context(keys / CA))
+            context = server_context(keys / SERVER, keys / SERVER_KEY)
+            limits = settings.limits
+            self.gate = Gate(settings.listen, settings.port, context, inside, self.keyring, limits, self._log)
+            self.gate.start()
+
+    def _look(self, say: Say) -> None:
+        """Registers keys that were put into the folder since, and drops those that are gone or shut out."""
+        if self._now() == self._seen:
+            return
+        try:
+            for line in told(self._registered(), self.settings):
+                say(line)
+        except (ConfigError, EngineError) as error:
+            self._seen = self._now()  # also if a key is no good: it is said once
+            say(f"a new key was not taken: {error}")
+
+    def _registered(self) -> Changes:
+        """Registers the keys in the folder, and lets those pass that are not shut out."""
+        folder = self.settings.node_folder
+        names = _names(folder)
+        changes = self.control.register(folder)
+        self.keyring.load(folder / name for name in names if name.removesuffix(".pub") not in changes.shut)
+        self._seen = names, self.control.changed()
+        return changes
+
+    def _now(self) -> tuple[list[str], int]:
+        return _names(self.settings.node_folder), self.control.changed()
+
+
+def start_link(settings: LinkSettings) -> Link:
+    """Starts a SuperLink, registers the nodes' keys, and opens the gate.
+
+    Call it from a thread that lives as long as the link: on Linux the SuperLink ends with it.
+
+    Raises:
+        ConfigError: flwr is missing or of another version, keys are missing, a port is taken.
+        EngineError: the SuperLink did not come up; its last words are in the text.
+    """
+    check_version()
+    if not settings.insecure_test:
+        _check_keys(settings)
+    listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate tells of its own port
+    if settings.has_gate:
+        listening(settings.listen, settings.port).close()
+    if settings.has_front:
+        listening(LOOPBACK, settings.check_port).close()
+    private_folder(settings.folder)
+    lock = _locked(settings.folder)
+    link: Link | None = None
+    try:
+        private_folder(settings.home)
+        if not settings.insecure_test:
+            private_folder(settings.node_folder, tighten=False)
+        link = Link(settings, lock)
+        write_connection(settings.home, link.inner, None if settings.insecure_test else settings.key_folder / CA)
+        link._open()
+    except BaseException:
+        if link is not None:
+            link.stop()
+        lock.close()
+        raise
+    return link
+
+
+def told(changes: Changes, settings: LinkSettings) -> list[str]:
+    """What the operator should know of the keys, a line each."""
+    folder = settings.node_folder
+    lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
+    lines += [
+        f"{name} is refused at the gate as long as {folder / name}.pub is gone; to shut it out for good: "
+        f"fedkin link {settings.folder} --revoke {name}"
+        for name in changes.gone
+    ]
+    shut = "stays shut out; to let the node in again it needs a new key (fedkin keys node FOLDER NAME)"
+    return lines + [f"{name} {shut}" for name in changes.shut]
+
+
+def flower_home(folder: Path) -> Path:
+    """The folder of Flower's own files in a link's folder."""
+    return folder / "flwr"
+
+
+def find_link(folder: Path) -> Control:
+    """The operator's side of the link in a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    home = flower_home(folder)
+    if not (home / "config.toml").is_file():
+        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {folder}")
+    return Control(folder, home)
+
+
+def _check_keys(settings: LinkSettings) -> None:
+    folder = settings.key_folder
+    check_server(folder)
+    server_context(folder / SERVER, folder / SERVER_KEY)
+    for path in settings.node_folder.glob("*.pub"):
+        key_fingerprint(path)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.pub"))
+
+
+def _gate_log(path: Path) -> logging.Logger:
+    """Refusals go to a file of at most 5 MB and three former ones, whoever knocks however often."""
+    handler = RotatingFileHandler(path, maxBytes=5 << 20, backupCount=3, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger(f"fedkin.gate.{os.getpid()}.{path}")
+    log.addHandler(handler)
+    log.propagate = False
+    return log
+
+
+def _locked(folder: Path) -> contextlib.ExitStack:
+    """One link in a folder at a time; the lock ends with what is returned."""
+    lock = contextlib.ExitStack()
+    if not lock.enter_context(locks.held(folder / locks.NAME)):
+        raise ConfigError(
+            f"a link runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
+            "first, or name another folder"
+        )
+    return lock

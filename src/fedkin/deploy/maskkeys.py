@@ -1,0 +1,153 @@
+"""The keys with which a client masks its uploads: made anew in each process, signed by its node, checked of others.
+
+A private key for masks is in the memory of one process and never on a disk. So a memory that is put back to an older
+state, as from a snapshot, cannot bring back a key together with the knowledge of fewer masked uploads: a stream of
+masks would be used a second time, and the difference of two uploads could be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedkin.core import ConfigError
+from fedkin.deploy.table import Table, Unmasked
+from fedkin.privacy.secure_sum import LEAST
+
+if TYPE_CHECKING:
+    from fedkin.deploy.masks import Signed, Signer
+
+
+@dataclass(frozen=True)
+class Signing:
+    """What a node signs its keys for masks with, and which other nodes' signatures it asks for.
+
+    Attributes:
+        key: the node's private key; None: keys are not signed.
+        peers: a folder with the public keys (``NAME.pub``) of the clients that this one adds its uploads up with; None:
+            whatever members the server names are taken.
+        simulated: the client is one of many in the processes of one user, where masks hide nothing: its keys follow
+            from its name, so that each of these processes has the same.
+
+    Raises:
+        ConfigError: the folder has too few keys, or one is not a public key.
+    """
+
+    key: Path | None = None
+    peers: Path | None = None
+    simulated: bool = False
+
+    def check(self, client: str) -> None:
+        """Read the files once, so that a mistake is noticed when the node starts.
+
+        Raises:
+            ConfigError: a key cannot be read, or there are too few for any sum.
+        """
+        if self.key is not None:
+            _signer(self.key)
+        if self.peers is not None:
+            others = sorted(set(_known(self.peers)) - {client})
+            if len(others) < LEAST - 1:
+                raise ConfigError(
+                    f"--peers {self.peers} has the public keys of {len(others)} other clients "
+                    f"({', '.join(others) or 'none'}); a sum needs at least {LEAST - 1}: put their NAME.pub there"
+                )
+
+
+class MaskKeys:
+    """The keys of one client in one process, one for each run.
+
+    Args:
+        client: the client's name.
+        signing: what its keys are signed with.
+    """
+
+    def __init__(self, client: str, signing: Signing) -> None:
+        self._client, self._signing = client, signing
+        self._secrets: dict[str, bytes] = {}
+        self._last: dict[str, int] = {}
+
+    def secret(self, run: str) -> bytes:
+        """Return the private key for a run, made when it is first wanted."""
+        from fedkin.deploy.masks import new_secret  # here: runs without masks need no cryptography
+
+        if run not in self._secrets:
+            made_up = hashlib.sha256(f"{run} {self._client}".encode()).digest()
+            self._secrets[run] = made_up if self._signing.simulated else new_secret()
+        return self._secrets[run]
+
+    def told(self, run: str) -> dict[str, str]:
+        """Return what others are told: the public key and, where the node has a key, its signature."""
+        from fedkin.deploy.masks import public_of
+
+        public = public_of(self.secret(run))
+        if self._signer is None:
+            return {"public": public}
+        return {"public": public, "signature": self._signer.sign(run, self._client, public)}
+
+    def last(self, run: str) -> int:
+        """Return the last round that was masked for in this process."""
+        return self._last.get(run, 0)
+
+    def used(self, run: str, round: int) -> None:
+        """Note that an upload of a round is being masked: there is no second one, whatever the disk says later."""
+        self._last[run] = max(round, self.last(run))
+
+    def require_peers(self, table: Table, number: int) -> None:
+        """Make sure that every other member of a sum has a key that a known client has signed for this run.
+
+        Raises:
+            Unmasked: one has not. Nothing is asked for without a folder of known keys.
+        """
+        if self._signing.peers is None:
+            return
+        seen = {self._client}
+        for i, public in table.members:
+            if i == number:
+                continue
+            client, signature = table.signed.get(i, ("", ""))
+            known = self._known.get(client)
+            if known is None or client in seen or not known.signed(signature, table.run, client, public):
+                name, folder = client or "without a name", self._signing.peers
+                raise Unmasked(
+                    "strangers",
+                    f"the key of member {i} ({name}) is not signed by a client whose key is in {folder}, or one client "
+                    "is there twice. If that client is to be trusted, get its NAME.pub from it and put it there; else "
+                    "tell the link's operator",
+                )
+            seen.add(client)
+
+    @cached_property
+    def _signer(self) -> Signer | None:
+        return None if self._signing.key is None else _signer(self._signing.key)
+
+    @cached_property
+    def _known(self) -> Mapping[str, Signed]:
+        return {} if self._signing.peers is None else _known(self._signing.peers)
+
+
+def _signer(path: Path) -> Signer:
+    from fedkin.deploy.masks import Signer
+
+    try:
+        return Signer.of(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{path} is not a node's private key ({e}); `fedkin keys node FOLDER NAME` makes one") from e
+
+
+def _known(folder: Path) -> dict[str, Signed]:
+    from fedkin.deploy.masks import Signed
+
+    if not folder.is_dir():
+        raise ConfigError(f"--peers {folder}: there is no such folder; put the NAME.pub of the other clients into one")
+    found = {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            found[path.stem] = Signed.of(path.read_bytes())
+        except (OSError, ValueError) as e:
+            raise ConfigError(f"{path} is not a public key in OpenSSH's format ({e}); ask for NAME.pub again") from e
+    return found

@@ -1,0 +1,163 @@
+"""Masks that cancel in a sum: of each two members of a pool one adds, and the other takes away, numbers that only they
+can make.
+
+The pairwise masks of Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
+Aggregation for Privacy-Preserving Machine Learning, CCS 2017, without their recovery of drop-outs. Two members agree on
+a secret by X25519 (RFC 7748) of keys that one process of each makes for one run; HKDF-SHA-256 (RFC 5869) makes a key
+for this upload of it, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added modulo 2^64. Without all its partners'
+masks an upload is as good as random. `docs/security.md` has test vectors.
+
+A stream must never be used twice. It depends on all that a server could ask for anew: the run, the round, the members
+with their keys, what they weigh together and the form of the upload; and a site masks for one such table in a round.
+Keys are never on a disk (`fedkin.deploy.maskkeys`), so no older state of a disk brings a stream back.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedkin.core import Bundle
+from fedkin.deploy.table import Table
+from fedkin.deploy.wire import LetterError
+
+_BLOCK = 1 << 20  # bytes of a stream made at a time
+
+
+def new_secret() -> bytes:
+    """A private key, 32 bytes, from the operating system's generator."""
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_of(secret: bytes) -> str:
+    """The public key of a private one, in hexadecimal digits."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A node's private key, which signs its keys for masks."""
+
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def of(cls, content: bytes) -> Signer:
+        """Read a key in OpenSSH's format, as `fedkin.deploy.keys` makes it.
+
+        Raises:
+            ValueError: it is another kind of key, or encrypted.
+        """
+        with _value_errors():
+            key = load_ssh_private_key(content, None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise _other_kind(key)
+        return cls(key)
+
+    def sign(self, run: str, client: str, public: str) -> str:
+        """Return the signature of a client's public key for the masks of a run, in base64."""
+        return base64.b64encode(self.key.sign(_statement(run, client, public), ec.ECDSA(SHA384()))).decode()
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A node's public key, which its signatures are checked with."""
+
+    key: ec.EllipticCurvePublicKey
+
+    @classmethod
+    def of(cls, content: bytes) -> Signed:
+        """Read a key in OpenSSH's format.
+
+        Raises:
+            ValueError: it is not one on an elliptic curve.
+        """
+        with _value_errors():
+            key = load_ssh_public_key(content)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise _other_kind(key)
+        return cls(key)
+
+    def signed(self, signature: str, run: str, client: str, public: str) -> bool:
+        """Return whether a signature is this node's, of this client's key for the masks of this run."""
+        try:
+            raw = base64.b64decode(signature, validate=True)
+            self.key.verify(raw, _statement(run, client, public), ec.ECDSA(SHA384()))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, UnsupportedAlgorithm) as e:  # an encrypted key raises TypeError
+        raise ValueError(str(e)) from e
+
+
+def _other_kind(key: object) -> ValueError:
+    return ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+
+
+def _statement(run: str, client: str, public: str) -> bytes:
+    """Return what is signed; its beginning tells it from all else that a node signs."""
+    return json.dumps(["fedkin key for masks 1", run, client, public]).encode()
+
+
+def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
+    """One member's addend with its masks.
+
+    Args:
+        addend: int64 tensors, see `fedkin.privacy.secure_sum.fixed`.
+        number: of the member in the table.
+        secret: its private key.
+
+    Raises:
+        LetterError: another member's public key is none.
+    """
+    names = sorted(addend)
+    flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
+    form = [[n, list(addend[n].shape)] for n in names]
+    context = json.dumps(["fedkin masks 1", table.run, table.round, table.members, table.total, form])
+    info = hashlib.sha256(context.encode()).digest()
+    own = X25519PrivateKey.from_private_bytes(secret)
+    for other, key in table.members:
+        if other == number:
+            continue
+        try:
+            shared = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
+        except ValueError as e:
+            raise LetterError(f"the public key of member {other} is none") from e
+        at = 0
+        for numbers in _stream(HKDF(SHA256(), 32, None, info).derive(shared), len(flat)):
+            part = flat[at : at + len(numbers)]  # a view; unsigned numbers wrap at 2^64
+            np.add(part, numbers, out=part) if number < other else np.subtract(part, numbers, out=part)
+            at += len(numbers)
+    parts = np.split(flat.view(np.int64), np.cumsum([addend[n].numel() for n in names])[:-1]) if names else []
+    found = {n: torch.from_numpy(p.copy()).reshape(addend[n].shape) for n, p in zip(names, parts, strict=True)}
+    return Bundle({n: found[n] for n in addend})
+
+
+def _stream(key: bytes, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint64]]]:
+    """So many 64-bit numbers of a key, in blocks."""
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    left = 8 * count
+    while left:
+        size = min(left, _BLOCK)
+        yield np.frombuffer(cipher.update(bytes(size)), dtype="<u8").astype(np.uint64, copy=False)
+        left -= size

@@ -1,0 +1,194 @@
+"""A client's host: a SuperNode, and beside it the site that does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fedkin.core import ConfigError
+from fedkin.data import SOURCES
+from fedkin.deploy.account import Limits
+from fedkin.deploy.lateness import Lateness
+from fedkin.deploy.maskkeys import Signing
+from fedkin.deploy.offline import check_version, program
+from fedkin.deploy.own import Allowed
+from fedkin.deploy.private import private_folder
+from fedkin.deploy.store import checked_name
+from fedkin.deploy.supernode import SuperNode
+from fedkin.deploy.wire import Letter
+from fedkin.deploy.worker import Counter, Duty, Watch
+from fedkin.storage.files import for_this_user, open_to_others
+
+_LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
+_AGAIN = 5.0  # seconds between two tries
+_PATIENCE = 120.0  # seconds of tries that fail: a link takes a node for connected up to 60 s after it was killed
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Node:
+    """This client and how it reaches the link."""
+
+    data: str
+    """This site's own data: a csv or npz file, a folder of idx files or images; with --share, anything."""
+    client_id: str
+    """What this client is called: 1 to 64 of the characters A-Z a-z 0-9 . _ -"""
+    link: str = "127.0.0.1:8000"
+    """HOST:PORT of the link."""
+    folder: Path = Path("fedkin-node")
+    """Where this client keeps its state, its model and Flower's files; keep it between starts."""
+    ca: Path | None = None
+    """Certificate of the authority that signed the link's (ca.crt)."""
+    key: Path | None = None
+    """This node's private key, as made by fedkin keys node."""
+    share: int | None = None
+    """For trying out: take this share of a data set that is dealt out by the run's settings."""
+    text: tuple[str, ...] = ()
+    """Columns of a table that are to be read as texts although they hold numbers here."""
+    max_describe_epsilon: float | None = None
+    """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
+    would be larger; runs see no exact ones."""
+    min_dp_noise: float | None = None
+    """Take part only in runs with private training and at least this noise (dp_noise)."""
+    max_epsilon: float | None = None
+    """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    target: str | None = None
+    """The column of a table that holds the class; a run that takes another column is refused. The server is told its
+    different values. Default: any column with at most 50."""
+    only_masked: bool = False
+    """Take part only in runs with secure aggregation: no upload leaves without masks."""
+    peers: Path | None = None
+    """Folder with the public keys (NAME.pub) of the other clients, got from them and not from the link's operator: an
+    upload is masked only for a sum with these."""
+    keep_scores: bool = False
+    """Tell no results of evaluations: they are exact numbers, of models that the server chooses."""
+    allow_code: tuple[str, ...] = ()
+    """Code that runs may name beside the methods and networks of the catalogue: installed packages (team), modules
+    (team.nets) or files (./nets.py, named nets:build). A run that names other code is refused."""
+    insecure_test: bool = False
+    """No certificates and no keys: for trying out on one machine."""
+
+    def __post_init__(self) -> None:
+        checked_name(self.client_id, "client-id")
+        _limits(self)
+        if self.peers is not None and not self.only_masked:
+            raise ConfigError(
+                "--peers says with whom masked uploads are added up, and without --only-masked a run may ask for "
+                "uploads without masks; give --only-masked, too"
+            )
+        Allowed.of(self.allow_code)
+        if self.data not in SOURCES and not Path(self.data).exists():
+            raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
+        if self.insecure_test == (self.ca is not None or self.key is not None):
+            raise ConfigError(
+                "a node needs --ca (the link's authority) and --key (its own private key), see fedkin keys; "
+                "or --insecure-test alone, for trying out on one machine"
+            )
+        if not self.insecure_test and (self.ca is None or self.key is None):
+            raise ConfigError("a node needs both --ca and --key, see fedkin keys")
+        for path in (self.ca, self.key):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"no file {path}")
+        Signing(self.key, self.peers).check(self.client_id)
+
+
+def run_node(node: Node, say: Say) -> None:
+    """Runs until the user stops it; a SuperNode that ends, or answers too late, is started again.
+
+    Raises:
+        ConfigError: Flower is missing or of another version.
+        EngineError: the SuperNode does not stay up; its last words are in the text.
+    """
+    check_version()
+    supernode = program("flower-supernode")
+    data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
+    folder = node.folder.resolve()
+    if private_folder(folder):
+        say(f"{folder} was open to other users of this machine; it is this user's alone now (mode 0700)")
+    if node.key is not None and (advice := open_to_others(node.key)):
+        say(advice)
+    with for_this_user(), contextlib.ExitStack() as ends:
+        watch = _Attentive(_duty(node, data, folder / "clients"))
+        ends.callback(watch.close)
+        watch.start()
+        place = _socket_place(folder, node.client_id, ends)
+        ends.callback(Counter(place, watch).close)
+        say(f"{node.client_id} is at work for {node.link}; its state and logs are in {folder}. Stop it with Ctrl-C.")
+        _keep_up(_command(supernode, node, place), folder, watch.lateness, say)
+
+
+class _Attentive(Watch):
+    """A watch that notices when the server has its client's answers too late."""
+
+    def __init__(self, duty: Duty) -> None:
+        super().__init__(duty)
+        self.lateness = Lateness()
+
+    def ask(self, letter: Letter) -> Letter:
+        begun = time.monotonic()
+        answer = super().ask(letter)
+        self.lateness.heard(letter.head, time.monotonic() - begun)
+        return answer
+
+
+def _limits(node: Node) -> Limits:
+    return Limits(**{f.name: getattr(node, f.name) for f in fields(Limits)})
+
+
+def _duty(node: Node, data: str, folder: Path) -> Duty:
+    key, peers = (None if path is None else str(path.resolve()) for path in (node.key, node.peers))
+    code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
+    limits = vars(_limits(node))
+    place = str(folder)
+    return Duty(node.client_id, data, place, node.share, node.text, **limits, allow_code=code, key=key, peers=peers)
+
+
+def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Say) -> None:
+    """Starts the SuperNode again whenever it ends or is late; raises `EngineError` if it keeps ending at once."""
+    failing = time.monotonic()
+    while True:
+        supernode, late = SuperNode(command, folder), None
+        begun = time.monotonic()
+        try:
+            while supernode.look() and late is None:
+                time.sleep(0.2)
+                late = lateness.due()
+        finally:
+            supernode.stop()
+        now = time.monotonic()
+        if late is not None:
+            failing = now
+            say(late)
+            continue
+        if now - begun > _PATIENCE:
+            failing = now
+        if now - failing > _PATIENCE:
+            raise supernode.ended()
+        say(
+            f"the SuperNode ended; again in {_AGAIN:g} s. A link takes a node for connected up to a minute after it "
+            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{supernode.last_words()}"
+        )
+        time.sleep(_AGAIN)
+
+
+def _command(supernode: str, node: Node, place: Path) -> list[str]:
+    command = [supernode, "--superlink", node.link]
+    if node.insecure_test:
+        command.append("--insecure")
+    else:
+        command += ["--root-certificates", str(node.ca), "--auth-supernode-private-key", str(node.key)]
+    return [*command, "--node-config", f'client-id="{node.client_id}" socket="{place}"']
+
+
+def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path:
+    """In the node's folder, or, where that is too long a path for a socket, in a new one of this user's."""
+    place = folder / f"{client}.sock"
+    if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
+        return place
+    return Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-"))) / "s.sock"

@@ -1,0 +1,52 @@
+"""The way letters go: nodes come and leave, letters are posted, answers are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from fedkin.deploy.wire import Letter
+from fedkin.privacy.secure_sum import OUT_OF_RANGE
+
+CODES: Mapping[str, str] = {
+    "versions": "it runs another version of fedkin",
+    "unreadable": "it could not read the letter",
+    "data": "its data do not fit this run; its own log says why",
+    "disk": "its disk could not be written or read; its own log says why",
+    "failed": "its program failed; its own log says why",
+    "settings": "it cannot use the run's settings; its own log says why",
+    "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
+    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-describe-epsilon); its own "
+    "log says how much was",
+    "deadline": "it needed longer than the deadline",
+    "died": "its process died",
+    "late": "the letter came too late",
+    "range": OUT_OF_RANGE,
+    "masked": "it has masked an upload of this round for others, and does not do so twice",
+    "other-key": "its key for masks is a new one, as its program was started anew; from the next round on it is used",
+    "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
+    "scores": "its owner lets no results of evaluations leave (--keep-scores)",
+    "no-node": "no fedkin node runs beside its SuperNode",
+    "expired": "no answer within the deadline",
+    "gone": "it is not connected",
+    "flower": "Flower could not deliver the letter or its answer",
+    "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
+    "garbled": "its answer cannot be read: it is not a letter of fedkin's",
+}
+"""What a code means. Only codes travel: the text of a client's exception can hold its data."""
+
+
+class Post(Protocol):
+    """A network that reaches nodes. Node numbers are its own and change when a node is started anew."""
+
+    def nodes(self) -> Mapping[int, str]:
+        """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
+
+    def names(self) -> Mapping[int, str] | None:
+        """The registered name of each node's key; None where the network does not register keys."""
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        """Sends letters to nodes, each to be answered within ``seconds``; a ticket for each that was taken."""
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        """The answers that have come, or a code of `CODES`; each is given once."""

@@ -1,0 +1,165 @@
+"""Programs of Flower's that run beside ours: started, watched, ended with all that they started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedkin.core.errors import EngineError
+from fedkin.deploy.private import private_folder
+from fedkin.storage.files import for_this_user
+
+LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
+
+# Runs in the new process before the program: Linux is asked to end it when its starter dies in whatever way, so that
+# no SuperLink is left behind that holds the port and the database. What it writes, models among it, is for us alone
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.umask(0o077)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Program:
+    """A program with its output in a log file.
+
+    On Linux it ends with the *thread* that started it, so start it from one that lives as long as it is needed.
+
+    Attributes:
+        name: how it is called in messages.
+        log: the file that its output is added to.
+        command: what was started.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.name, self.log, self.command = name, log, list(command)
+        private_folder(log.parent, tighten=False)
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
+        with for_this_user(), log.open("ab") as output:
+            self._process = subprocess.Popen(
+                launch,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is for us to hand on, in our order
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """Asks it to end, then ends it; and whatever it started that does not follow by itself."""
+        family = descendants(self.pid)
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                family |= descendants(self.pid)
+                self._process.kill()
+                self._process.wait()
+        for signum, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+            end = time.monotonic() + patience / 2
+            while _left(family) and time.monotonic() < end:
+                time.sleep(0.05)
+            for pid in _left(family):
+                os.kill(pid, signum)
+
+    def trim(self) -> None:
+        """Begins the log anew if it has become long; the former one is kept beside it."""
+        if self.log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
+            os.truncate(self.log, 0)  # it is written by appending, so what follows begins at the new end
+
+    def ended(self) -> EngineError:
+        """The error of a program that ended by itself, with the last lines that it wrote."""
+        return EngineError(
+            f"{self.name} ended with exit code {self._process.returncode}; its last words, of {self.log}:\n"
+            + last_lines(self.log)
+        )
+
+
+def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> None:
+    """Waits until a program does what it was started for.
+
+    Raises:
+        EngineError: it ended, or the time is over.
+    """
+    end = time.monotonic() + seconds
+    while program.alive:
+        if ready():
+            return
+        if time.monotonic() > end:
+            raise EngineError(
+                f"{program.name} is not ready after {seconds:g} s; its last words, of {program.log}:\n"
+                + last_lines(program.log)
+            )
+        time.sleep(0.1)
+    raise program.ended()
+
+
+def last_lines(log: Path, count: int = 8) -> str:
+    """The end of a log file, indented; colours of a terminal left out."""
+    if not log.exists():
+        return "  (nothing)"
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 8192))
+        text = file.read().decode("utf-8", "replace")
+    shown = ["".join(c for c in line if c.isprintable() or c == "\t") for line in text.splitlines()[-count:]]
+    return "\n".join(f"  {line}" for line in shown) or "  (nothing)"
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes that a process started, and those that they started: id -> when, which tells a reused id.
+
+    Empty where the machine has no ``/proc``.
+    """
+    parents: dict[int, list[int]] = {}
+    started: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if (known := _stat(int(folder.name))) is not None:
+            _, parent, begun = known
+            parents.setdefault(parent, []).append(int(folder.name))
+            started[int(folder.name)] = begun
+    found: dict[int, str] = {}
+    todo = [pid]
+    while todo:
+        for child in parents.get(todo.pop(), []):
+            found[child] = started[child]
+            todo.append(child)
+    return found
+
+
+def _left(family: Mapping[int, str]) -> list[int]:
+    """Those that still run."""
+    left = []
+    for pid, begun in family.items():
+        known = _stat(pid)
+        if known is not None and known[0] not in "ZX" and known[2] == begun:
+            left.append(pid)
+    return left
+
+
+def _stat(pid: int) -> tuple[str, int, str] | None:
+    """State, parent and start of a process; None if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return words[0], int(words[1]), words[19]

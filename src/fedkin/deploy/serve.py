@@ -1,0 +1,111 @@
+"""A run on the server: the simulator's loop, folder and report, over clients on real hosts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedkin.core import ConfigError
+from fedkin.deploy.enrol import Clock
+from fedkin.deploy.fleet import Fleet
+from fedkin.deploy.members import Members
+from fedkin.deploy.post import Post
+from fedkin.engines import Report, hand_over
+from fedkin.experiment.execute import OnRound, execute, one_thread, opened
+from fedkin.experiment.prepare import Experiment, plan_of, privacy_of
+from fedkin.experiment.result import Result
+from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.settings import Settings
+from fedkin.exporting.rules import rule
+from fedkin.storage.folders import room
+from fedkin.storage.lock import writing
+from fedkin.storage.row_store import Banks
+
+log = logging.getLogger("fedkin.deploy")
+
+
+def serve(
+    settings: Settings,
+    post: Post,
+    folder: Path,
+    *,
+    command: str | None = None,
+    on_round: OnRound | None = None,
+    clock: Clock | None = None,
+) -> Result:
+    """Runs the rounds that are left and lets every client keep its model.
+
+    Begins in a new folder, or goes on in one that holds a run with the same settings.
+
+    Args:
+        settings: the run; its ``[data]`` says how sites read and split what they have, not where it is.
+        post: how nodes are reached.
+        folder: the run folder, as the simulator's; ``clients.json`` says who is who, ``events.jsonl`` what happened.
+        command: how to make this run again, for summary and report; by default at the link in ``fedkin-link``.
+
+    Raises:
+        ConfigError: a setting that belongs to a simulation only.
+        EngineError: too few clients came.
+        RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
+    """
+    _only_simulated(settings)
+    privacy_of(settings.run).require_method(settings.method)
+    plan_of(settings.run).require(settings.method, settings.hosts.clients)
+    with writing(folder), room(folder, "fedkin submit"):
+        return _served(settings, post, folder, command, on_round, clock)
+
+
+def _served(
+    settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
+) -> Result:
+    table = settings.table()
+    begun = (folder / "config.toml").exists()
+    here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
+    here.keeps_best = False  # clients' states are with the clients
+    members = Members.load(folder)
+    del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they come again
+    fleet = Fleet(post, settings, members, clock)
+    e = Experiment.on_hosts(settings, fleet.gather(), members.run)
+    fleet.open(e.net, e.marks["network"])
+    _warn_of(settings)
+    beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
+    banks = Banks(here.bank_files) if settings.run.state == "file" else None
+
+    def noted(report: Report, line: dict[str, Any]) -> None:
+        fleet.note(report)
+        if on_round is not None:
+            on_round(report, line)
+
+    with one_thread():
+        result = execute(e, members, fleet, here, on_round=noted, banks=banks, beside=beside)
+        _keep(e, fleet, result)
+    return result
+
+
+def _keep(e: Experiment, fleet: Fleet, result: Result) -> None:
+    missing = hand_over(e.method, e.net, fleet, e.plan, result.server)
+    for i, why in missing.items():
+        log.warning("%s has no model of its own to keep: %s", fleet.members.listed[i].client, why)
+
+
+def _warn_of(settings: Settings) -> None:
+    """Says before the first round that clients will have nothing to take home after the last."""
+    try:
+        rule(settings.method)
+    except ConfigError as e:
+        log.warning("no client will have a model of its own in the end: %s", e)
+
+
+def _only_simulated(settings: Settings) -> None:
+    """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
+    run = settings.run
+    made_up = {"dropout": run.dropout > 0, "join_late": run.join_late is not None, "attack": run.attack != "none"}
+    for name, there in made_up.items():
+        if there:
+            raise ConfigError(
+                f"[run] {name} makes up in a simulation what happens by itself on real hosts; leave it out ({name} = "
+                f"{getattr(run, name)!r})"
+            )

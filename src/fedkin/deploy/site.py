@@ -1,0 +1,324 @@
+"""The client's side on a host of its own: answers one letter at a time from its data, its disk and what it was sent.
+
+What goes wrong here is written to this host's own log. The server is told a code and nothing else: the text of an
+exception can hold data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
+from fedkin.core.samples import ClientData
+from fedkin.data import Card, SiteData
+from fedkin.deploy.account import Account, Limits, OverBudget, Withheld
+from fedkin.deploy.heads import Asked, decode, plain
+from fedkin.deploy.maskkeys import MaskKeys, Signing
+from fedkin.deploy.own import Allowed, NotAllowed, settings_of
+from fedkin.deploy.store import Kept, Store
+from fedkin.deploy.table import Table, Unmasked
+from fedkin.deploy.takehome import sharing_at, take_home
+from fedkin.deploy.tensors import bundle, letter, mark
+from fedkin.deploy.versions import versions
+from fedkin.deploy.wire import FORMAT, Letter, LetterError, refusal, stamp
+from fedkin.engines import Job, Task
+from fedkin.engines.ledger import OutOfStep
+from fedkin.engines.loop import trainer
+from fedkin.engines.tasks import Answer, perform
+from fedkin.experiment.prepare import Experiment, privacy_of
+from fedkin.experiment.settings import Settings, digest
+from fedkin.privacy.budget import Privacy, Spent
+from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
+
+log = logging.getLogger("fedkin.site")
+
+# what an exception means to the server, and what is written down here; the first line that fits counts
+_CODES: Sequence[tuple[type[Exception], str, str]] = (
+    (OutOfRange, "range", "%s"),
+    (OverBudget, "budget", "%s"),
+    (NotAllowed, "code", "%s"),
+    (KeyError, "unreadable", "a letter that cannot be read: no %s"),
+    (LetterError, "unreadable", "a letter that cannot be read: %s"),
+    (DataError, "data", "%s"),
+    (OSError, "disk", "the disk: %s"),
+    (ClientError, "failed", "%s"),
+    (FedkinError, "settings", "%s"),
+    (Exception, "failed", "this step failed: %s"),
+)
+_UNEXPECTED = (KeyError, Exception)  # it takes a traceback to find out what these are
+
+
+class Site:
+    """One client.
+
+    Args:
+        client: what it is called in the federation.
+        data: its data.
+        folder: where it keeps what is its own, below a folder of its name.
+        limits: what the owner of the data allows.
+        allowed: code that runs may name. Default: methods and networks of the catalogue only.
+        signing: what its keys for masks are signed with, and which others' signatures it asks for.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        data: SiteData,
+        folder: Path,
+        limits: Limits | None = None,
+        allowed: Allowed | None = None,
+        signing: Signing | None = None,
+    ) -> None:
+        self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
+        self.allowed = allowed or Allowed()
+        self.mask_keys = MaskKeys(client, signing or Signing())
+        self.store = Store(folder, client)
+        self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_describe_epsilon)
+        self._job: tuple[str, Job] | None = None
+        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
+        self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
+
+    def answer(self, of: Letter) -> Letter:
+        """The answer to a letter; never raises for what a letter, the data or the disk may hold."""
+        head = of.head
+        try:
+            if head.get("format") != FORMAT:
+                return self._no(head, "versions")
+            asked = decode(of, Asked)
+            return self._steps[asked.kind](self, asked, of)
+        except Exception as e:  # what a method of the user's own may raise, too
+            return self._refused(head, e)
+
+    def _refused(self, head: Mapping[str, Any], e: Exception) -> Letter:
+        """Writes down here what went wrong; the server is told its code."""
+        if isinstance(e, OutOfStep):
+            log.warning("%s", e)
+            return self._no(head, "out-of-step", have=e.at)
+        if isinstance(e, Unmasked):
+            log.warning("round %s: %s", head.get("round"), e)
+            return self._no(head, e.code, **e.more)
+        if isinstance(e, Withheld):
+            log.info("%s", e)
+            return self._no(head, "scores")
+        if isinstance(e, OverBudget):
+            self._over.add((str(head.get("run")), str(head.get("kind"))))
+        kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
+        log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
+        return self._no(head, code)
+
+    def _no(self, head: Mapping[str, Any] | Asked, code: str, **more: Any) -> Letter:
+        return refusal(plain(head) if isinstance(head, Asked) else head, self.client, code, **more)
+
+    def _yes(self, head: Asked, b: Bundle | None = None, **more: Any) -> Letter:
+        return letter({**stamp(plain(head), self.client), "ok": True, **more}, b)
+
+    # ---- the steps ------------------------------------------------------------------------------------------------
+    def _hello(self, head: Asked, of: Letter) -> Letter:
+        """Who this is, what it runs, and what its data look like from outside."""
+        settings = self._settings(head)
+        privacy_of(settings.run).require_method(settings.method)
+        card = self.data.card(sharing_at(settings, self.data))
+        self.limits.check_card(card)
+        return self._yes(head, versions=versions(settings.method), card=card.to_json())
+
+    def _describe(self, head: Asked, of: Letter) -> Letter:
+        """What the client says of itself, once per run: said again word for word if asked again."""
+        kept = self._kept(head)
+        job = self._job_of(head)
+        if kept.said is None:
+            privacy = self._privacy(head)
+            if privacy.describe_epsilon is not None:
+                own = job.shards[head.client].train.counts(job.net.classes)
+                counts = self.account.tell(head.run, own, privacy.describe_epsilon, privacy.dp_delta)
+                job = replace(job, told=lambda *_: counts)
+            kept.said = self._perform(job, head, of, Bundle()).reply
+            self.store.save(head.run, kept)
+        return self._yes(head, kept.said, **self._public(head))
+
+    def _survey(self, head: Asked, of: Letter) -> Letter:
+        kept = self._kept(head)
+        return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
+
+    def _update(self, head: Asked, of: Letter) -> Letter:
+        kept = self._kept(head)
+        key = self._public(head)
+        new, ledger = head.session > kept.session, kept.ledger
+        if not new and ledger.late(head.seq):
+            return self._no(head, "late", have=ledger.at)
+        # numbers that no part of the content depends on are left out: a server that started anew sends the same
+        parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
+        told = mark(Letter({n: of.head[n] for n in parts}, of.body))
+        former = ledger.begin(head.seq, head.ack, told)
+        if former is not None:
+            log.info("round %s was answered before; the same answer again", head.round)
+            return self._yes(head, former, **self._spent(head, {}))
+        job = self._job_of(head)
+        table = Table.read(of.head) if key else None
+        if table is not None:
+            size, last = len(job.shards[head.client].train), max(kept.masked, self.mask_keys.last(head.run))
+            table.require(head.client, key["public"], size, last, key.get("signature", ""))
+            self.mask_keys.require_peers(table, head.client)
+        answer = self._perform(job, head, of, ledger.committed)
+        spent = self._spent(head, answer.spent)
+        reply = answer.reply if table is None else self._masked(answer.reply, table, head.client, kept)
+        ledger.propose(head.seq, answer.state, reply, told)
+        kept.session = max(kept.session, head.session)
+        self.store.save(head.run, kept)
+        return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
+
+    def _evaluate(self, head: Asked, of: Letter) -> Letter:
+        if self.limits.keep_scores:
+            raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
+        kept = self._kept(head)
+        answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
+        self._reported[head.run] = head.round, answer.reply.test
+        if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
+            reply = Bundle(counts=self.account.told(head.run, len(answer.reply.counts)))
+        return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
+
+    def _keep(self, head: Asked, of: Letter) -> Letter:
+        """Writes down the model that this client predicts with, for use without fedkin's server."""
+        kept, job = self._kept(head), self._job_of(head)
+        answer = self._perform(job, head, of, kept.ledger.state(head.ack))
+        place = self.store.path(head.run).parent / "model"
+        settings, told = self._settings(head), self._evaluation(head, of, job, kept)
+        take_home(place, self.client, settings, self.data, head, job, answer.reply, told)
+        log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
+        if (privacy := self._privacy(head)).asked:
+            log.info("%s", self.account.words(head.run, privacy.dp_delta))
+        return self._yes(head)
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+    def _evaluation(self, head: Asked, of: Letter, job: Job, kept: Kept) -> Tensor | None:
+        """The confusion matrix ``[C, C]`` that was told of the round whose model is kept.
+
+        A process that was started since then evaluates again, to the same end; but for private training, which would
+        train with other noise.
+        """
+        round, found = self._reported.get(head.run, (-1, None))
+        if round == head.round:
+            return found
+        if job.private is not None:
+            return None
+        again = msgspec.structs.replace(head, kind="evaluate")
+        return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
+
+    def _settings(self, head: Asked) -> Settings:
+        """Read a letter's settings, which name allowed code and stay within the owner's limits."""
+        found = settings_of(head.settings, self.allowed)
+        self.limits.check(found.run)
+        return found
+
+    def _kept(self, head: Asked) -> Kept:
+        kept = self.store.load(head.run)
+        if head.session < kept.session:
+            raise OutOfStep(kept.ledger.at, head.ack)
+        self._settings(head)
+        of = _kind_of_run(head.settings)
+        if kept.of not in ("", of):
+            raise ConfigError(
+                f"run {head.run} was begun here with other settings. What a client keeps for itself under one "
+                "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
+            )
+        kept.of = of
+        return kept
+
+    def _public(self, head: Asked) -> dict[str, str]:
+        """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
+        return self.mask_keys.told(head.run) if self._settings(head).run.secure_aggregation else {}
+
+    def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
+        """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
+        from fedkin.deploy.masks import masked  # here: other runs need no cryptography
+
+        addend = fixed(upload, Pool((), table.weight, table.total))
+        self.mask_keys.used(table.run, table.round)
+        kept.masked = table.round
+        return masked(addend, table, number, self.mask_keys.secret(table.run))
+
+    def _privacy(self, head: Asked) -> Privacy:
+        return privacy_of(self._settings(head).run)
+
+    def _spent(self, head: Asked, spent: Spent) -> dict[str, Any]:
+        """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
+        on the disk before the answer leaves."""
+        privacy = self._privacy(head)
+        if privacy.dp_noise is None:
+            return {}
+        used = self.account.spend(head.run, privacy.dp_noise, spent, privacy.dp_delta)
+        return {"spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.dp_noise).items()]}}
+
+    def _perform(self, job: Job, head: Asked, of: Letter, state: Bundle) -> Answer:
+        if head.kind == "hello":
+            raise LetterError("hello is not a step of a method")
+        if (head.run, head.kind) in self._over:
+            raise OverBudget(f"no more is said to run {head.run}: its budget is spent")
+        task = Task(head.kind, head.client, head.round, bundle(of), state)
+        return perform(job, task, trainer(job))
+
+    def _job_of(self, head: Asked) -> Job:
+        """Data, network and method of a run; made once and kept while letters ask for the same."""
+        key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
+        if self._job is None or self._job[0] != key:
+            self._job = (key, self._made(self._settings(head), head))
+        return self._job[1]
+
+    def _made(self, settings: Settings, head: Asked) -> Job:
+        card = Card.from_json(head.card)
+        self.limits.check_card(card)
+        shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
+        e = Experiment.on_hosts(settings, card, head.run)
+        if e.marks["network"] != head.network:
+            raise DataError(
+                "the network made here starts from other values than the server's: other versions of torch, or another "
+                "file of the model"
+            )
+        self.limits.check_words(settings.run, settings.method, e.net)
+        (mine,) = e.laid_out([shard])
+        job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
+        log.info(
+            "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
+        )  # fmt: skip
+        return job
+
+    _steps: Mapping[str, Callable[[Site, Asked, Letter], Letter]] = {
+        "hello": _hello,
+        "describe": _describe,
+        "survey": _survey,
+        "update": _update,
+        "evaluate": _evaluate,
+        "keep": _keep,
+    }
+
+
+def _kind_of_run(table: Mapping[str, Any]) -> str:
+    """Return a fingerprint of the settings that must not change while a run goes on; it may become longer."""
+    run = {n: v for n, v in table.get("run", {}).items() if n not in ("rounds", "eval_every")}
+    return digest({**table, "run": run})
+
+
+class _One(Sequence[ClientData]):
+    """The federation as one client sees it: itself."""
+
+    def __init__(self, number: int, shard: ClientData) -> None:
+        self._number, self._shard = number, shard
+
+    def __len__(self) -> int:
+        return self._number + 1
+
+    def __getitem__(self, number: Any) -> Any:
+        if number != self._number:
+            raise IndexError(number)
+        return self._shard
+
+
+def _parts(shard: ClientData) -> tuple[Any, Any, Any]:
+    return shard.train, shard.validation, shard.test

@@ -1,0 +1,180 @@
+"""What a submitted run is: settings and the place of its folder, through Flower's own configuration of a run."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from fedkin.core import ConfigError, FedkinError
+from fedkin.deploy.own import require_installed
+from fedkin.deploy.post import Post
+from fedkin.deploy.serve import serve
+from fedkin.deploy.wire import LetterError, convert, head_of
+from fedkin.experiment.result import Result
+from fedkin.experiment.settings import Settings, settings_from
+from fedkin.report.page import write_page
+from fedkin.storage.lock import writing
+
+log = logging.getLogger("fedkin.deploy")
+
+
+@dataclass(frozen=True)
+class Virtual:
+    """A run without hosts: Flower simulates its nodes, and each works on a share of the run's data.
+
+    Attributes:
+        folder: the run folder, where every machine that simulates finds it.
+        data: the data, likewise: a built-in name or a path.
+    """
+
+    folder: Path
+    data: str
+
+
+def packed(settings: Settings, folder: Path, link: Path | None = None, data: str | None = None) -> str:
+    """A run as one word that survives any configuration file.
+
+    Args:
+        settings, folder: the run and its folder.
+        link: the folder of the link it is submitted to; None for ``fedkin-link``, and where nodes are simulated.
+        data: of a run whose nodes Flower simulates.
+
+    Raises:
+        ConfigError: its method, network or start is in a file.
+    """
+    require_installed(settings.name, settings.model.model)
+    if settings.model.init_weights is not None:
+        raise ConfigError(
+            f"[model] init_weights = {settings.model.init_weights!r}: nodes make the start themselves and have no such "
+            "file; leave it out, or put the values into a network of an installed package"
+        )
+    told = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
+    return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
+
+
+def unpacked(word: object) -> tuple[Settings, Path]:
+    """The run again.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _read(word)
+    return settings_from(told.settings, "the submitted run"), Path(told.folder)
+
+
+def virtual(word: object) -> Virtual | None:
+    """What simulated nodes need to know of a run; None if its nodes are real.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _read(word)
+    return Virtual(Path(told.folder), told.data) if told.data else None
+
+
+def link_folder(word: object) -> Path | None:
+    """The folder of the link that a run was submitted to; None where it is not known.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    link = _read(word).link
+    return Path(link) if link else None
+
+
+def command(word: object) -> str:
+    """What submits such a run once more.
+
+    Raises:
+        ConfigError: it is not what `packed` gave.
+    """
+    told = _read(word)
+    words = ["fedkin", "submit", str(Path(told.folder) / "config.toml")]
+    words += ["--ray"] if told.data else ["--link", told.link] if told.link else []
+    return shlex.join(words)
+
+
+def _log_to(stream: TextIO) -> None:
+    """Our own lines alone: Flower's client of HTTP has one for every look at the link, 20 a second."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    ours = logging.getLogger("fedkin")
+    ours.handlers, ours.propagate = [handler], False
+    ours.setLevel(logging.INFO)
+
+
+class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A submitted run as it is written into Flower's configuration; see `packed`."""
+
+    settings: dict[str, Any]
+    folder: str
+    link: str | None = None
+    data: str | None = None
+
+
+def _read(word: object) -> _Word:
+    try:
+        text = base64.urlsafe_b64decode(f"{word}===".encode())  # more padding than it lacks does no harm
+        return convert(head_of(text), _Word, "the word")
+    except (ValueError, LetterError) as e:
+        raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
+
+
+def run_submitted(post: Post, word: object) -> Result:
+    """Plays a submitted run, as `packed`, to its end and writes its report."""
+    _log_to(sys.stdout)
+    with says_why(word):
+        settings, folder = unpacked(word)
+    log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
+
+    def on_round(report: Any, line: Mapping[str, Any]) -> None:
+        accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
+        log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
+
+    with writing(folder), says_why(word):  # a second server of the same run leaves no failed.txt to the first
+        (folder / "failed.txt").unlink(missing_ok=True)
+        result = serve(settings, post, folder, command=command(word), on_round=on_round)
+        write_page(folder)
+    return result
+
+
+@contextmanager
+def says_why(word: object) -> Iterator[None]:
+    """Write ``failed.txt`` into the folder of a submitted run if what is done inside ends by an exception, whichever.
+
+    ``fedkin submit`` follows the folder: the process on the server has no screen.
+    """
+    try:
+        yield
+    except BaseException as e:  # Flower ends a run that was stopped by SystemExit or KeyboardInterrupt
+        try:
+            folder = Path(_read(word).folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "failed.txt").write_text(f"{_why(e, folder)}\n", encoding="utf-8")
+        except (ConfigError, OSError) as error:  # the disk is full, for example: the log is what is left
+            log.error("why the run ended could not be written down: %s", error)
+        raise
+
+
+def _why(e: BaseException, folder: Path) -> str:
+    """The reason of a run's end in one or two sentences, with what to do."""
+    again = f"the rounds that are whole are kept; go on with: fedkin submit {shlex.quote(str(folder))}"
+    if isinstance(e, FedkinError):
+        return str(e)
+    if isinstance(e, OSError):
+        return f"{e}; when that is mended, {again}"
+    if isinstance(e, Exception):
+        return (
+            f"the run ended by an error that fedkin did not expect ({type(e).__name__}: {e}); its traceback is in the "
+            f"link's log (logs/superlink.log); {again}"
+        )
+    return f"the run was stopped ({type(e).__name__}); {again}"

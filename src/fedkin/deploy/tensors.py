@@ -1,0 +1,64 @@
+"""Bundles in letters, and out of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle
+from fedkin.deploy.wire import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
+
+_TYPES = {str(t).removeprefix("torch."): t for t in (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)}  # fmt: skip
+
+
+def letter(head: Mapping[str, Any], bundle: Bundle | None = None) -> Letter:
+    """A letter with the tensors of a bundle.
+
+    Raises:
+        LetterError: a tensor of a type that does not travel.
+    """
+    listed, parts = [], []
+    for name, t in (bundle or Bundle()).items():
+        dtype = str(t.dtype).removeprefix("torch.")
+        if dtype not in _TYPES:
+            raise LetterError(f"tensor {name!r} is of type {dtype}, which is not sent")
+        listed.append([name, dtype, list(t.shape)])
+        flat = t.detach().cpu().contiguous().reshape(-1)
+        parts.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return Letter({**head, "tensors": listed}, b"".join(parts))
+
+
+def bundle(of: Letter, limit: int = BODY_LIMIT) -> Bundle:
+    """The tensors of a letter, each in memory of its own.
+
+    Raises:
+        LetterError: see `entries`; or whatever else keeps them from being made, such as too little memory.
+    """
+    found = Bundle()
+    for e in entries(of, limit):
+        try:
+            found[e.name] = _tensor(of.body[e.start : e.stop], e)
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise LetterError(f"tensor {e.name[:40]!r} cannot be made: {reason(error)}") from error
+    return found
+
+
+def _tensor(content: bytes, e: Entry) -> Tensor:
+    if e.dtype == "bool" and any(b > 1 for b in set(content)):
+        raise LetterError(f"tensor {e.name[:40]!r} holds bytes that are no truth values")
+    t = torch.empty(e.shape, dtype=_TYPES[e.dtype])
+    if t.numel():
+        t.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    return t
+
+
+def mark(of: Letter) -> str:
+    """A fingerprint of all that a letter says, for telling two with the same number apart."""
+    return hashlib.blake2b(head_bytes(of) + of.body, digest_size=16).hexdigest()

@@ -1,0 +1,226 @@
+"""Letters between server and clients: a small JSON head and the bytes of tensors. No pickle, no torch, no surprises.
+
+The head says of every tensor its name, type and shape (``"tensors": [[name, type, shape], ...]``); the body is their
+bytes one after another. Nothing is made of a letter before its sizes have been checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+FORMAT: Final = 1
+HEAD_LIMIT = 4 << 20
+"""Bytes of a head at most: settings, a card of the data, reasons."""
+BODY_LIMIT = 1 << 30
+"""Bytes of a body at most, unless a run says less."""
+
+_SIZES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+_FRAME = struct.Struct(">4sIQ")
+_MAGIC = b"FK01"
+_MOST_TENSORS, _MOST_DIMENSIONS = 10_000, 16
+_LONGEST_REASON = 200
+_NOTHING: Mapping[str, str | int] = {"kind": "", "run": "", "session": 0, "seq": 0}
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Type = Literal[
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"
+]  # the keys of _SIZES
+_Side = Annotated[int, Meta(ge=0, le=BODY_LIMIT)]  # none is longer than a body of single bytes, were the others 1
+
+T = TypeVar("T")
+
+
+class LetterError(Exception):
+    """A letter cannot be what it says: damaged, too large, or made to do harm."""
+
+
+class TooLarge(LetterError):
+    """A letter has more bytes than the run allows."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What travels: ``head`` is plain JSON, ``body`` the bytes of the tensors that the head lists."""
+
+    head: Mapping[str, Any]
+    body: bytes = b""
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A tensor as a head lists it: name, type and shape."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    dtype: _Type
+    shape: Annotated[tuple[_Side, ...], Meta(max_length=_MOST_DIMENSIONS)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a letter: where it is in the body, in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def head_bytes(letter: Letter) -> bytes:
+    """The head as UTF-8 JSON."""
+    return json.dumps(letter.head, separators=(",", ":"), allow_nan=False).encode()
+
+
+def head_of(text: bytes | str) -> dict[str, Any]:
+    """A head from its JSON.
+
+    Raises:
+        LetterError: too long, too deep, not JSON (which has no NaN), or not an object.
+    """
+    if len(text) > HEAD_LIMIT:
+        raise LetterError(f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError) as e:  # msgspec's errors, and those of texts that are not UTF-8
+        raise LetterError(f"the head is not a JSON object: {reason(e)}") from e
+
+
+def convert(value: object, kind: type[T], what: str) -> T:
+    """A value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
+
+    Args:
+        value: as `head_of` gives it.
+        kind: the type.
+        what: the subject of the message.
+
+    Raises:
+        LetterError: it does not fit; the text has the path to what is wrong.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
+        raise LetterError(f"{what} does not fit: {reason(e)}") from e
+
+
+def reason(e: BaseException) -> str:
+    """The text of an exception on one line: it can hold a part of what a client sent, so it is cut, and bare."""
+    return "".join(c if c.isprintable() else "?" for c in str(e)[:_LONGEST_REASON])
+
+
+def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """The head of an answer: to which letter it is, by the letter's ``head``, and who answers.
+
+    An entry that the letter does not have, or has of another type, is left empty: the answer is readable all the same.
+    """
+    echo = {name: head.get(name) for name in _NOTHING}
+    return {
+        "format": FORMAT,
+        "client": client,
+        **{n: v if type(v) is type(_NOTHING[n]) else _NOTHING[n] for n, v in echo.items()},
+    }
+
+
+def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
+    """The answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.post.CODES`, and what else it
+    says."""
+    return Letter({**stamp(head, client), "ok": False, "code": code, **more})
+
+
+def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
+    """The tensors of a letter, checked against its body before anything is made of them.
+
+    Raises:
+        LetterError: sizes that do not fit the body or exceed ``limit`` bytes, unknown types, names twice.
+    """
+    if len(letter.body) > limit:
+        raise LetterError(f"{len(letter.body)} bytes of tensors, at most {limit} are read")
+    listed = convert(letter.head.get("tensors", []), tuple[Listed, ...], "the list of tensors")
+    if len(listed) > _MOST_TENSORS:
+        raise LetterError(f"a list of {len(listed)} tensors, at most {_MOST_TENSORS} are read")
+    found, at, names = [], 0, set()
+    for t in listed:
+        if t.name in names:
+            raise LetterError(f"tensor {t.name[:40]!r} is there twice")
+        names.add(t.name)
+        size = math.prod(t.shape) * _SIZES[t.dtype]
+        if size > len(letter.body) - at:
+            raise LetterError(f"tensor {t.name[:40]!r} claims {size} bytes, {len(letter.body) - at} are left")
+        # a side of 0 makes the product 0, however long the others are; strides are made of those, and would overflow
+        if math.prod(max(n, 1) for n in t.shape) > BODY_LIMIT:
+            raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, too long for any tensor here")
+        found.append(Entry(t.name, t.dtype, t.shape, at, at + size))
+        at += size
+    if at != len(letter.body):
+        raise LetterError(f"the tensors take {at} of {len(letter.body)} bytes")
+    return found
+
+
+# ---- over a socket of one machine ----------------------------------------------------------------------------------
+def send(to: socket.socket, letter: Letter) -> None:
+    """Writes a letter whole."""
+    head = head_bytes(letter)
+    to.sendall(_FRAME.pack(_MAGIC, len(head), len(letter.body)) + head)
+    if letter.body:  # without one the other side may have answered and closed by now, and writing nothing would fail
+        to.sendall(letter.body)
+
+
+def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = None) -> Letter | None:
+    """Reads a letter; None when the other side has gone.
+
+    Args:
+        seconds: for the whole letter; None: for ever.
+
+    Raises:
+        LetterError: not a letter, or larger than ``limit``.
+        TimeoutError: it was not there in time.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    start = _exactly(of, _FRAME.size, end)
+    if start is None:
+        return None
+    magic, head, body = _FRAME.unpack(start)
+    if magic != _MAGIC or head > HEAD_LIMIT or body > limit:
+        raise LetterError(f"not a letter, or one too large ({body} bytes; at most {limit} are read)")
+    text, content = _exactly(of, head, end), _exactly(of, body, end)
+    if text is None or content is None:
+        return None
+    return Letter(head_of(text), content)
+
+
+def _exactly(of: socket.socket, size: int, end: float | None) -> bytes | None:
+    found = bytearray(size)
+    view, at = memoryview(found), 0
+    while at < size:
+        if end is not None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            of.settimeout(left)
+        try:
+            got = of.recv_into(view[at:])
+        except ConnectionError:
+            return None
+        if got == 0:
+            return None
+        at += got
+    return bytes(found)

@@ -1,0 +1,244 @@
+"""What looks wrong with single columns of a table, or of rows of numbers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fedkin.data.card import MAX_CATEGORIES
+from fedkin.data.checks import Indices
+from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
+from fedkin.inspection.finding import Finding, are, first
+
+FAR = 1e6  # ratio of a column's width to the median
+_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
+_ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
+
+
+def constant(fields: Fields) -> list[Finding]:
+    """Columns with one value in every row."""
+    names = [f.name for f in fields.inputs if f.distinct == 1 and not f.missing.any()]
+    if not names or len(fields.inputs[0].missing) < 2:
+        return []
+    return [
+        Finding(
+            "constant-column",
+            "warning",
+            f"{are(len(names), 'column')} with the same value in every row: {first(names)}",
+            "a constant tells nothing of the class; it may be a field that was never filled in",
+            "drop it, or find out why it does not vary",
+            columns=tuple(names),
+        )
+    ]
+
+
+def constant_at_client(fields: Fields) -> list[Finding]:
+    """Columns that vary, but not at some client large enough to tell."""
+    if fields.client is None:
+        return []
+    order = np.argsort(fields.client, kind="stable")
+    start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
+    size = np.diff(start, append=len(order))
+    shown, columns, clients = [], [], set()
+    for f in fields.inputs:
+        codes = f.codes[order]
+        low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)
+        for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
+            row = order[start[i]]
+            name = fields.client_names[fields.client[row]]
+            value = f.texts[row] if f.texts is not None else f"{f.numbers[row]:g}"
+            shown.append(f"{f.name} is {value} at {name}")
+            columns.append(f.name)
+            clients.add(name)
+    if not shown:
+        return []
+    return [
+        Finding(
+            "constant-at-client",
+            "warning",
+            f"one value in every row of a client: {first(shown)}",
+            "the column was probably not measured there, and now tells which client a row is from",
+            "leave these fields empty if the value stands for unknown, or drop the column",
+            columns=tuple(dict.fromkeys(columns)),
+            clients=tuple(sorted(clients)),
+        )
+    ]
+
+
+def odd_numbers(fields: Fields) -> list[Finding]:
+    """Values that are not finite, and texts among numbers."""
+    found = []
+    for f in fields.inputs:
+        wild = np.flatnonzero(np.isinf(f.numbers) | (np.isnan(f.numbers) & ~f.missing if f.texts is None else False))
+        if len(wild):
+            found.append(
+                Finding(
+                    "non-finite",
+                    "error",
+                    f"{are(len(wild), 'value')} of {f.name} that are no finite numbers",
+                    "one such value turns a model's weights into NaN, and the reader refuses it",
+                    "correct these fields, or leave them empty",
+                    columns=(f.name,),
+                    rows=fields.at(wild),
+                )
+            )
+        if f.kind == "mixed" and f.texts is not None:
+            texts = sorted({f.texts[i] for i in f.odd.tolist()})
+            found.append(
+                Finding(
+                    "text-in-numbers",
+                    "error" if f.distinct > MAX_CATEGORIES else "warning",
+                    f"{are(len(f.odd), 'field')} of {f.name} with texts among numbers: {first(texts)}",
+                    f"the whole column is then read as texts, one input for each of its {f.distinct:,} values"
+                    + (f", and at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
+                    "correct these fields, or leave them empty",
+                    columns=(f.name,),
+                    rows=fields.at(f.odd),
+                )
+            )
+    return found
+
+
+def texts(fields: Fields) -> list[Finding]:
+    """Dates, and texts that cannot become inputs."""
+    found = []
+    for f in fields.inputs:
+        date = _dated(f)
+        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
+            continue
+        found.append(
+            Finding(
+                "date-column" if date else "too-many-texts",
+                "error" if f.distinct > MAX_CATEGORIES else "warning",
+                f"{f.name} holds {'dates' if date else 'texts'}, {f.distinct:,} different ones",
+                f"each text becomes an input of its own, at most {MAX_CATEGORIES} of a column; "
+                + ("for a model no date is near another" if date else "a text that comes once teaches nothing"),
+                "turn it into numbers that matter (age in days, year, weekday) or drop it"
+                if date
+                else "group the texts into fewer, or drop the column",
+                columns=(f.name,),
+                rows=fields.at(f.odd),
+            )
+        )
+    return found
+
+
+def ids(fields: Fields) -> list[Finding]:
+    """Columns that number or name the rows."""
+    found = []
+    for f in fields.inputs:
+        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
+            continue
+        refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
+        found.append(
+            Finding(
+                "id-column",
+                "error" if refused else "warning",
+                f"{f.name} has another value in every row: it looks like the number or the name of a row",
+                "a model can learn single rows by it, and rows of one client or class often have neighbouring numbers"
+                + (f"; the reader takes at most {MAX_CATEGORIES} different texts" if refused else ""),
+                "drop it",
+                columns=(f.name,),
+            )
+        )
+    return found
+
+
+def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
+    """Columns whose numbers vary far more than those of the others.
+
+    Args:
+        standardised: whether the reader brings columns to one scale, as it does for tables.
+    """
+    wide = [(f.name, _spread(f)) for f in fields.inputs if f.kind == "number"]
+    wide = [(name, s) for name, s in wide if s > 0]
+    if len(wide) < 2:
+        return []
+    middle = float(np.median([s for _, s in wide]))
+    smallest = min(s for _, s in wide)
+    reference = smallest if len(wide) == 2 else middle
+    names = [name for name, s in wide if s >= FAR * reference]
+    if not names:
+        return []
+    return [
+        Finding(
+            "scale",
+            "note" if standardised else "warning",
+            f"{first(names)}: values vary a million times more than those of the other columns",
+            "fedkin standardises columns, so this alone does no harm; often it is another unit, or a code for a "
+            "missing value such as 999999"
+            if standardised
+            else "such a column drowns the others, and steps of SGD diverge",
+            "look at the largest values" if standardised else "bring the columns to one scale",
+            columns=tuple(names),
+        )
+    ]
+
+
+def leaks(fields: Fields) -> list[Finding]:
+    """Columns that give the class away: each value, or each side of a threshold, has one class only."""
+    label = fields.label
+    if label is None or len(label) < FEWEST_ROWS:
+        return []
+    sizes = np.bincount(label)
+    sizes = sizes[sizes > 0]
+    if len(sizes) < 2 or len(label) - sizes.max() < 0.05 * len(label):
+        return []
+    names = [f.name for f in fields.inputs if not f.missing.all() and _tells(f, label, len(sizes))]
+    if not names:
+        return []
+    return [
+        Finding(
+            "target-leak",
+            "warning",
+            f"{first(names)} alone tells the class of (nearly) every row",
+            "a column that was filled in after the outcome was known, or is the outcome in other words, makes every "
+            "method look perfect and is not there when the model is used",
+            "drop it, unless it is really known beforehand",
+            columns=tuple(names),
+        )
+    ]
+
+
+def _tells(f: Field, label: Indices, classes: int) -> bool:
+    """Does the value decide the class, but for 0.5 % of the rows?"""
+    n, distinct = len(label), f.distinct
+    codes = f.codes + 1  # an empty field is a value, too
+    if distinct < 1:
+        return False
+    if distinct <= n / 4:
+        width = int(label.max()) + 1
+        pairs, counts = np.unique(codes * width + label, return_counts=True)
+        best = np.zeros(distinct + 1, dtype=np.int64)  # rows of the most frequent class of each value
+        np.maximum.at(best, pairs // width, counts)
+        return int(n - best.sum()) <= 0.005 * n
+    if f.kind != "number" or f.missing.any() or classes > n / 10:
+        return False
+    order = np.lexsort((label, f.numbers))
+    return int((np.diff(label[order]) != 0).sum()) == classes - 1
+
+
+def _dated(f: Field) -> bool:
+    """Are nearly all fields dates?"""
+    if f.kind != "text" or f.texts is None:
+        return False
+    return sum(bool(_DATE.match(f.texts[i])) for i in f.odd.tolist()) > 0.9 * len(f.odd)
+
+
+def _unique(f: Field) -> bool:
+    return len(f.codes) >= FEWEST_ROWS and not f.missing.any() and f.distinct == len(f.codes)
+
+
+def _numbering(f: Field) -> bool:
+    """Whole numbers, all different, that run on or are called a number."""
+    values = f.numbers
+    if f.kind != "number" or not np.isfinite(values).all() or (values != np.floor(values)).any():
+        return False
+    span = values.max() - values.min() + 1
+    return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) > 0).all())
+
+
+def _spread(f: Field) -> float:
+    values = f.numbers[np.isfinite(f.numbers)]
+    return float(values.std()) if len(values) else 0.0

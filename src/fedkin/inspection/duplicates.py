@@ -1,0 +1,276 @@
+"""Samples that come more than once, found by hashing every input once: no pairs are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.data.checks import Indices
+from fedkin.data.federation import Federation
+from fedkin.data.shard import PARTS
+from fedkin.inspection.fields import Fields, Mask
+from fedkin.inspection.finding import EXAMPLES, Finding, Severity, are, percent
+
+MOST_VALUES = 2_000_000_000
+"""Numbers looked at; of a larger federation only the first clients."""
+FEW = 0.01  # up to this share of the samples, copies are a note: they move no accuracy by more than a point
+FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
+CHANCE = 0.1  # so much of the equal pairs comes by chance: columns that hang together make ten times as many as others
+_TEST = PARTS.index("test")
+_COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Every sample of a federation by the hash of its input; all arrays ``[n]``.
+
+    Attributes:
+        group: number of the input: equal inputs have equal numbers.
+        label, client, part, number: class, client, part (in the order of `PARTS`) and number in that part.
+        names: name of each client.
+        skipped: clients that were not looked at.
+    """
+
+    group: Indices
+    label: Indices
+    client: Indices
+    part: Indices
+    number: Indices
+    names: tuple[str, ...]
+    skipped: int = 0
+
+    @property
+    def groups(self) -> int:
+        """Number of different inputs."""
+        return int(self.group.max(initial=-1)) + 1
+
+    def places(self, mask: Mask) -> tuple[str, ...]:
+        """The first groups of equal inputs among these samples: where two of each are."""
+        chosen = np.flatnonzero(mask)
+        found = []
+        for group in dict.fromkeys(self.group[chosen[: 20 * EXAMPLES]].tolist()):
+            same = np.flatnonzero(mask & (self.group == group))
+            found.append(" = ".join(self._place(i) for i in same[:2].tolist()))
+            if len(found) == EXAMPLES:
+                break
+        return tuple(found)
+
+    def _place(self, i: int) -> str:
+        return f"{self.names[self.client[i]]}, {PARTS[self.part[i]]} sample {self.number[i]}"
+
+
+def read_rows(federation: Federation, names: tuple[str, ...]) -> Rows:
+    """Hashes every input of a federation."""
+    hashes: list[npt.NDArray[np.uint64]] = []
+    columns: list[list[Indices]] = [[], [], [], []]
+    budget, width, seen = MOST_VALUES, max(1, int(np.prod(federation.shape))), 0
+    for k, shard in enumerate(federation.clients):
+        if budget <= 0:
+            break
+        seen += 1
+        for p, part in enumerate(PARTS):
+            data = getattr(shard, part)
+            n = len(data)
+            if not n:
+                continue
+            hashes.append(hash_rows(data.x))
+            values = (data.y.numpy(), np.full(n, k), np.full(n, p), np.arange(n))
+            for column, value in zip(columns, values, strict=True):
+                column.append(np.asarray(value, dtype=np.int64))
+            budget -= n * width
+    group = np.unique(np.concatenate(hashes), return_inverse=True)[1].astype(np.int64)
+    label, client, part_of, number = (np.concatenate(c) for c in columns)
+    return Rows(group, label, client, part_of, number, names, len(federation) - seen)
+
+
+def hash_rows(x: Tensor) -> npt.NDArray[np.uint64]:
+    """64 bits for each row of ``x [n, ...]``; equal rows have equal ones, other rows as good as never."""
+    rows = np.ascontiguousarray(x.numpy().reshape(len(x), -1)) + np.float32(0)  # -0.0 is 0.0
+    blake: Callable[..., hashlib.blake2b] = hashlib.blake2b
+    return np.frombuffer(b"".join(blake(row.data, digest_size=8).digest() for row in rows), dtype=np.uint64)
+
+
+def alike(fields: Fields) -> float:
+    """How likely two rows are equal by chance: as if columns knew nothing of each other, each with its own values."""
+    n = max(1, len(fields.inputs[0].codes)) if fields.inputs else 1
+    shares = [np.bincount(f.codes + 1) / n for f in fields.inputs]
+    return float(np.prod([(share**2).sum() for share in shares]))
+
+
+def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
+    """Copies between train and test, between clients and inside a client, and copies with two labels.
+
+    Args:
+        rows: all samples.
+        by_chance: how likely two inputs are equal without being copies, see `alike`; None: not known.
+    """
+    found: list[Finding] = []
+    few = _coarse(rows, by_chance)
+    if few:
+        found.append(
+            Finding(
+                "few-inputs",
+                "note",
+                f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
+                "the columns take so few values that samples are equal by chance; what is said of copies may be "
+                "harmless",
+                "look whether the columns are coarse by nature, or rows were copied",
+            )
+        )
+    if rows.skipped:
+        found.append(
+            Finding(
+                "not-looked-at",
+                "note",
+                f"{are(rows.skipped, 'client')} were not searched for copies, the data are too large",
+                "copies there are not found",
+                "inspect these clients apart",
+            )
+        )
+    for check in (_leaking, _between, _inside, _conflicts):
+        found += check(rows, few)
+    return found
+
+
+def _coarse(rows: Rows, by_chance: float | None) -> bool:
+    """May equal inputs be no copies?"""
+    n = len(rows.group)
+    if by_chance is None:
+        return rows.groups < FEW_INPUTS * n
+    sizes = np.bincount(rows.group, minlength=1).astype(np.float64)
+    pairs = float((sizes * (sizes - 1) / 2).sum())
+    return pairs > 0 and by_chance * n * (n - 1) / 2 >= CHANCE * pairs
+
+
+def _leaking(rows: Rows, few: bool) -> list[Finding]:
+    test = rows.part == _TEST
+    trained = np.bincount(rows.group[~test], minlength=rows.groups) > 0
+    leaking = test & trained[rows.group]
+    if not leaking.any():
+        return []
+    width = len(rows.names)
+    own = np.unique((rows.group * width + rows.client)[~test])
+    at_home = leaking & np.isin(rows.group * width + rows.client, own)
+    share = float(leaking.sum() / test.sum())
+    tested = np.bincount(rows.group[leaking], minlength=rows.groups) > 0
+    return [
+        Finding(
+            "train-test-leak",
+            _severity(share, few, limit=max(FEW, 0.5 / float(test.sum()) ** 0.5)),
+            f"copies of {are(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or validation "
+            f"part, of {int(at_home.sum()):,} at the same client",
+            "what was trained on is predicted too well: accuracies come out too high",
+            "remove the copies; samples that belong together (windows of one recording) are kept on one side of the "
+            "split by an array 'unit' in an npz file",
+            clients=_clients(rows, leaking),
+            rows=rows.places(tested[rows.group]),
+        )
+    ]
+
+
+def _between(rows: Rows, few: bool) -> list[Finding]:
+    pairs = np.unique(rows.group * len(rows.names) + rows.client)
+    owners = np.bincount(pairs // len(rows.names), minlength=rows.groups)
+    shared = owners[rows.group] > 1
+    if not shared.any():
+        return []
+    clients = np.unique(rows.client[shared])
+    share = float(shared.mean())
+    return [
+        Finding(
+            "duplicates-between-clients",
+            _severity(share, few),
+            f"{are(int((owners > 1).sum()), 'input')} that more than one client has; {int(shared.sum()):,} samples of "
+            f"{are(len(clients), 'client')} ({percent(share)})",
+            "one client's test sample may be another's training sample, and clients look more alike than they are",
+            "remove the copies, or give each to one client",
+            clients=_clients(rows, shared),
+            rows=_places_apart(rows, shared),
+        )
+    ]
+
+
+def _inside(rows: Rows, few: bool) -> list[Finding]:
+    pairs, where = np.unique(rows.group * len(rows.names) + rows.client, return_inverse=True)
+    copies = np.bincount(where, minlength=len(pairs))[where] > 1
+    more = len(rows.group) - len(pairs)
+    if not more:
+        return []
+    share = more / len(rows.group)
+    return [
+        Finding(
+            "duplicates-in-client",
+            _severity(share, few),
+            f"{are(more, 'sample')} ({percent(share)}) that their client has already",
+            "a copied sample counts double, and its copies may fall on both sides of the split",
+            "remove the copies",
+            clients=_clients(rows, copies),
+            rows=rows.places(copies),
+        )
+    ]
+
+
+def _conflicts(rows: Rows, few: bool) -> list[Finding]:
+    classes = int(rows.label.max(initial=0)) + 1
+    pairs = np.unique(rows.group * classes + rows.label)
+    torn = np.bincount(pairs // classes, minlength=rows.groups) > 1
+    mask = torn[rows.group]
+    if not mask.any():
+        return []
+    share = float(mask.mean())
+    return [
+        Finding(
+            "label-conflict",
+            _severity(share, few),
+            f"{are(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples ({percent(share)})",
+            "the same input cannot be of two classes: some labels are wrong, or what tells them apart is missing",
+            "correct the labels; where clients mean different things by one label, personalised methods are the answer",
+            clients=_clients(rows, mask),
+            rows=rows.places(mask),
+        )
+    ]
+
+
+def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, ...]:
+    """Findings on copies with the lines of the files where they stand, which say more than numbers of samples."""
+    if fields.label is None or not fields.inputs:
+        return findings
+    codes = np.stack([f.codes for f in fields.inputs], axis=1)
+    group = np.unique(hash_rows(torch.from_numpy(codes.astype(np.float32))), return_inverse=True)[1]
+    order = np.argsort(group, kind="stable")
+    pairs = np.stack([order[:-1], order[1:]], axis=1)[np.diff(group[order]) == 0]  # neighbours in a group of equal rows
+    apart = {"label-conflict": fields.label, "duplicates-between-clients": fields.client}
+    found = []
+    for f in findings:
+        chosen = pairs
+        if f.code in apart and (ids := apart[f.code]) is not None:
+            chosen = pairs[ids[pairs[:, 0]] != ids[pairs[:, 1]]]
+        lines = tuple(f"{fields.places[a]} = {fields.places[b]}" for a, b in chosen[:EXAMPLES].tolist())
+        found.append(replace(f, rows=lines) if f.code in _COPIES and lines else f)
+    return tuple(found)
+
+
+def _places_apart(rows: Rows, mask: Mask) -> tuple[str, ...]:
+    """As `Rows.places`, with samples of two clients."""
+    once = np.zeros(len(mask), dtype=np.bool_)
+    once[np.unique(rows.group * len(rows.names) + rows.client, return_index=True)[1]] = True
+    return rows.places(mask & once)
+
+
+def _clients(rows: Rows, mask: Mask) -> tuple[str, ...]:
+    """The clients with most of these samples."""
+    counts = np.bincount(rows.client[mask], minlength=len(rows.names))
+    order = np.argsort(-counts, kind="stable")
+    return tuple(rows.names[k] for k in order[: 2 * EXAMPLES].tolist() if counts[k])
+
+
+def _severity(share: float, few: bool, limit: float = FEW) -> Severity:
+    """A note up to ``limit``; for test samples that is their accuracy's largest standard error, 0.5 / sqrt(n): what is
+    below it is lost in the chance of which samples are tested."""
+    return "note" if few or share <= limit else "warning"

@@ -1,0 +1,111 @@
+"""Columns of a table, or of rows of numbers, as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.data.checks import Indices
+from fedkin.data.standalone import MISSING
+from fedkin.inspection.finding import EXAMPLES, ColumnSummary, first
+
+Mask = npt.NDArray[np.bool_]
+FEWEST_ROWS = 20  # with fewer, any column may look like an id or like the target by chance
+_MIXED = 0.2  # fewer texts than this share: the column was meant to hold numbers
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column.
+
+    Attributes:
+        name: as in the header.
+        numbers: float64 ``[n]``, NaN where the field is empty or no number.
+        missing: whether each field is empty, ``[n]``.
+        texts: the fields as they were read, ``[n]``; None for rows of numbers.
+    """
+
+    name: str
+    numbers: npt.NDArray[np.float64]
+    missing: Mask
+    texts: Sequence[str] | None = None
+
+    @classmethod
+    def read(cls, name: str, texts: Sequence[str]) -> Field:
+        """A column of a text file."""
+        missing = np.array([t.lower() in MISSING for t in texts], dtype=np.bool_)
+        numbers = np.array([math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)])
+        return cls(name, numbers, missing, texts)
+
+    @cached_property
+    def odd(self) -> Indices:
+        """The rows whose field is neither empty nor a number."""
+        return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
+
+    @cached_property
+    def codes(self) -> Indices:
+        """A number for each different value, int64 ``[n]``; -1 where there is none."""
+        # as objects: an array of texts takes the room of the longest one for each of them
+        texts = None if self.texts is None else np.asarray(self.texts, dtype=object)
+        values = texts if texts is not None and len(self.odd) else self.numbers
+        codes = np.full(len(values), -1, dtype=np.int64)
+        codes[~self.missing] = np.unique(values[~self.missing], return_inverse=True)[1]
+        return codes
+
+    @property
+    def distinct(self) -> int:
+        """Number of different values, the empty field not counted."""
+        return int(self.codes.max(initial=-1)) + 1
+
+    @property
+    def kind(self) -> str:
+        """See `ColumnSummary`."""
+        given = int((~self.missing).sum())
+        if not given:
+            return "empty"
+        if not len(self.odd):
+            return "number"
+        return "mixed" if len(self.odd) <= _MIXED * given else "text"
+
+    def summary(self, role: str) -> ColumnSummary:
+        """For people."""
+        if self.kind == "number":
+            values = f"{np.nanmin(self.numbers):.4g} to {np.nanmax(self.numbers):.4g}"
+        else:
+            values = first(sorted({t for t, m in zip(self.texts or (), self.missing, strict=True) if not m}))
+        return ColumnSummary(self.name, role, self.kind, self.distinct, float(self.missing.mean()), values)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The columns of a table.
+
+    Attributes:
+        inputs: what a network would see.
+        label: number of each row's class, int64 ``[n]``; None where it is not known.
+        client: number of each row's client, int64 ``[n]``; None where there are none.
+        client_names: their names.
+        places: file and line of each row; empty for rows of numbers.
+    """
+
+    inputs: tuple[Field, ...]
+    label: Indices | None = None
+    client: Indices | None = None
+    client_names: tuple[str, ...] = ()
+    places: Sequence[str] = ()
+
+    def at(self, rows: Indices) -> tuple[str, ...]:
+        """Where the first of these rows are."""
+        return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,285 @@
+"""The inspection itself: look at the files, read them, share them out, and say what was found at each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedkin.core.errors import FedkinError
+from fedkin.data.card import MAX_CLASSES
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
+from fedkin.data.federation import Federation
+from fedkin.data.partition import Dirichlet, Natural, Partition
+from fedkin.data.progress import heard
+from fedkin.data.shard import PARTS
+from fedkin.data.shelf import Shelf
+from fedkin.data.sites import Sharing, fetched, share_out
+from fedkin.inspection import columns, gaps
+from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_lines
+from fedkin.inspection.fields import Field, Fields
+from fedkin.inspection.finding import ClientSummary, Finding, Inspection, are, ordered
+from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
+from fedkin.inspection.raw import WORDS, Raw, look_at, refused
+from fedkin.inspection.shares import classes_of, clients_of, naturals_of
+
+Step = Callable[[str], None]
+QUICK = 300_000
+"""Numbers in all inputs together whose columns and copies are looked for in passing: a tenth of a second."""
+_MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
+
+
+def look(
+    data: str | Path | Dataset | Federation, how: Sharing, *, own_clients: bool = False, on_step: Step | None = None
+) -> Inspection:
+    """What is understood of the data, and what looks wrong; bad data are findings, not exceptions.
+
+    Args:
+        data: a name or path as for `load`, or what was read already.
+        how: how they are read and shared out.
+        own_clients: share out by the clients that the data bring, if they do, whatever ``how`` says.
+        on_step: called with what is being done now.
+    """
+    tell = on_step or (lambda text: None)
+    with heard(tell):
+        return _look(data, how, own_clients, tell)
+
+
+def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+    if isinstance(data, Federation):
+        return _shared(Inspection(data.name, "a federation"), data, [], tell)
+    if isinstance(data, Dataset):
+        return _read(Inspection(data.name, "a data set"), data, Raw("unknown"), how, own_clients, tell)
+    tell("looking at the files")
+    raw = look_at(data, how.reading())
+    seen = Inspection(str(data), WORDS[raw.kind], seen=raw.seen, columns=raw.columns)
+    tell("reading")
+    try:
+        if raw.kind == "federation":
+            return _shared(seen, Federation.open(data), [], tell)
+        # copies are found whatever the scale, if it is the same for all clients
+        found = fetched(data, replace(how, scaling="pooled"))
+        if how.scaling != "pooled":
+            fetched(data, how)  # would a run be refused?
+    except FedkinError as error:
+        return _failed(
+            seen, raw, [] if any(f.severity == "error" for f in raw.findings) else [refused("refused", error)]
+        )
+    if isinstance(found, Federation):
+        return _shared(seen, found, list(raw.findings), tell)
+    return _read(seen, found, raw, how, own_clients, tell)
+
+
+def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
+    """What can be said of a table or of images that the reader refuses."""
+    found = ordered([*raw.findings, *more])
+    rows = raw.fields
+    if rows is None or rows.label is None or len(raw.class_names) > MAX_CLASSES:
+        samples = len(rows.places) if rows is not None else None
+        return replace(seen, samples=samples, findings=found)
+    client = rows.client if rows.client is not None else np.zeros(len(rows.label), dtype=np.int64)
+    names = rows.client_names or ("all rows",)
+    counts = np.zeros((len(names), len(raw.class_names)), dtype=np.int64)
+    np.add.at(counts, (client, rows.label), 1)
+    return replace(
+        seen,
+        samples=len(rows.label),
+        classes=raw.class_names,
+        class_samples=tuple(counts.sum(axis=0).tolist()),
+        sharing="not shared out, since the data cannot be read",
+        clients=tuple(
+            ClientSummary(n, int(c.sum()), 0, 0, tuple(c.tolist())) for n, c in zip(names, counts, strict=True)
+        ),
+        findings=found,
+    )
+
+
+def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+    """Goes on with what was read."""
+    partition = how.partition
+    if partition is None or (own_clients and dataset.client is not None):
+        partition = Dirichlet() if dataset.client is None else Natural()
+        how = replace(how, partition=partition)
+    test = dataset.official_test
+    seen = replace(
+        seen,
+        kind="a data set" if raw.kind == "unknown" else seen.kind,
+        samples=len(dataset) + (0 if test is None else len(test)),
+        inputs=_inputs(dataset),
+        classes=dataset.labels or tuple(map(str, range(dataset.classes))),
+    )
+    found = [*raw.findings, *naturals_of(dataset, partition)]
+    inputs = raw.fields if raw.columns else _columns(dataset)
+    if not raw.columns:
+        tell("looking at the inputs")
+        found += _of_numbers(dataset, inputs)
+    tell("sharing out")
+    try:
+        federation = share_out(dataset, how)
+    except FedkinError as error:
+        counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
+        return replace(seen, class_samples=counts, findings=ordered([*found, refused("cannot-be-shared-out", error)]))
+    kept = (
+        ""
+        if test is None
+        else f"; the official test part ({len(test):,} samples) is "
+        + ("kept apart" if how.split == "official" else "shared out with the rest")
+    )
+    told = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
+    seen = _shared(replace(seen, sharing=told), federation, found, tell, None if inputs is None else alike(inputs))
+    if raw.fields is not None:
+        seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
+    return replace(seen, advice=(_advice(seen, dataset, how), *seen.advice))
+
+
+def _shared(
+    seen: Inspection, federation: Federation, before: list[Finding], tell: Step, by_chance: float | None = None
+) -> Inspection:
+    """Goes on with what was shared out; ``by_chance`` is for `duplicates`."""
+    tell("counting labels")
+    classes, clients, labels = labels_of(federation)
+    counts: Indices = np.array([c.counts for c in clients])
+    names = tuple(c.name for c in clients)
+    tell("looking for copies")
+    found = [
+        *before,
+        *labels,
+        *duplicates(read_rows(federation, names), by_chance),
+    ]
+    return replace(
+        seen,
+        samples=int(counts.sum()) if seen.samples is None else seen.samples,
+        inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, float32",
+        sharing=seen.sharing or f"{federation.name}, {are(len(clients), 'client')}",
+        classes=classes,
+        class_samples=tuple(counts.sum(axis=0).tolist()),
+        clients=clients,
+        findings=ordered(found),
+        advice=(advice_of(clients, classes, counts.sum(axis=0).tolist()),),
+    )
+
+
+def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
+    """Names of the classes, all clients in numbers, and what looks wrong with their labels; inputs are not read."""
+    classes = federation.labels or tuple(map(str, range(federation.classes)))
+    names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
+    counts: Indices = np.array(
+        [[getattr(s, part).counts(len(classes)).numpy() for part in PARTS] for s in federation.clients]
+    )
+    clients = tuple(summary_of(name, list(parts), classes) for name, parts in zip(names, counts, strict=True))
+    train, _, test = counts.sum(axis=0)
+    return (
+        classes,
+        clients,
+        [
+            *classes_of(counts.sum(axis=1), train, test, classes, names),
+            *clients_of(clients, len(classes)),
+            *one_sided_of(clients),
+        ],
+    )
+
+
+def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
+    """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
+
+    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. Findings that need the files (texts
+    in columns of numbers, images of several sizes) is left out. A federation on disk is not looked at.
+
+    Args:
+        found: the data as they were read; a federation if they were shared out already.
+        federation: the same, shared out.
+    """
+    if isinstance(federation.clients, Shelf):
+        return ()
+    _, clients, labels = labels_of(federation)
+    if int(federation.sizes().sum()) * math.prod(federation.shape) > QUICK:
+        return ordered(labels)
+    inputs = _columns(found) if isinstance(found, Dataset) else None
+    rows = read_rows(federation, tuple(c.name for c in clients))
+    return ordered(
+        [
+            *(_of_numbers(found, inputs) if isinstance(found, Dataset) else ()),
+            *labels,
+            *duplicates(rows, None if inputs is None else alike(inputs)),
+        ]
+    )
+
+
+def _settings(partition: Partition) -> str:
+    if isinstance(partition, Natural):
+        return "clients as they come with the data"
+    own = {f.name: getattr(partition, f.name) for f in fields(partition)}  # type: ignore[arg-type]  # all are dataclasses
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items()) or "all alike"
+
+
+def _inputs(dataset: Dataset) -> str:
+    shape = " x ".join(map(str, dataset.shape))
+    what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
+    scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
+    low, high = (float(end) / scale for end in dataset.x.aminmax())
+    return f"{what}, float32, {low:.3g} to {high:.3g}"
+
+
+def _columns(dataset: Dataset) -> Fields | None:
+    """The columns of a table in memory, or of inputs that are plain rows of numbers; None for other inputs: pixels have
+    no meaning one by one."""
+    client = None if dataset.client is None else dataset.client.numpy()
+    names = dataset.client_names or (() if client is None else tuple(map(str, range(int(client.max()) + 1))))
+    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
+        return None
+    if dataset.table is not None:  # texts are numbered there
+        raw = dataset.table.raw[: len(dataset)]
+        made = [Field(c.name, raw[:, j], np.isnan(raw[:, j])) for j, c in enumerate(dataset.table.columns)]
+        return Fields(tuple(made), dataset.y.numpy(), client, names)
+    x = dataset.x.numpy().astype(np.float64)
+    nothing = np.zeros(len(x), dtype=np.bool_)
+    return Fields(tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])), dataset.y.numpy())
+
+
+def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
+    """Findings on inputs that were not read from a file of text."""
+    if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
+        return [
+            Finding(
+                "constant-inputs",
+                "error",
+                f"all {len(dataset):,} inputs are the same",
+                "there is nothing to learn from",
+                "look whether the right array or folder was named",
+            )
+        ]
+    if found is None:
+        return []
+    numbers = found
+    if dataset.table is not None:
+        kinds = [c.kind for c in dataset.table.columns]
+        numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
+    return [
+        *columns.constant(found),
+        *((*columns.constant_at_client(numbers), *gaps.missing(numbers)) if dataset.table is not None else ()),
+        *columns.ids(numbers),
+        *columns.leaks(found),
+        *columns.scales(numbers, standardised=dataset.table is not None),
+    ]
+
+
+def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
+    """Which partition to take."""
+    if isinstance(how.partition, Natural):
+        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
+    if dataset.client is not None:
+        return "The data bring clients of their own: --partition natural keeps them."
+    naming = (
+        "--client-column COLUMN, or one file for each client, names them"
+        if dataset.table is not None
+        else ("one folder for each client, or an array with the client of each sample, names them")
+    )
+    return (
+        f"The data name no clients: {naming}. To try things out, --partition dirichlet --alpha 0.5 makes up clients "
+        "whose classes differ, a smaller alpha makes them differ more."
+    )

@@ -1,0 +1,80 @@
+"""The most frequent class of each client, the accuracy of always predicting it, and the figure that comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedkin.data.checks import Indices
+from fedkin.evaluate.choice import ONE_SIDED, Choice, Constant, choose, majority_class
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, are, first, percent
+
+
+def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
+    """One client in numbers.
+
+    Args:
+        name: the client's name.
+        parts: samples by class ``[C]`` of its training, validation and test part.
+        classes: names of the classes.
+    """
+    train, validation, test = (int(part.sum()) for part in parts)
+    counts = tuple(np.sum(parts, axis=0).tolist())
+    most = majority_class(parts[0].tolist())
+    if most is None:
+        return ClientSummary(name, train, validation, test, counts)
+    share = float(parts[2][most] / test) if test else None
+    return ClientSummary(name, train, validation, test, counts, classes[most], float(parts[0][most] / train), share)
+
+
+def choice_of(clients: Sequence[ClientSummary]) -> Choice:
+    """Return which figure a report on these clients shows first, and the clients that decide it."""
+    return choose(
+        Constant(c.name, c.majority, round(c.majority_test * c.test), c.test)
+        for c in clients
+        if c.majority_test is not None
+    )
+
+
+def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
+    """Clients where nearly all test samples are of one class."""
+    chosen = choice_of(clients)
+    found = chosen.one_sided
+    if not found:
+        return []
+    named = first([f"{c.client} ({c.answer}: {percent(c.accuracy)})" for c in found])
+    return [
+        Finding(
+            "one-sided-client",
+            "note" if chosen.fair else "warning",
+            f"{are(len(found), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but not all, of one "
+            f"class: {named}",
+            "a model that always predicts this class has a high accuracy there, though it learned nothing",
+            "read balanced accuracy of these clients" if chosen.fair else "read balanced accuracy before accuracy",
+            clients=tuple(c.client for c in found[:100]),
+            rows=tuple(str(c) for c in found[:EXAMPLES]),
+        )
+    ]
+
+
+def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples: Sequence[int]) -> str:
+    """Return a sentence that names the figure to read, and why.
+
+    Args:
+        clients: the clients.
+        classes: names of the classes.
+        samples: samples of each class, all clients together.
+    """
+    chosen, total = choice_of(clients), np.array(samples)
+    if not chosen.fair:
+        return f"{chosen.sentence} Balanced accuracy comes first in tables and reports."
+    most = int(total.max()) / max(1, int(total.sum()))
+    guess = f"always predicting {classes[int(total.argmax())]} is right in {percent(most)}"
+    if most > 1.5 / max(1, int((total > 0).sum())):
+        return (
+            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients beside accuracy, "
+            "mean over clients."
+        )
+    exceptions = f", but for {are(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""
+    return f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline{exceptions}."

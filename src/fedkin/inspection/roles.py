@@ -1,0 +1,139 @@
+"""The columns with the class and with the client: are they there, and can they be what they are said to be?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedkin.core.errors import meant
+from fedkin.data.card import MAX_CLASSES
+from fedkin.data.checks import Indices
+from fedkin.data.sources.csvfile import Table
+from fedkin.inspection.fields import Field
+from fedkin.inspection.finding import EXAMPLES, Finding, are, first
+
+CONTINUOUS = 50  # more different whole numbers look like a measurement, not like classes
+_ROWS_PER_CLASS = 10
+_USUAL = ("target", "label", "class", "y", "outcome", "diagnosis", "num")
+
+
+def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indices | None, list[Finding]]:
+    """The class of each row, int64 ``[n]``, and what is wrong with the target."""
+    if target is None:
+        likely = [c for c in table.columns if c.lower() in _USUAL] or [table.columns[-1]]
+        return None, [
+            _error(
+                "no-target",
+                f"no target was named; the columns are {first(table.columns, 30)}",
+                "a table has to say which column holds the class",
+                f"name it, perhaps: --target {likely[0]}",
+            )
+        ]
+    if target not in table.columns:
+        return None, [
+            _error(
+                "unknown-target",
+                f"there is no column {target!r}{meant(target, table.columns)}",
+                "the target is the column with the class",
+                "give the name as it stands in the header",
+                columns=(target,),
+            )
+        ]
+    field = Field.read(target, table.column(target, "target"))
+    if field.missing.any():
+        rows = np.flatnonzero(field.missing)
+        return None, [
+            _error(
+                "missing-target",
+                f"{are(len(rows), 'row')} without a value of the target {target}",
+                "a row without a class can neither be trained on nor tested",
+                "remove these rows, or fill in the class",
+                columns=(target,),
+                rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),
+            )
+        ]
+    return _labels(field, binary, table)
+
+
+def check_client(table: Table, client: str | None) -> list[Finding]:
+    """What is wrong with the column that names the client."""
+    if client is None:
+        return []
+    if client not in table.columns:
+        return [
+            _error(
+                "unknown-client-column",
+                f"there is no column {client!r}{meant(client, table.columns)}",
+                "the client column says whose row it is",
+                "give the name as it stands in the header",
+                columns=(client,),
+            )
+        ]
+    field = Field.read(client, table.column(client, "client"))
+    found = []
+    if field.missing.any():
+        rows = np.flatnonzero(field.missing)
+        found.append(
+            Finding(
+                "missing-client",
+                "warning",
+                f"{are(len(rows), 'row')} without a value in {client}",
+                "rows without a client become a client of their own",
+                "fill in the client, or remove these rows",
+                columns=(client,),
+                rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),
+            )
+        )
+    if field.distinct > len(table.rows) / 3 and field.distinct > 3:
+        found.append(
+            Finding(
+                "many-clients",
+                "warning",
+                f"{client} has {field.distinct:,} different values in {len(table.rows):,} rows",
+                "a client with a row or two cannot be trained and tested; the column may number rows, not clients",
+                "name another column with --client-column, or group these clients",
+                columns=(client,),
+            )
+        )
+    return found
+
+
+def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, list[Finding]]:
+    values, name = field.numbers, field.name
+    if binary:
+        if len(field.odd):
+            return None, [
+                _error(
+                    "target-texts",
+                    f"the target {name} holds texts, such as {(field.texts or ())[field.odd[0]]!r}",
+                    "--binary asks whether a number is above 0",
+                    "leave --binary out, or give numbers",
+                    columns=(name,),
+                    rows=tuple(table.places[i] for i in field.odd[:EXAMPLES].tolist()),
+                )
+            ]
+        return (values > 0).astype(np.int64), []
+    fractions = ~np.isfinite(values) | (values != np.floor(values))
+    broken = np.flatnonzero(fractions & (len(field.odd) == 0))
+    many = field.distinct > CONTINUOUS and field.distinct * _ROWS_PER_CLASS > len(values)
+    refused = len(broken) > 0 or field.distinct > MAX_CLASSES
+    if not (refused or many):
+        return field.codes, []
+    numbers = "texts" if len(field.odd) else "numbers"
+    finding = Finding(
+        "continuous-target",
+        "error" if refused else "warning",
+        f"the target {name} has {field.distinct:,} different {numbers}"
+        + (", not all of them whole numbers" if len(broken) else ""),
+        "fedkin classifies: every different value is a class"
+        + (f", at most {MAX_CLASSES}" if field.distinct > MAX_CLASSES else ""),
+        "cut it into a few classes, or ask whether it is above 0 with --binary; or name another column with --target",
+        columns=(name,),
+        rows=tuple(table.places[i] for i in broken[:EXAMPLES].tolist()),
+    )
+    return field.codes, [finding]
+
+
+def _error(
+    code: str, what: str, why: str, todo: str, columns: tuple[str, ...] = (), rows: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(code, "error", what, why, todo, columns=columns, rows=rows)

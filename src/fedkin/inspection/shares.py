@@ -1,0 +1,215 @@
+"""Clients and classes of a federation, and what looks wrong with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedkin.core.errors import DataError
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
+from fedkin.data.federation import Federation
+from fedkin.data.partition import Natural, Partition
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
+
+FEW_TRAIN = 10  # training samples below which a client is small
+FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
+RARE = 10.0  # ratio of the largest class to the smallest
+UNEQUAL = 20.0  # ratio of the largest client to the median
+
+
+def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:
+    """Clients that are too small, have no test sample, one class only, or are very unequal in size."""
+    found: list[Finding] = []
+    small = [c for c in summaries if c.train < FEW_TRAIN]
+    if small:
+        shown = [f"{c.name} ({c.train})" for c in sorted(small, key=lambda c: c.train)]
+        found.append(
+            Finding(
+                "small-client",
+                _severity(len(small), len(summaries)),
+                f"{are(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
+                "so few samples are learnt by heart in one round, and a figure from a handful of test samples says "
+                "nothing",
+                "leave such clients out with --min-samples (partitions natural, dirichlet), or ask for fewer clients",
+                clients=tuple(c.name for c in small[:100]),
+            )
+        )
+    untested = [c.name for c in summaries if not c.test]
+    if untested:
+        found.append(
+            Finding(
+                "no-test-sample",
+                "warning",
+                f"{are(len(untested), 'client')} without a test sample: {first(untested)}",
+                "no accuracy can be told for them; they are missing from every mean over clients",
+                "raise --test, or leave small clients out with --min-samples",
+                clients=tuple(untested[:100]),
+            )
+        )
+    single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
+    if single and classes > 1:
+        found.append(
+            Finding(
+                "one-class-client",
+                _severity(len(single), len(summaries)),
+                f"{are(len(single), 'client')} with samples of one class only: {first(single)}",
+                "a model that always says this class is perfect there; such clients lift the mean of every method that "
+                "adapts to a client",
+                "read the worst tenth of clients beside the mean; a larger --alpha gives clients more classes",
+                clients=tuple(single[:100]),
+            )
+        )
+    sizes = np.array([c.train for c in summaries])
+    if len(sizes) > 2 and sizes.max() >= UNEQUAL * max(1.0, float(np.median(sizes))):
+        largest = summaries[int(sizes.argmax())]
+        found.append(
+            Finding(
+                "unequal-clients",
+                "note",
+                f"{largest.name} has {largest.train:,} training samples, the middle client {np.median(sizes):,.0f}",
+                "in means weighted by samples the large client decides what all get",
+                "try --weighting uniform beside",
+                clients=(largest.name,),
+            )
+        )
+    return found
+
+
+def _severity(some: int, all_of_them: int) -> Severity:
+    return "note" if some <= FEW_CLIENTS * all_of_them else "warning"
+
+
+def classes_of(
+    counts: Indices, trained: Indices, tested: Indices, names: tuple[str, ...], clients: tuple[str, ...]
+) -> list[Finding]:
+    """Classes without samples, without training samples, of one client alone, and classes of very unequal size.
+
+    Args:
+        counts: samples per client and class, all parts, ``[K, classes]``.
+        trained: training samples per class, ``[classes]``.
+        tested: the same of the test parts.
+        names: names of the classes.
+        clients: names of the clients.
+    """
+    found: list[Finding] = []
+    total = counts.sum(axis=0)
+    absent = [names[c] for c in np.flatnonzero(total == 0)]
+    if absent:
+        found.append(
+            Finding(
+                "empty-class",
+                "warning",
+                f"{are(len(absent), 'class').replace('classs', 'classes')} without any sample: {first(absent)}",
+                "the network gets an output that nothing is ever taught to; labels may be numbered with a gap",
+                "number the classes 0, 1, 2, ... without gaps, or bring samples of them",
+            )
+        )
+    unseen = np.flatnonzero((trained == 0) & (tested > 0))
+    if len(unseen):
+        shown = [f"{names[c]} ({tested[c]:,} test samples)" for c in unseen]
+        found.append(
+            Finding(
+                "class-not-trained",
+                "warning",
+                f"no client has training samples of {first(shown)}",
+                "every one of these test samples will be wrong, whatever the method",
+                "bring training samples of it, or split the pooled samples anew: --split pooled",
+                clients=tuple(clients[k] for k in np.flatnonzero(counts[:, unseen].sum(axis=1))[:100]),
+            )
+        )
+    owners = (counts > 0).sum(axis=0)
+    alone = np.flatnonzero((owners == 1) & (total > 0))
+    if len(alone) and len(clients) > 2:
+        shown = [f"{names[c]} ({clients[int(counts[:, c].argmax())]})" for c in alone]
+        found.append(
+            Finding(
+                "one-client-class",
+                "note",
+                f"classes that one client alone has: {first(shown)}",
+                "they cannot be learned from others; the shared model forgets them while that client is not sampled",
+                "read the accuracy of that client beside the mean",
+                clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
+            )
+        )
+    return found + _balance(total, names)
+
+
+def one_class(samples: int, name: str) -> Finding:
+    """All samples of a federation are of the class ``name``."""
+    return Finding(
+        "one-class",
+        "error",
+        f"all {samples:,} samples are of the class {name}",
+        "there is nothing to tell apart",
+        "look whether the right column or folder was named",
+    )
+
+
+def require_two_classes(federation: Federation) -> None:
+    """Raises `DataError` if all samples of all clients are of one class: there is nothing to learn.
+
+    Labels are read until two different ones are found, as a rule those of the first client.
+    """
+    found: set[int] = set()
+    for shard in federation.clients:
+        for part in (shard.train, shard.validation, shard.test):
+            found |= set(part.y.unique().tolist())
+            if len(found) > 1:
+                return
+    (label,) = found
+    name = str(label) if federation.labels is None else federation.labels[label]
+    said = one_class(int(federation.sizes().sum()), name)
+    raise DataError(f"{federation.name}: {said.what}: {said.why}; {said.todo}")
+
+
+def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
+    there = np.flatnonzero(total)
+    if len(there) == 1 and len(total) > 0:
+        return [one_class(int(total.sum()), names[there[0]])]
+    large, small = there[total[there].argmax()], there[total[there].argmin()]
+    if total[large] < RARE * total[small]:
+        return []
+    return [
+        Finding(
+            "unbalanced-classes",
+            "warning",
+            f"class {names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
+            f"class {names[small]} only {total[small]:,}",
+            "accuracy hardly notices a class that is never predicted",
+            "read balanced accuracy and macro-F1 beside accuracy",
+        )
+    ]
+
+
+def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
+    """Clients that the data bring but the partition ignores or leaves out."""
+    if dataset.client is None:
+        return []
+    ids, sizes = np.unique(dataset.client.numpy(), return_counts=True)
+    sizes, ids = sizes[ids >= 0], ids[ids >= 0]
+    names = dataset.client_names or tuple(map(str, range(int(ids.max(initial=-1)) + 1)))
+    if not isinstance(partition, Natural):
+        return [
+            Finding(
+                "clients-ignored",
+                "note",
+                f"the data bring {are(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), which "
+                f"the partition {partition.name} does not use",
+                "it deals all samples anew to made-up clients",
+                "--partition natural keeps the clients as they are",
+            )
+        ]
+    left = np.flatnonzero(sizes < partition.min_samples)
+    if not len(left):
+        return []
+    shown = [f"{names[ids[i]]} ({sizes[i]})" for i in left]
+    return [
+        Finding(
+            "client-left-out",
+            "warning",
+            f"{are(len(left), 'client')} with fewer than {partition.min_samples} samples, left out: {first(shown)}",
+            "they take no part, and no figure is about them",
+            "--min-samples 1 keeps everybody",
+            clients=tuple(names[ids[i]] for i in left[:100]),
+        )
+    ]

@@ -1,0 +1,252 @@
+"""A letter names code; a node imports what its owner allows, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.core import ConfigError
+from fedkin.data import SiteData
+from fedkin.deploy.letters import Clerk
+from fedkin.deploy.members import Members
+from fedkin.deploy.node import Node, _duty
+from fedkin.deploy.own import Allowed, NotAllowed, settings_of
+from fedkin.deploy.post import CODES
+from fedkin.deploy.site import Site
+from fedkin.deploy.wire import Letter
+from fedkin.deploy.worker import Duty, Watch
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.settings import settings_from
+from hosttoys import Direct, lines, on_hosts, settings, sites
+from owncode import CAUTIOUS
+
+CLEANUP = """from pathlib import Path
+from torch import nn
+
+(Path(__file__).parent / "imported").touch()
+
+
+def main(shape, classes):
+    (Path(__file__).parent / "called").touch()
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+def hello(folder: Path, **tables: Mapping[str, Any]) -> Letter:
+    """A greeting whose settings have been changed by a server that lies."""
+    of = Clerk(settings("fedavg"), Members.load(folder)).write("hello", 0, 120.0)
+    told = {part: {**values, **tables.get(part, {})} for part, values in of.head["settings"].items()}
+    told["method"] = tables.get("method", told["method"])
+    return Letter({**of.head, "settings": told})
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A node's working folder with a script in it that leaves traces when it is imported and when it is called."""
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "cleanup.py").write_text(CLEANUP)
+    monkeypatch.chdir(place)
+    yield place
+    sys.modules.pop("cleanup", None)
+
+
+def asked(folder: Path, of: Letter, *allow: str) -> str:
+    """The code of a real worker's answer, "" if it answers."""
+    watch = Watch(Duty("c0", "digits", str(folder / "disk"), share=0, allow_code=allow))
+    try:
+        return str(watch.ask(of).head.get("code", ""))
+    finally:
+        watch.close()
+
+
+def traces(place: Path) -> list[str]:
+    return sorted(p.name for p in place.iterdir() if p.suffix != ".py" and p.is_file())
+
+
+# ---- what is not allowed -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("allow", [(), ("cleanup",)], ids=["catalogue only", "allowed by name"])
+def test_nothing_in_the_working_folder_is_imported(allow: tuple[str, ...], work: Path, tmp_path: Path) -> None:
+    """A script in the working folder of a real worker is neither imported nor called, even where a module of its name
+    is allowed."""
+    code = asked(tmp_path, hello(tmp_path, model={"model": "cleanup:main"}), *allow)
+    assert code == ("settings" if allow else "code")
+    assert traces(work) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "name"),
+    [
+        ("model", "model", "cleanup:main"),
+        ("method", "name", "cleanup:main"),
+        ("model", "model", "antigravity:fly"),
+        ("model", "model", "fedkin.testing.payloads:page"),
+    ],
+)
+def test_code_that_was_not_allowed_is_not_imported(
+    part: str, entry: str, name: str, tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site refuses a letter before it imports the module, and its log names the module and the flag."""
+    sys.modules.pop(module := name.partition(":")[0], None)
+    site = Site("c0", SiteData("digits", share=0), tmp_path / "disk")
+    assert site.answer(hello(tmp_path, **{part: {entry: name}})).head["code"] == "code"
+    assert module not in sys.modules
+    assert f"module {module} was not imported" in caplog.text
+    assert f"start the node with --allow-code {module}" in caplog.text
+    assert traces(work) == []
+
+
+def test_every_kind_of_letter_is_looked_at(tmp_path: Path, work: Path) -> None:
+    """A server that greets with a network of the catalogue and trains with another one is refused at every step."""
+    found: dict[str, str] = {}
+
+    def lie(post: Direct, client: str, of: Letter) -> Letter:
+        if of.head["kind"] == "hello":
+            return post.ask(client, of)
+        told = {**of.head["settings"], "model": {**of.head["settings"]["model"], "model": "cleanup:main"}}
+        for kind in ("describe", "survey", "update", "evaluate", "keep"):
+            found[kind] = str(
+                post.ask(client, Letter({**of.head, "kind": kind, "settings": told}, of.body)).head["code"]
+            )
+        return post.ask(client, of)
+
+    on_hosts(settings("fedavg", run={"rounds": 1}), tmp_path, Direct(sites(tmp_path), touch=lie))
+    assert found == dict.fromkeys(("describe", "survey", "update", "evaluate", "keep"), "code")
+    assert traces(work) == []
+
+
+def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on, and the event says that the owner of one node does not allow the code."""
+    monkeypatch.syspath_prepend(str(work))
+    s = settings("fedavg", model={"model": "cleanup:main"}, run={"rounds": 1}, hosts={"clients": 2})
+    post = Direct(sites(tmp_path, allowed=Allowed(("cleanup",))))
+    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+    ours = on_hosts(s, tmp_path, post)
+    assert len(ours.server.sizes) == 2
+    assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {CODES["code"]}
+
+
+def test_what_was_only_imported_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allowed module is no way to what it imports: not through a module, nor to a function from elsewhere."""
+    (tmp_path / "nets_of_a_team.py").write_text("import os\nfrom subprocess import run\nfrom torch import nn\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    allowed = Allowed(("nets_of_a_team",))
+    for name, message in (
+        ("nets_of_a_team:os.system", "goes through another module, os"),
+        ("nets_of_a_team:run", "is defined in module subprocess, which this node does not allow"),
+        ("nets_of_a_team:nn.Linear", "goes through another module, torch.nn"),
+    ):
+        with pytest.raises(NotAllowed, match=message):
+            settings_of({"method": {"name": "fedavg"}, "model": {"model": name}}, allowed)
+    sys.modules.pop("nets_of_a_team")
+
+
+def test_a_letter_does_not_look_around_on_the_disk(tmp_path: Path) -> None:
+    """What a run calls its data is nothing to a site: it answers alike whether such a folder exists here or not."""
+    folder = tmp_path / "patients"
+    folder.mkdir()
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text("x,target\n1,2\n")
+    site = Site("c0", SiteData("digits", share=0), tmp_path / "disk")
+    answers = []
+    of = hello(tmp_path)
+    for place in (folder, tmp_path / "nowhere"):
+        told = {**of.head["settings"], "data": {"data": str(place), "clients": 3}}
+        answers.append(site.answer(Letter({**of.head, "settings": told})))
+    assert answers[0].head == answers[1].head
+    assert answers[0].head["ok"] is True
+
+
+# ---- what is allowed ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("where", ["file", "package"])
+def test_what_the_owner_allows_is_used(where: str, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real worker takes a network and a method from a file that its owner names, or from an installed package."""
+    place = tmp_path / "placed"
+    place.mkdir()
+    (place / "mynets.py").write_text(CLEANUP)
+    (place / "mymethods.py").write_text(CAUTIOUS)
+    allow = tuple(str(place / f"{n}.py") if where == "file" else n for n in ("mynets", "mymethods"))
+    if where == "package":
+        path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+        monkeypatch.setenv("PYTHONPATH", path)
+    of = hello(tmp_path, model={"model": "mynets:main"}, method={"name": "mymethods:Cautious"})
+    assert asked(tmp_path, of, *allow) == ""
+    assert asked(tmp_path, of, allow[0]) == "code"
+
+
+def test_modules_inside_what_is_allowed() -> None:
+    """A package stands for its modules, a module for itself; equal beginnings do not count."""
+    allowed = Allowed(("team", "other.nets"))
+    assert [allowed.covers(m) for m in ("team", "team.nets", "other.nets", "other.nets.deep")] == [True] * 4
+    assert [allowed.covers(m) for m in ("teams", "other", "other.cleanup", "other.nets2", "os")] == [False] * 5
+    assert Allowed(everything=True).covers("os")
+
+
+def test_a_file_is_found_without_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies beside an allowed file cannot be imported; two allowed files find each other."""
+    (tmp_path / "nets_a.py").write_text("def build(): return 1\n")
+    (tmp_path / "nets_b.py").write_text("from nets_a import build\n")
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    Allowed.of([str(tmp_path / "nets_a.py"), str(tmp_path / "nets_b.py")]).findable()
+    assert importlib.import_module("nets_b").build() == 1
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("beside")
+    for name in ("nets_a", "nets_b"):
+        del sys.modules[name]
+
+
+# ---- the flag ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("my-team", r"--allow-code my-team: expected a package \(team\), a module \(team.nets\) or a file"),
+        ("team..nets", "expected a package"),
+        ("", "expected a package"),
+        ("missing.py", "there is no file .*missing.py"),
+        ("my-nets.py", "my-nets cannot be the name of a module"),
+        ("json.py", "a module json is installed already; give the file another name"),
+        ("torch.py", "a module torch is installed already"),
+        ("__main__.py", "is installed already"),
+    ],
+)
+def test_a_flag_that_cannot_be(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node says at its start which value of --allow-code cannot be used, and why."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my-nets.py", "json.py", "torch.py", "__main__.py"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=message):
+        Node("digits", "c0", allow_code=(word,), insecure_test=True)
+
+
+def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files go to the worker by their absolute paths; two files of one name are refused."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "nets.py").touch()
+    node = Node("digits", "c0", allow_code=("team", "a/nets.py"), insecure_test=True)
+    assert _duty(node, "digits", tmp_path).allow_code == ("team", str(tmp_path / "a" / "nets.py"))
+    with pytest.raises(ConfigError, match=r"nets\.py has the same name; rename one of the two"):
+        Node("digits", "c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
+
+
+def test_no_letter_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that name a file of weights are refused at the node; a network on hosts never reads one."""
+    weights = tmp_path / "own.safetensors"
+    weights.write_bytes(b"of this hospital alone")
+    table = settings("fedavg").table()
+    table["model"]["init_weights"] = str(weights)
+    with pytest.raises(ConfigError, match="init_weights names a file, which no run can choose on this machine"):
+        settings_of(table)
+    opened = list[object]()
+    monkeypatch.setattr("fedkin.models.start.started", lambda make, file: opened.append(file) or make)
+    card = next(iter(sites(tmp_path).values())).data.card(settings("fedavg").data.sharing(0))
+    Experiment.on_hosts(settings_from(table), card, "run")
+    assert opened == []

@@ -1,0 +1,544 @@
+"""What networks, disks and people do to a run: it goes on, and ends as the simulator does for the same participation.
+
+Named after the plan of faults: F3 lost, doubled and late letters; F4 hosts that come back; F5 and F6 servers that come
+back; F8 slow clients; F9 comers and goers; F10 bad uploads; F13 names and keys; F16 disks; F18 versions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
+from fedkin.data import SiteData
+from fedkin.deploy import site as site_module
+from fedkin.deploy.account import OverBudget
+from fedkin.deploy.letters import Clerk
+from fedkin.deploy.members import Members
+from fedkin.deploy.post import CODES
+from fedkin.deploy.site import Site
+from fedkin.deploy.table import Unmasked
+from fedkin.deploy.tensors import bundle, letter
+from fedkin.deploy.wire import Letter, LetterError, refusal
+from fedkin.engines.ledger import OutOfStep
+from fedkin.privacy.secure_sum import OutOfRange
+from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+
+FEDREP = {"method": {"name": "fedrep"}}
+
+
+def update(of: Letter, client: str, who: str, round: int | None = None) -> bool:
+    """Whether this letter asks this client to train (in this round)."""
+    return client == who and of.head["kind"] == "update" and round in (None, of.head["round"])
+
+
+@pytest.mark.parametrize("name", ["fedrep", "da-pfl", "feddyn", "ditto"])
+@pytest.mark.parametrize("fault", ["letter lost", "answer lost", "answer refused", "letter doubled"])
+def test_what_happens_to_a_letter(name: str, fault: str, tmp_path: Path) -> None:
+    """F3, F10: in round 2 a letter of c1 is lost, or its answer, or its answer holds a NaN: the client goes on from
+    what the server used last. A letter that comes twice is worked on once."""
+    s = settings(name)
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | str | None:
+        if not update(of, client, "c1", 2):
+            return post.ask(client, of)
+        if fault == "letter lost":
+            return None
+        answer = post.ask(client, of)
+        if fault == "letter doubled":
+            again = post.ask(client, of)
+            assert (again.body, again.head["tensors"]) == (answer.body, answer.head["tensors"])
+            return again
+        if fault == "answer refused":
+            b = bundle(answer)
+            first = next(n for n, t in b.items() if t.is_floating_point())
+            b[first] = b[first].clone()
+            b[first].view(-1)[0] = float("nan")
+            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return None
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    lost = [] if fault == "letter doubled" else [1]
+    assert [sorted({0, 1, 2} - set(line["answered"])) for line in ours.rounds] == [[], lost, [], []]
+    assert same_server(ours, traced(s, ours.rounds))
+    assert ours.clients == traced(s, ours.rounds).clients
+
+
+def test_an_echo_is_not_worked_on(tmp_path: Path) -> None:
+    """F3, F13: the letter of round 1 comes again in round 3: it is not answered with work, and changes nothing."""
+    s, kept, answers = settings("fedrep"), dict[str, Letter](), list[Letter]()
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        if update(of, client, "c1", 1):
+            kept["old"] = of
+        answer = post.ask(client, of)
+        if update(of, client, "c1", 3):
+            answers.append(post.ask("c1", kept["old"]))
+        return answer
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [a.head["code"] for a in answers] == ["late"]
+    assert same_server(ours, simulated(s))
+
+
+@pytest.mark.parametrize("disk", ["same", "empty"])
+def test_a_host_that_comes_back(disk: str, tmp_path: Path) -> None:
+    """F4: after round 2 the host of c1 is made anew. On the same disk it goes on where it was; with an empty one it
+    starts as a newcomer in the same round, and the log says so."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+
+    again: list[bool] = []
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        if update(of, client, "c1", 3) and not again:
+            again.append(True)
+            if disk == "empty":
+                shutil.rmtree(tmp_path / "disks" / "c1")
+            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+        return post.ask(client, of)
+
+    post.touch = touch
+    ours = on_hosts(s, tmp_path, post)
+    assert all(line["answered"] == [0, 1, 2] for line in ours.rounds)
+    told = [e for e in lines(tmp_path, "events") if "newcomer" in e["what"]]
+    if disk == "same":
+        assert same_server(ours, simulated(s))
+        assert told == []
+    else:
+        assert [(e["round"], e["client"]) for e in told] == [(3, "c1")]
+        assert not same_server(ours, simulated(s))
+
+
+def test_a_host_that_comes_back_on_another_node(tmp_path: Path) -> None:
+    """F4, F9: c1 leaves in round 2 and is back, with its disk and key, on a node of another number in round 3."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | str:
+        if update(of, client, "c1", 2):
+            post.off.add(101)
+            post.sites[777] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+            return "gone"
+        return post.ask(client, of)
+
+    post.touch = touch
+    ours = on_hosts(s, tmp_path, post)
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+class Killed(BaseException):
+    """The server's host loses power."""
+
+
+@pytest.mark.parametrize("when", ["before the answers are used", "after the checkpoint"])
+@pytest.mark.parametrize("name", ["fedrep", "da-pfl", "ifca-cam", "pfedcs"])
+def test_a_server_that_comes_back(name: str, when: str, tmp_path: Path) -> None:
+    """F5: killed in round 3 and begun again in the same folder, it ends as if nothing had happened."""
+    s, post = settings(name), Direct(sites(tmp_path))
+
+    def die(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if when.startswith("before") and update(of, client, "c2", 3):
+            raise Killed
+        return answer
+
+    def on_round(report: Any, line: Any) -> None:
+        if when.startswith("after") and report.round == 3:
+            raise Killed
+
+    post.touch = die
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    again = Direct(post.sites)
+    ours = on_hosts(s, tmp_path, again)
+    assert min(round for _, kind, round in again.log if kind == "update") == (3 if when.startswith("before") else 4)
+    assert same_server(ours, simulated(s))
+    assert ours.rounds == simulated(s).rounds
+
+
+def test_an_older_checkpoint(tmp_path: Path) -> None:
+    """F6: the server is put back to round 1 while clients have gone on: they say so, go on from their own states, and
+    the run ends with finite models; the log names them."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+    old = tmp_path / "old"
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 1:
+            shutil.copytree(tmp_path / "run", old)
+        if report.round == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(old, tmp_path / "run")
+    ours = on_hosts(s, tmp_path, Direct(post.sites))
+    told = {(e["client"], e["round"]) for e in lines(tmp_path, "events") if "goes on from upload" in e["what"]}
+    assert {client for client, _ in told} == {"c0", "c1", "c2"}
+    assert ours.rounds[-1]["answered"] == [0, 1, 2]
+    assert all(bool(t.isfinite().all()) for t in ours.server.state.values())
+
+
+def test_slow_clients_are_not_waited_for_twice(tmp_path: Path) -> None:
+    """F8: c1 never answers. The first round waits its whole deadline, the later ones only for the others."""
+    s, post = settings("fedavg", run={"eval_every": 4}), Direct(sites(tmp_path))
+    spent: list[float] = []
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+        return None if client == "c1" and of.head["kind"] in ("update", "evaluate", "keep") else post.ask(client, of)
+
+    post.touch = touch
+    s = replace(s, run=replace(s.run, rounds=20, eval_every=20))
+    ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: spent.append(post.time.now))
+    assert ours.rounds[0]["answered"] == ours.rounds[9]["answered"] == [0, 2]
+    assert ours.rounds[0]["missing"] == {"1": "no answer within the deadline"}
+    assert spent[0] >= 20
+    assert spent[9] - spent[0] < 5
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_a_suspect_that_works_again_is_waited_for(tmp_path: Path) -> None:
+    """F8: c1 hangs in round 1 and is slower than the others from then on, but in time: it takes part again."""
+    s, post = settings("fedavg", run={"rounds": 6, "eval_every": 6}), Direct(sites(tmp_path))
+    ready: dict[str, float] = {}
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+        return None if update(of, client, "c1", 1) else post.ask(client, of)
+
+    collect = post.collect
+
+    def slowly(tickets: Any) -> Any:
+        """Answers of c1 are there three seconds after the letter, those of the others two."""
+        for ticket in list(post._ready):
+            ready.setdefault(ticket, post.time.now + (3 if post._ready[ticket].head["client"] == "c1" else 2))
+        return collect([t for t in tickets if ready.get(t, 0) <= post.time.now])
+
+    post.touch, post.collect = touch, slowly  # type: ignore[method-assign]
+    ours = on_hosts(s, tmp_path, post)
+    assert [line["answered"] for line in ours.rounds] == [[0, 2], *[[0, 1, 2]] * 5]
+    assert ours.rounds[0]["clients"] == 2  # evaluated without it: its answer came when the others' were there
+    assert ours.rounds[1]["clients"] == 3
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
+    """F8: in round 2 nobody answers: the state is that of round 1, the line says so, and round 3 goes on from it."""
+    s = settings("fedavg", run={"min_answers": 2})
+    models: list[torch.Tensor] = []
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+        return None if of.head["kind"] == "update" and of.head["round"] == 2 else post.ask(client, of)
+
+    post = Direct(sites(tmp_path), touch=touch)
+    ours = on_hosts(s, tmp_path, post)
+    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
+    assert models == []
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_late_joiners_and_leavers(tmp_path: Path) -> None:
+    """F9: c2 comes in round 3, c0 leaves after it. Numbers follow the order of coming; the run equals the simulator's
+    with the same joiners and participation."""
+    s, post = settings("da-pfl", hosts={"clients": 2}), Direct(sites(tmp_path), off={102})
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            post.off.discard(102)
+        if report.round == 3:
+            post.off.add(100)
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert [line["joined"] for line in ours.rounds] == [[0, 1], [], [2], []]
+    assert [line["answered"] for line in ours.rounds] == [[0, 1], [0, 1], [0, 1, 2], [1, 2]]
+    assert [line["absent"] for line in ours.rounds] == [[], [], [], [0]]
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_too_few_clients_are_said(tmp_path: Path) -> None:
+    """F9: three are wanted, two come: after the patience an error names who came and what to do."""
+    s = settings("fedavg")
+    with pytest.raises(EngineError, match=r"waited 60 s for 3 clients; there are 2: c0, c1"):
+        on_hosts(s, tmp_path, Direct(sites(tmp_path), off={102}))
+
+
+# ---- bad uploads ---------------------------------------------------------------------------------------------------
+def changed(b: Bundle, name: str, t: torch.Tensor) -> Bundle:
+    return Bundle({**b, name: t})
+
+
+BAD: dict[str, Any] = {
+    "nan": lambda b: changed(b, "model", b.model * float("nan")),
+    "inf": lambda b: changed(b, "model", b.model / 0),
+    "minus inf": lambda b: changed(b, "model", -b.model.abs() / 0),
+    "1e30": lambda b: changed(b, "model", b.model * 0 + 1e30),
+    "shape": lambda b: changed(b, "model", b.model[:-1]),
+    "dtype": lambda b: changed(b, "model", b.model.double()),
+    "name": lambda b: Bundle(modell=b.model),
+    "one more": lambda b: changed(b, "more", b.model),
+    "nothing": lambda b: Bundle(),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_upload_is_refused_for_that_client_only(what: str, tmp_path: Path) -> None:
+    """F10: the others are merged, the reason is written down, and the result is that of a lost answer."""
+    s = settings("fedavg")
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if not update(of, client, "c1", 2):
+            return answer
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, BAD[what](bundle(answer)))
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert list(ours.rounds[1]["refused"]) == ["1"]
+    assert ours.rounds[1]["answered"] == [0, 2]
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+FALSE: dict[str, Bundle] = {
+    "other shape": Bundle(test=torch.zeros(2, 2, dtype=torch.int64)),
+    "negative": Bundle(test=torch.full((10, 10), -5)),
+    "nan": Bundle(validation=torch.full((10, 10), float("nan"))),
+    "other counts": Bundle(counts=torch.zeros(3, dtype=torch.int64)),
+    "made-up view": Bundle({"mine.test": torch.zeros(10, 10, dtype=torch.int64)}),
+    "made-up cluster": Bundle(cluster=torch.tensor(10**15)),
+}
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
+    """F10: c1's evaluation in round 2 cannot be used: the round's figures are of the others, the run goes on."""
+    s = settings("ifca" if "cluster" in what else "fedavg")
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"], of.head["round"]) != ("c1", "evaluate", 2):
+            return answer
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, bundle(answer).but(**FALSE[what]))
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert ours.rounds[1]["answered"] == [0, 1, 2]
+    assert ours.rounds[1]["refused"]["1"].startswith("evaluation: ")
+    assert [line["client"] for line in ours.clients if line["round"] == 2] == [0, 2]
+    assert same_server(ours, simulated(s))
+
+
+FORGED: dict[str, Any] = {
+    "shape of 10^12": ({"tensors": [["model", "float32", [10**12]]]}, b"\0" * 8),
+    "pickle": ({"tensors": [["model", "object", [1]]]}, b"\x80\x04."),
+    "negative": ({"tensors": [["model", "float32", [-1]]]}, b""),
+    "too short": ({"tensors": [["model", "float32", [2]]]}, b"\0" * 4),
+    "too long": ({"tensors": [["model", "float32", [1]]]}, b"\0" * 400),
+    "no list": ({"tensors": "model"}, b""),
+    "other round": ({"seq": 1}, None),
+    "other client": ({"client": "c0"}, None),
+    "other run": ({"run": "x"}, None),
+    "told to fail": ({"ok": False, "code": "Traceback: name of a patient"}, None),
+    "endless": ({"ok": False, "code": "out-of-step", "have": 0}, None),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_letter_costs_its_sender_the_round(what: str, tmp_path: Path) -> None:
+    """F10, F13, F15: nothing is made of it, no text of it reaches the log, and the others are merged."""
+    s = settings("fedavg")
+    head, body = FORGED[what]
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if not update(of, client, "c1", 2):
+            return answer
+        return Letter({**answer.head, **head}, answer.body if body is None else body)
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert ours.rounds[1]["answered"] == [0, 2]
+    assert "1" in ours.rounds[1]["missing"]
+    assert "patient" not in (tmp_path / "run" / "rounds.jsonl").read_text() + str(lines(tmp_path, "events"))
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+@pytest.mark.parametrize("size", [0, -5, 10**12])
+def test_a_made_up_number_of_samples_is_refused_at_joining(size: int, tmp_path: Path) -> None:
+    """F10: c1 claims no, fewer than no, or a million million samples: it gets no number, the others do."""
+    s = settings("fedavg", hosts={"clients": 3})
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if client == "c1" and of.head["kind"] == "describe":
+            b = changed(bundle(answer), "size", torch.tensor(size))
+            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return answer
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert len(ours.server.sizes) == 2
+    assert any(f"claims {size} training samples" in e["what"] for e in lines(tmp_path, "events"))
+
+
+# ---- who is who ----------------------------------------------------------------------------------------------------
+def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
+    """F13: in round 3 c1's node is gone and another one, with another key, claims its name: refused and written down;
+    c1 itself comes back in round 4."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            post.off.add(101)
+            post.sites[666] = Site("c1", SiteData("digits", share=1), tmp_path / "thief")
+            post.keys[666] = "another key"
+        if report.round == 3:
+            post.off = {666}
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 1, 2]]
+    assert any("another key" in e["what"] and e["client"] == "c1" for e in lines(tmp_path, "events"))
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_a_name_cannot_be_taken_while_its_owner_is_here(tmp_path: Path) -> None:
+    """F13: without keys, a second node of the same name has to wait; the first goes on."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path), keys=dict.fromkeys([100, 101, 102, 666], ""))
+
+    def on_round(report: Any, line: Any) -> None:
+        post.sites[666] = Site("c1", SiteData("digits", share=1), tmp_path / "thief")
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        node = {"c0": 100, "c1": 101, "c2": 102}[client]
+        return post.sites[666 if of.head["kind"] == "hello" and 666 in post.sites else node].answer(of)
+
+    post.touch = touch
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert any("connected already" in e["what"] for e in lines(tmp_path, "events"))
+    assert same_server(ours, simulated(s))
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", "..", "x" * 65, "ä"])
+def test_names_cannot_leave_their_folder(name: str, tmp_path: Path) -> None:
+    """F15: such a client-id is refused on the client itself, and by the server if a node sends it nevertheless."""
+    from fedkin.core import ConfigError
+
+    with pytest.raises(ConfigError, match="client-id must be"):
+        Site(name, SiteData("digits", share=0), tmp_path)
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        return Letter({**answer.head, "client": name}, answer.body) if client == "c2" else answer
+
+    s = settings("fedavg", hosts={"clients": 2})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert len(ours.server.sizes) == 2
+    assert any("client-id must be" in e["what"] for e in lines(tmp_path, "events"))
+
+
+@pytest.mark.parametrize("what", ["fedkin", "flwr", "torch", "method", "engine"])
+def test_another_version_is_refused_at_joining(what: str, tmp_path: Path) -> None:
+    """F18: both versions are in the text."""
+    s = settings("fedavg", hosts={"clients": 2})
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if client == "c2" and of.head["kind"] == "hello":
+            return Letter({**answer.head, "versions": {**answer.head["versions"], what: "0.0.9"}}, answer.body)
+        return answer
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert len(ours.server.sizes) == 2
+    (told,) = [e["what"] for e in lines(tmp_path, "events") if e["client"] == "c2"]
+    assert "is 0.0.9 there and" in told
+    assert "install the same on both" in told
+
+
+# ---- the client's own troubles -------------------------------------------------------------------------------------
+def test_an_exception_stays_on_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F2: client code fails after its work in round 2. The server learns a code, not the text; the state on the disk
+    is the last acknowledged one."""
+    s, seen = settings("fedrep"), list[bytes]()
+    real = site_module.perform
+
+    def perform(job: Any, task: Any, train: Any) -> Any:
+        answer = real(job, task, train)
+        if task.step == "update" and (task.client, task.round) == (1, 2):
+            raise RuntimeError("patient 4711 is ill")
+        return answer
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        seen.append(repr(answer).encode())
+        return answer
+
+    monkeypatch.setattr(site_module, "perform", perform)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    monkeypatch.undo()
+    assert ours.rounds[1]["missing"] == {"1": "its program failed; its own log says why"}
+    assert not any(b"4711" in text for text in seen)
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+TROUBLES: dict[str, tuple[Exception, dict[str, Any], bool]] = {
+    "another upload": (OutOfStep(4, 5), {"code": "out-of-step", "have": 4}, False),
+    "another key": (Unmasked("other-key", public="ab"), {"code": "other-key", "public": "ab"}, False),
+    "a huge number": (OutOfRange("patient 4711"), {"code": "range"}, False),
+    "a spent budget": (OverBudget("patient 4711"), {"code": "budget"}, False),
+    "a missing entry": (KeyError("patient 4711"), {"code": "unreadable"}, True),
+    "a bad list of tensors": (LetterError("patient 4711"), {"code": "unreadable"}, False),
+    "other columns": (PartitionError("patient 4711"), {"code": "data"}, False),
+    "a full disk": (PermissionError("patient 4711"), {"code": "disk"}, False),
+    "a client program": (ClientError("update", 0, 1, "patient 4711"), {"code": "failed"}, False),
+    "a run's settings": (ConfigError("patient 4711"), {"code": "settings"}, False),
+    "anything else": (ZeroDivisionError("patient 4711"), {"code": "failed"}, True),
+}
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_what_is_told_of_an_exception(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A code that the server has words for; the text is in the site's own log, with a traceback where nobody expected
+    it."""
+    error, told, traced_back = TROUBLES[what]
+
+    def fail(self: Site, head: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(Site, "_kept", fail)
+    head = Clerk(settings("fedavg"), Members.load(tmp_path)).write("update", 1, 5.0, client=0, seq=5).head
+    answer = sites(tmp_path, 1)[100].answer(Letter(head))
+    assert answer == refusal(head, "c0", **told)
+    assert told["code"] in {*CODES, "out-of-step"}
+    assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == traced_back
+
+
+def test_a_full_disk_costs_the_round_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F16: writing fails on c1 in round 2; what was there stays, the error is told by its code."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+    real = type(post.sites[101].store).save
+
+    def save(self: Any, run: str, kept: Any) -> None:
+        if self.folder.name == "c1" and kept.ledger.seq == 2:
+            raise OSError(28, "No space left on device")
+        real(self, run, kept)
+
+    monkeypatch.setattr(type(post.sites[101].store), "save", save)
+    ours = on_hosts(s, tmp_path, post)
+    assert ours.rounds[1]["missing"] == {"1": "its disk could not be written or read; its own log says why"}
+    monkeypatch.undo()
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_a_damaged_memory_is_not_used(tmp_path: Path) -> None:
+    """F16: c1's file is cut short before round 3: it sits out, its own log says what to do, the others go on."""
+    s, post = settings("fedrep"), Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            (path,) = (tmp_path / "disks" / "c1").rglob("memory.safetensors")
+            path.write_bytes(path.read_bytes()[:-100])
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]

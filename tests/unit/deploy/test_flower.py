@@ -1,0 +1,260 @@
+"""Letters as Flower's messages: what goes in comes out, every method ends as in the simulator, nothing else leaks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+flwr = pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from fedkin.deploy import submitted  # noqa: E402
+from fedkin.deploy.flower import FlowerPost, client_app, from_records, server_app, to_records, to_site  # noqa: E402
+from fedkin.deploy.post import CODES  # noqa: E402
+from fedkin.deploy.serve import serve  # noqa: E402
+from fedkin.deploy.site import Site  # noqa: E402
+from fedkin.deploy.submitted import packed  # noqa: E402
+from fedkin.deploy.wire import BODY_LIMIT, Letter, LetterError  # noqa: E402
+from fedkin.methods import METHODS  # noqa: E402
+from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages can only be made inside a run."""
+    for name, value in (("_run_id", 1), ("_node_id", 1), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+def over_the_wire(message: Message) -> Message:
+    """The message from its serialised objects, as at the other end."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    contents = {key: thing.deflate() for key, thing in get_all_nested_objects(message).items()}
+    made = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(made, Message)
+    made.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return made
+
+
+class Nodes:
+    """A grid whose nodes are client apps in this process; messages go through their serialised form both ways."""
+
+    def __init__(self, sites: Mapping[int, Site]) -> None:
+        self._apps = {n: client_app(lambda letter, node, s=s: s.answer(letter)) for n, s in sites.items()}
+        self._sites, self._ready = sites, dict[str, Message]()
+
+    def get_nodes(self) -> list[Any]:
+        class Node:
+            def __init__(self, number: int) -> None:
+                self.node_id, self.public_key = number, str(number).encode()
+
+        return [Node(n) for n in self._sites]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        tickets = []
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_created_at"] = message.metadata.created_at + 1e-3 * number
+            there = over_the_wire(message)
+            node = there.metadata.dst_node_id
+            context = Context(1, node, {"client-id": self._sites[node].client}, RecordDict(), {})
+            answer = self._apps[node](there, context)
+            tickets.append(there.metadata.message_id)
+            self._ready[tickets[-1]] = over_the_wire(answer)
+        return tickets
+
+    def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+        return [self._ready.pop(t) for t in list(tickets) if t in self._ready]
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "oracle"])
+def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
+    """Every method over Flower's own message objects: server state and all lines, bit for bit."""
+    s = settings(name, run={"rounds": 2})
+    ours = serve(s, FlowerPost(Nodes(sites(tmp_path)), BODY_LIMIT), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
+    theirs = simulated(s)
+    assert same_server(ours, theirs)
+    assert ours.rounds == theirs.rounds
+    assert ours.clients == theirs.clients
+
+
+@pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 50_000])
+def test_a_letter_survives(body: bytes) -> None:
+    """Head and body are the same afterwards, also without a body and with one of several chunks."""
+    letter = Letter({"kind": "update", "seq": 2**62, "text": "ä"}, body)
+    again = from_records(to_records(letter))
+    assert (again.head, again.body) == (letter.head, letter.body)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict(),
+        RecordDict({"head": ConfigRecord({"json": 3})}),
+        RecordDict({"head": ConfigRecord({"json": "[]"})}),
+        RecordDict({"head": ConfigRecord({"json": "{}"}), "more": ConfigRecord({})}),
+        RecordDict({"head": ConfigRecord({"json": "{}"}), "body": ArrayRecord()}),
+    ],
+)
+def test_other_records_are_no_letter(records: RecordDict) -> None:
+    """Whatever a client sends instead is refused with an error of ours."""
+    with pytest.raises(LetterError):
+        from_records(records)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_the_server_reads_no_larger_answer_than_the_run_says(
+    size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_reply_mb` of the submitted run, to the byte."""
+
+    class Large:
+        client = "c0"
+
+        def answer(self, of: Letter) -> Letter:
+            return Letter(of.head, bytes(size))
+
+    posts: list[FlowerPost] = []
+    monkeypatch.setattr(submitted, "run_submitted", lambda post, word: posts.append(post))
+    word = packed(settings("fedavg", hosts={"max_reply_mb": 1}), tmp_path)
+    nodes: Any = Nodes({7: Large()})  # type: ignore[dict-item]
+    server_app()(nodes, Context(1, 0, {}, RecordDict(), {"fedkin": word}))
+    (post,) = posts
+    tickets = post.post({7: Letter({"kind": "update"})}, 5.0)
+    (answer,) = post.collect(tickets.values()).values()
+    assert (isinstance(answer, Letter) and len(answer.body) == size) if fits else answer == "too-large"
+
+
+def test_an_app_never_raises(tmp_path: Path) -> None:
+    """Flower sends the text of an exception to the server; so none leaves the app, and only a code is answered."""
+
+    def deliver(letter: Letter, node: Mapping[str, Any]) -> Letter:
+        raise RuntimeError("patient 4711")
+
+    app = client_app(deliver)
+    for records in (to_records(Letter({"kind": "update", "seq": 1})), RecordDict()):
+        answer = app(Message(records, 1, "train"), Context(1, 1, {"client-id": "c0"}, RecordDict(), {}))
+        head = from_records(answer.content).head
+        assert head["ok"] is False
+        assert head["code"] in ("failed", "unreadable")
+        assert "4711" not in str(head)
+
+
+def test_without_a_site_the_app_says_so() -> None:
+    """A SuperNode that was not started by `fedkin node` has no socket to hand a letter to."""
+    answer = client_app()(
+        Message(to_records(Letter({"kind": "update", "seq": 1})), 1, "train"),
+        Context(1, 1, {"client-id": "c0", "socket": "nowhere.sock"}, RecordDict(), {}),
+    )
+    assert from_records(answer.content).head["code"] == "no-node"
+
+
+def test_the_client_app_needs_no_torch() -> None:
+    """Flower starts a process for every message: importing torch there would cost seconds each time."""
+    code = "import sys, fedkin.deploy.flower; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
+def test_a_deadline_that_is_none_is_refused(deadline: Any, tmp_path: Path) -> None:
+    """The app that Flower starts for a message answers that it cannot be read, and does not raise."""
+    bad = Letter({"kind": "update", "seq": 1, "deadline": deadline})
+    assert to_site(bad, {"client-id": "c0", "socket": str(tmp_path / "none")}).head["code"] == "unreadable"
+
+
+class Spoilt(Nodes):
+    """Nodes one of which sends what Flower cannot read, as a program other than its SuperNode could.
+
+    As Flower does, a pull takes all replies that are there from the link before it reads the first.
+    """
+
+    def __init__(self, sites: Mapping[int, Site], bad: int, kinds: set[str], how: str) -> None:
+        super().__init__(sites)
+        self._bad, self._kinds, self._how, self._false = bad, kinds, how, set[str]()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        whole = list(messages)
+        false = [
+            m.metadata.dst_node_id == self._bad and from_records(m.content).head["kind"] in self._kinds for m in whole
+        ]
+        tickets = super().push_messages(whole)
+        self._false |= {ticket for ticket, bad in zip(tickets, false, strict=True) if bad}
+        return tickets
+
+    def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+        asked = list(tickets)
+        found = super().pull_messages(asked)
+        for i, message in enumerate(found):
+            if message.metadata.reply_to_message_id in self._false:
+                if self._how == "raises":
+                    raise ValueError("malformed object")
+                if self._how == "another ticket":
+                    message.metadata.__dict__["_reply_to_message_id"] = "f" * 64
+                if self._how == "not a message":
+                    found[i] = "text"  # type: ignore[call-overload]
+        return found
+
+
+@pytest.mark.parametrize("how", ["raises", "not a message"])
+@pytest.mark.parametrize("kind", ["describe", "update", "evaluate"])
+def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, how: str, tmp_path: Path) -> None:
+    """Flower raises for all replies of one call; the others are used nevertheless, and the run ends as usual."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 3})
+    nodes: Any = Spoilt(sites(tmp_path), 101, {kind}, how)
+    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    if kind == "describe":
+        assert len(ours.server.sizes) == 2
+    if kind == "update":
+        assert [line["answered"] for line in ours.rounds] == [[0, 2], [0, 2]]
+        assert ours.rounds[0]["missing"] == {"1": CODES["garbled"]}
+    if kind == "evaluate":
+        assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2
+        assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+
+
+def test_a_reply_to_another_letter_is_counted_for_its_own(tmp_path: Path) -> None:
+    """What a reply says that it answers is its sender's word: the run goes on, and nobody else's answer is touched."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 3})
+    nodes: Any = Spoilt(sites(tmp_path), 101, {"describe", "update", "evaluate"}, "another ticket")
+    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    assert same_server(ours, simulated(s))
+
+
+def test_a_link_that_fails_is_not_taken_for_a_bad_reply(tmp_path: Path) -> None:
+    """What the link itself raises ends the run, as before."""
+
+    class Gone(Nodes):
+        def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+            raise ConnectionError("the link is gone")
+
+        def get_nodes(self) -> list[Any]:
+            raise ConnectionError("the link is gone")
+
+    nodes: Any = Gone({})
+    with pytest.raises(ConnectionError):
+        FlowerPost(nodes, BODY_LIMIT).collect(["a", "b"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 100])
+def test_every_ticket_is_asked_for_once_in_a_look(count: int) -> None:
+    """In eight calls at most, one for each ticket where there are no more than that."""
+    asked: list[list[str]] = []
+
+    class Grid:
+        def pull_messages(self, tickets: Iterable[str]) -> list[Message]:
+            asked.append(list(tickets))
+            return []
+
+    grid: Any = Grid()
+    tickets = [str(i) for i in range(count)]
+    assert FlowerPost(grid, BODY_LIMIT).collect(tickets) == {}
+    assert sorted(t for few in asked for t in few) == sorted(tickets)
+    assert len(asked) == min(count, 8)

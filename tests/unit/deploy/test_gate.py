@@ -1,0 +1,591 @@
+"""The gate: calls of the fleet pass byte for byte, everything else is refused, however it is dressed up."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.core.errors import ConfigError
+from fedkin.deploy import keys
+
+pytest.importorskip("h11", reason="h11 comes with fedkin[flower]")
+pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
+
+from fedkin.deploy.gate import Gate, client_context, server_context
+from fedkin.deploy.relay import HEAD, Limits, Upstream
+from fedkin.deploy.signed import AGE_SECONDS, Keyring
+from standin import FORBIDDEN, Everyone, StandIn, signed
+
+LIMITS = Limits(
+    body=8 << 20,
+    first_seconds=2.0,
+    head_seconds=1.0,
+    idle_seconds=2.0,
+    body_seconds=10.0,
+    stall_seconds=1.0,
+    linger_seconds=0.02,
+)
+CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: link\r\n"
+
+
+class Site:
+    """A gate with a SuperLink's stand-in behind it, both with TLS."""
+
+    def __init__(self, authority: keys.Authority, limits: Limits, keyring: Keyring | None = None) -> None:
+        self.link = StandIn(server_context(authority.server, authority.server_key))
+        self.seen = self.link.seen
+        self.authority = authority
+        self.trust = client_context(authority.ca)
+        upstream = Upstream("127.0.0.1", self.link.port, self.trust)
+        serving = server_context(authority.server, authority.server_key)
+        self.gate = Gate("127.0.0.1", 0, serving, upstream, keyring or Everyone(), limits).start()
+
+    def close(self) -> None:
+        self.gate.stop()
+        self.link.close()
+
+    def forget(self) -> Site:
+        """What was asked and refused before this test."""
+        self.seen.clear()
+        self.gate.refused.clear()
+        return self
+
+    def raw(self, trust: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.gate.port), timeout=5)
+        try:
+            return (trust or self.trust).wrap_socket(plain, server_hostname="127.0.0.1")
+        except OSError:
+            plain.close()
+            raise
+
+    def say(self, *pieces: bytes) -> tuple[int, bytes]:
+        """Status and all that follows of the answer to raw bytes; status 0 if the connection ends without one."""
+        with self.raw() as link:
+            for piece in pieces:
+                link.sendall(piece)
+            got = b""
+            while more := link.recv(1 << 16):
+                got += more
+        status = int(got.split(b" ", 2)[1]) if got else 0
+        return status, got
+
+    def post(self, path: str, body: object = b"", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
+        link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=10)
+        try:
+            link.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            answer = link.getresponse()
+            return answer.status, answer.read(), answer.headers
+        finally:
+            link.close()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> keys.Authority:
+    return keys.make_authority(tmp_path_factory.mktemp("keys"), ["127.0.0.1"])
+
+
+@pytest.fixture(scope="module")
+def module_site(authority: keys.Authority) -> Iterator[Site]:
+    site = Site(authority, LIMITS)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(module_site: Site) -> Site:
+    return module_site.forget()
+
+
+def closing(head: bytes = b"", body: bytes = b"") -> bytes:
+    return CALL + b"Connection: close\r\n" + head + b"\r\n" + body
+
+
+def test_calls_of_the_fleet_pass(site: Site) -> None:
+    """Path, body, status and headers of request and answer come through as they were."""
+    status, answer, headers = site.post("/v1/fleet/push-object", b"\0\xff" * 1000, flwr_public_key="abc")
+    assert status == 200
+    assert json.loads(answer) == {
+        "path": "/v1/fleet/push-object",
+        "sha": hashlib.sha256(b"\0\xff" * 1000).hexdigest(),
+    }
+    assert headers["X-Flwr"] == "kept"
+    assert site.seen[0][1]["flwr-public-key"] == "abc"
+    assert site.post("/v1/fleet/odd")[0] == 418
+    assert site.post("/v1/fleet/chunked")[0] == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_large_bodies_come_through_both_ways(site: Site, chunked: bool) -> None:
+    """5 MB of Flower's, with a length or in chunks, arrive and come back equal to the last byte."""
+    body = bytes(range(256)) * (5 * 4096)
+    pieces = (body[i : i + 70_001] for i in range(0, len(body), 70_001))
+    status, answer, _ = site.post("/v1/fleet/echo", pieces if chunked else body)
+    assert status == 200
+    assert answer == body
+
+
+def test_a_body_is_streamed(site: Site) -> None:
+    """What a client has sent is on its way to the SuperLink before it has sent all."""
+    with site.raw() as link:
+        link.sendall(closing(b"Content-Length: 8\r\nExpect: 100-continue\r\n"))
+        assert b"100 Continue" in link.recv(1 << 12)
+        link.sendall(b"half")
+        time.sleep(0.05)
+        link.sendall(b"half")
+        assert b"200 OK" in link.recv(1 << 16)
+    assert site.seen[0][2] == 8
+    assert "expect" not in site.seen[0][1]
+
+
+def test_one_connection_serves_many_requests(site: Site) -> None:
+    """A node keeps its connection between calls, as a handshake for each would cost more than the call."""
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=5)
+    for n in range(3):
+        link.request("POST", "/v1/fleet/echo", b"x" * n)
+        first = link.sock
+        assert link.getresponse().read() == b"x" * n
+        assert link.sock is first
+    link.close()
+
+
+@pytest.mark.parametrize("target", FORBIDDEN)
+def test_everything_else_is_forbidden(site: Site, target: str) -> None:
+    """403 for whatever is not plainly a call of the fleet; the SuperLink hears nothing of it."""
+    status, _ = site.say(CALL.replace(b"/v1/fleet/pull-messages", target.encode()) + b"\r\n")
+    assert status == 403
+    assert site.seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI"])
+def test_other_methods_are_forbidden(site: Site, method: str) -> None:
+    """Nodes only ever POST."""
+    assert site.say(CALL.replace(b"POST", method.encode()) + b"\r\n")[0] == 403
+    assert site.seen == []
+
+
+SECOND = b"POST /v1/control/start-run HTTP/1.1\r\nHost: link\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 6\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 99999999999999999999999999\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding:\x0bchunked\r\n",
+        b"X: a\r\n Transfer-Encoding: chunked\r\n",
+        b"X: a\r\n\tb\r\n",
+        b"X: a\nTransfer-Encoding: chunked\r\n",
+        b"X: a\rb\r\n",
+        b"X: a\0b\r\n",
+        b"X a\r\n",
+        b": a\r\n",
+        b"Host: other\r\n",
+    ],
+)
+def test_requests_that_could_be_read_in_two_ways_are_refused(site: Site, head: bytes) -> None:
+    """Two lengths, odd codings, folded lines, lone line ends: refused, the connection ends, nothing is passed on."""
+    status, got = site.say(CALL + head + b"\r\n" + b"0\r\n\r\n" + SECOND)
+    assert status in (400, 413, 501)
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in got.lower()
+    assert site.seen == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"POST /v1/fleet/a HTTP/1.1\nHost: link\n\n\r\n\r\n",
+        b"POST  /v1/fleet/a HTTP/1.1\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1 x\r\nHost: link\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+        b"\r\n\r\n" + CALL + b"\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(site: Site, start: bytes) -> None:
+    """A request line with other blanks, no host, or no HTTP at all."""
+    assert site.say(start)[0] == 400
+    assert site.seen == []
+
+
+def test_a_request_behind_another_is_judged_like_any(site: Site) -> None:
+    """Two requests in one write: whatever follows the first one's body never reaches the SuperLink."""
+    status, got = site.say(CALL + b"Content-Length: 2\r\n\r\nab" + SECOND)
+    assert status == 200
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert [path for path, _, _ in site.seen] == ["/v1/fleet/pull-messages"]
+    site.seen.clear()
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    site.say(CALL + chunked + SECOND)
+    assert [path for path, _, _ in site.seen] == ["/v1/fleet/pull-messages"]
+
+
+def test_headers_of_the_connection_stay_at_the_gate(site: Site) -> None:
+    """Hop-by-hop headers, those named in Connection, and claims about who is asking do not reach the SuperLink."""
+    head = b"X-Mine: 1\r\nX-Kept: 2\r\nKeep-Alive: 9\r\nTE: trailers\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
+    head += b"Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: http\r\nX-Real-IP: 1.2.3.4\r\n"
+    status, _ = site.say(
+        CALL + b"Connection: close, X-Mine, Content-Length\r\nContent-Length: 2\r\n" + head + b"\r\nab"
+    )
+    assert status == 200
+    got = site.seen[0][1]
+    assert not {"x-mine", "keep-alive", "te", "upgrade", "http2-settings", "forwarded", "x-real-ip"} & set(got)
+    assert "x-forwarded-proto" not in got
+    assert got["x-forwarded-for"] == "127.0.0.1"
+    assert got["x-kept"] == "2"
+    assert got["content-length"] == "2"
+    assert got["host"].startswith("127.0.0.1:")
+
+
+def test_a_trailer_adds_no_header(site: Site) -> None:
+    """Headers behind a chunked body are dropped."""
+    body = b"2\r\nab\r\n0\r\nX-Late: 1\r\n\r\n"
+    assert site.say(closing(b"Transfer-Encoding: chunked\r\n", body))[0] == 200
+    assert "x-late" not in site.seen[0][1]
+
+
+def test_bodies_over_the_limit_are_refused(site: Site) -> None:
+    """413: at once where the length is given, at the limit where it is not; nothing whole reaches the SuperLink."""
+    assert site.say(closing(b"Content-Length: %d\r\n" % (LIMITS.body + 1)))[0] == 413
+    piece = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
+    assert site.say(closing(b"Transfer-Encoding: chunked\r\n"), *[piece] * 8, b"1\r\nx\r\n")[0] == 413
+    assert site.seen == []
+    assert site.gate.refused["413"] == 2
+
+
+def test_a_head_over_the_limit_is_refused(site: Site) -> None:
+    """431 for a head longer than any of Flower's."""
+    assert site.say(CALL + b"X: " + b"a" * (HEAD + 1) + b"\r\n\r\n")[0] == 431
+    assert site.say(CALL + b"X: " + b"a" * (1 << 17))[0] == 431
+
+
+def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
+    """A head that does not end, a body that stalls and one that trickles get 408; an idle connection ends silently."""
+    short = replace(LIMITS, first_seconds=0.2, head_seconds=0.2, stall_seconds=0.2, idle_seconds=0.2, body_seconds=0.4)
+    site = Site(authority, short)
+    try:
+        assert site.say(b"POST /v1/fl")[0] == 408
+        assert site.say(CALL + b"Content-Length: 10\r\n\r\nabc")[0] == 408
+        with site.raw() as link:
+            link.sendall(CALL + b"Content-Length: 100\r\n\r\n")
+            for _ in range(6):
+                time.sleep(0.1)
+                link.send(b"x")
+            assert b" 408 " in link.recv(1 << 12)
+        assert site.say(b"") == (0, b"")
+        assert site.seen == []
+        assert site.gate.refused["408"] == 3
+    finally:
+        site.close()
+
+
+def test_a_client_that_leaves_within_its_body_harms_nobody(site: Site) -> None:
+    """The SuperLink gets no whole request, and the next client is served."""
+    with site.raw() as link:
+        link.sendall(CALL + b"Content-Length: 10\r\n\r\nabc")
+    assert site.post("/v1/fleet/echo", b"x")[1] == b"x"
+    assert [size for _, _, size in site.seen] == [1]
+
+
+def test_an_absent_superlink_is_a_bad_gateway(authority: keys.Authority) -> None:
+    """502 when nothing listens behind the gate, or when it hangs up: nodes try those again."""
+    site = Site(authority, LIMITS)
+    try:
+        assert site.say(closing().replace(b"pull-messages", b"hang-up"))[0] in (200, 502)
+        site.link.close()
+        assert site.post("/v1/fleet/echo", b"x")[0] == 502
+    finally:
+        site.gate.stop()
+
+
+def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority, tmp_path: Path) -> None:
+    """What listens on the inner port without the authority's certificate gets no request."""
+    other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
+    inner = Upstream("127.0.0.1", other.link.port, client_context(authority.ca))
+    serving = server_context(other.authority.server, other.authority.server_key)
+    gate = Gate("127.0.0.1", 0, serving, inner, Everyone(), LIMITS)
+    other.gate.stop()
+    other.gate = gate.start()
+    try:
+        assert other.post("/v1/fleet/echo", b"x")[0] == 502
+        assert other.seen == []
+    finally:
+        other.close()
+
+
+def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
+    """Plain HTTP gets nothing, and a client with another authority's certificate does not speak to the gate."""
+    with socket.create_connection(("127.0.0.1", site.gate.port), timeout=5) as plain:
+        plain.sendall(closing())
+        try:
+            answer = plain.recv(1 << 12)
+        except ConnectionResetError:
+            answer = b""
+    assert b"HTTP" not in answer
+    with pytest.raises(ssl.SSLCertVerificationError):
+        site.raw(client_context(keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
+    old = ssl.create_default_context(cafile=str(site.authority.ca))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with site.raw(old) as link:
+        assert link.version() == "TLSv1.2"
+    assert site.gate.refused["TLS"] == 2
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    """Nodes do not speak to a gate whose certificate has run out."""
+    authority = keys.make_authority(tmp_path, ["127.0.0.1"], days=-0.5)
+    serving = server_context(authority.server, authority.server_key)
+    gate = Gate("127.0.0.1", 0, serving, Upstream("127.0.0.1", 1, None), Keyring())
+    gate.start()
+    try:
+        plain = socket.create_connection(("127.0.0.1", gate.port), timeout=5)
+        with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+            client_context(authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
+    finally:
+        gate.stop()
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the keys ``c0`` and ``c1``."""
+    folder = tmp_path_factory.mktemp("private")
+    for name in ("c0", "c1"):
+        keys.make_node_key(folder, name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def module_guarded(authority: keys.Authority, private: Path) -> Iterator[Site]:
+    """A gate that knows the key of c0, and nobody else's."""
+    site = Site(authority, LIMITS, Keyring([private / "c0.pub"]))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def guarded(module_guarded: Site) -> Site:
+    return module_guarded.forget()
+
+
+def lines(headers: dict[str, str]) -> bytes:
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items())
+
+
+def test_a_signed_request_passes(guarded: Site, private: Path) -> None:
+    """The signature of a registered key over the time is all that a head needs, with Flower's headers kept."""
+    assert guarded.post("/v1/fleet/echo", b"x" * 1000, **signed(private / "c0"))[:2] == (200, b"x" * 1000)
+    assert "flwr-signature" in guarded.seen[0][1]
+
+
+def test_flowers_own_signature_passes(guarded: Site, private: Path) -> None:
+    """The headers that the installed flwr puts on a request are the ones that the gate looks at."""
+    pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
+    httpx = pytest.importorskip("httpx")
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    class Context:
+        request = httpx.Request("POST", "https://link/v1/fleet/echo")
+
+    key = load_ssh_private_key((private / "c0").read_bytes(), None)
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(Context, lambda context: None)
+    made = {name: value for name, value in Context.request.headers.items() if name.startswith("flwr-")}
+    assert guarded.post("/v1/fleet/echo", b"x", **made)[:2] == (200, b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda h: {}, "0 headers flwr-public-key"),
+        (lambda h: {**h, "flwr-signature": ""}, "not made with the key of c0"),
+        (lambda h: {**h, "flwr-signature": "&"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": "now"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": "2026-01-01T00:00:00"}, "cannot be read"),
+        (lambda h: {**h, "flwr-timestamp": h["flwr-timestamp"].replace("+00:00", "+00:01")}, "not made with"),
+        (lambda h: {**h, "FLWR-Signature ": "x"}, None),
+        (lambda h: {**h, "flwr-signature": h["flwr-signature"] + "\r\nflwr-signature: x"}, "2 headers"),
+    ],
+)
+def test_an_unsigned_head_is_refused_before_the_body(
+    guarded: Site, private: Path, change: Any, why: str | None
+) -> None:
+    """The answer comes while not a byte of the announced body was sent, in the form of Flower's errors."""
+    headers = change(signed(private / "c0"))
+    status, got = guarded.say(CALL + lines(headers) + b"Content-Length: 6000000\r\n\r\n")
+    assert status == (401 if why else 400)
+    assert guarded.seen == []
+    if why:
+        told = json.loads(got.partition(b"\r\n\r\n")[2])
+        assert told["code"] == 401
+        assert why in told["detail"]
+
+
+def test_other_keys_and_old_signatures_are_refused(guarded: Site, private: Path) -> None:
+    """A key that is not registered, and signatures older than Flower takes or made by a clock far ahead."""
+    status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c1"))
+    assert status == 412
+    assert b"put NAME.pub into the link's folder nodes/" in answer
+    for age in (AGE_SECONDS + 60, -60.0):
+        status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c0", age))
+        assert status == 412
+        assert b"set the clocks" in answer
+    assert guarded.seen == []
+
+
+def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
+    """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
+    keyring = Keyring([private / "c1.pub"])
+    site = Site(authority, LIMITS, keyring)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=10)
+    try:
+        for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 412)):
+            if paths:
+                keyring.load(paths)
+            link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
+            answer = link.getresponse()
+            answer.read()
+            assert answer.status == status
+    finally:
+        link.close()
+        site.close()
+
+
+def test_what_is_not_a_key_is_named(private: Path, tmp_path: Path) -> None:
+    """The file is in the text, and the keys from before stay."""
+    keyring = Keyring([private / "c0.pub"])
+    (tmp_path / "odd.pub").write_text("odd")
+    with pytest.raises(ConfigError, match=r"odd\.pub is not a public key in OpenSSH's format"):
+        keyring.load([private / "c1.pub", tmp_path / "odd.pub"])
+    assert len(keyring) == 1
+
+
+def test_idle_connections_keep_nobody_out(authority: keys.Authority, private: Path) -> None:
+    """With more idle connections than strangers may have, all from one address, the next one from there is served; the
+    oldest idle ones gave way."""
+    keyring = Keyring([private / "c0.pub"])
+    site = Site(authority, replace(LIMITS, strangers=4, first_seconds=600.0), keyring)
+    idle = []
+    try:
+        for _ in range(12):
+            idle.append(site.raw())
+        assert site.post("/v1/fleet/echo", b"x", **signed(private / "c0"))[:2] == (200, b"x")
+        assert site.gate.refused["503"] == 9
+        assert idle[0].recv(1) == b""
+    finally:
+        for link in idle:
+            link.close()
+        site.close()
+
+
+def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
+    """The first request has to come soon; between two requests of a registered node there may be more time."""
+    limits = replace(LIMITS, first_seconds=0.2, idle_seconds=600.0)
+    site = Site(authority, limits, Keyring([private / "c0.pub"]))
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    try:
+        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
+        assert link.getresponse().read() == b"x"
+        with site.raw() as quiet:
+            assert quiet.recv(1) == b""  # it ends, and the known node's, which is older and idle too, does not
+        known = link.sock
+        link.request("POST", "/v1/fleet/echo", b"y", signed(private / "c0"))
+        assert link.getresponse().read() == b"y"
+        assert link.sock is known
+    finally:
+        link.close()
+        site.close()
+
+
+def test_connections_are_limited_by_key(authority: keys.Authority, private: Path) -> None:
+    """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
+    one of them ends, another may come."""
+    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600.0), Keyring(private.glob("*.pub")))
+    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60) for _ in "abcd"]
+
+    def ask(i: int, key: str) -> tuple[int, bytes]:
+        links[i].request("POST", "/v1/fleet/echo", b"x", signed(private / key))
+        answer = links[i].getresponse()
+        return answer.status, answer.read()
+
+    try:
+        assert [ask(0, "c0"), ask(1, "c0")] == [(200, b"x")] * 2
+        status, why = ask(2, "c0")
+        assert (status, b"c0 has 2 connections already" in why) == (503, True)
+        assert ask(3, "c1") == (200, b"x")
+        links[0].close()
+        end = time.monotonic() + 120
+        while ask(2, "c0")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    finally:
+        for link in links:
+            link.close()
+        site.close()
+
+
+def test_a_gate_full_of_registered_nodes_refuses_more(authority: keys.Authority, private: Path) -> None:
+    """The limit for all connections holds, and is written down."""
+    site = Site(authority, replace(LIMITS, connections=1, idle_seconds=600.0), Keyring(private.glob("*.pub")))
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    try:
+        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
+        assert link.getresponse().read() == b"x"
+        with pytest.raises(OSError):  # reset or end of file, as the machine likes
+            site.raw()
+        assert site.gate.refused["503"] == 1
+    finally:
+        link.close()
+        site.close()
+
+
+def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each: who, which status, the request as it was, why; with no way to write lines of one's own."""
+    with caplog.at_level(logging.WARNING):
+        site.say(CALL.replace(b"fleet/pull-messages", b"control/\x1b[2Jstart") + b"\r\n")
+        site.say(CALL.replace(b"fleet/pull-messages", b"control/start-run") + b"\r\n")
+    lines = [r.getMessage() for r in caplog.records]
+    assert lines[-1].startswith("127.0.0.1 403 'POST /v1/control/start-run HTTP/1.1': only POST /v1/fleet/")
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_taken_port_is_said(site: Site) -> None:
+    """Address and remedy are in the text, and the gate can be stopped though it never started."""
+    gate = Gate("127.0.0.1", site.gate.port, site.gate._context, site.gate._upstream, Keyring())
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {site.gate.port} .*choose another"):
+        gate.start()
+    gate.stop()
+
+
+def test_a_gate_ends_with_open_connections(authority: keys.Authority) -> None:
+    """`stop` frees the port at once and twice is no harm, whoever is still connected."""
+    site = Site(authority, LIMITS)
+    link = site.raw()
+    started = time.monotonic()
+    site.close()
+    site.gate.stop()
+    assert time.monotonic() - started < 3
+    assert not site.gate.alive
+    link.close()
+    socket.create_server(("127.0.0.1", site.gate.port)).close()

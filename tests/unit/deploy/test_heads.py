@@ -1,0 +1,159 @@
+"""Heads of letters: those that fedkin writes are taken, every other is refused with the place of what is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.core import DataError
+from fedkin.deploy import heads
+from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.deploy.members import Members
+from fedkin.deploy.wire import Letter, LetterError, refusal
+from fedkin.deploy.worker import Duty, Watch
+from hosttoys import Direct, on_hosts, settings, sites, through_bytes
+
+STAMP = {"format": 1, "client": "c0", "kind": "update", "run": "r", "session": 1, "seq": 1}
+TENSORS = [["model", "float32", [2]]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Letter, Letter]]:
+    """A letter of every kind and its answer, as they are between programs of one run."""
+    found: dict[str, tuple[Letter, Letter]] = {}
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        found[of.head["kind"]] = through_bytes(of), through_bytes(answer)
+        return answer
+
+    folder = tmp_path_factory.mktemp("heads")
+    run = {"rounds": 1, "secure_aggregation": True}
+    on_hosts(settings("fedrep", run=run), folder, Direct(sites(folder), touch=touch))
+    found["survey"] = Letter({**found["evaluate"][0].head, "kind": "survey"}), Letter({**STAMP, "ok": True})
+    return found
+
+
+@pytest.mark.parametrize("kind", list(heads.ANSWERS))
+def test_what_programs_write_is_read(kind: heads.Kind, written: dict[str, tuple[Letter, Letter]]) -> None:
+    """Letters of every kind and their answers fit their types, and keep their values."""
+    asked, answer = written[kind]
+    head = heads.decode(asked, heads.Asked)
+    assert through_bytes(Letter(heads.plain(head))).head == {n: v for n, v in asked.head.items() if v != []}
+    assert (head.kind, head.seq, head.settings) == (kind, asked.head["seq"], asked.head["settings"])
+    assert heads.decode(answer, heads.ANSWERS[kind]).seq == answer.head["seq"]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown entry": ({"more": 1}, "unknown field `more`"),
+    "no entry": ({"ack": ...}, "missing required field `ack`"),
+    "a text for a number": ({"round": "1"}, r"\$\.round"),
+    "a truth value for a number": ({"seq": True}, r"\$\.seq"),
+    "a fraction for a number": ({"client": 0.5}, r"\$\.client"),
+    "a number below 0": ({"ack": -1}, r"\$\.ack"),
+    "a number beyond 64 bits": ({"session": 2**64}, r"\$\.session"),
+    "no time": ({"deadline": 0}, r"\$\.deadline"),
+    "endless time": ({"deadline": 1e300}, r"\$\.deadline"),
+    "a name that leaves its folder": ({"run": "../x"}, "`run` must match"),
+    "a name with a line end": ({"run": "x\n"}, "`run` must match"),
+    "an unknown step": ({"kind": "erase"}, r"\$\.kind"),
+    "a list for settings": ({"settings": []}, r"\$\.settings"),
+    "nested tensors": ({"tensors": [[[[]]]]}, r"\$\.tensors\[0\]"),
+    "a member without a key": (
+        {"pool": {"members": [[0, "x"]], "weight": 1, "total": 3}},
+        r"`key` must match .* at `\$\.pool\.members\[0\]",
+    ),
+    "a member with a signature of other letters": (
+        {"pool": {"members": [[0, "a" * 64, "c0", "%"]], "weight": 1, "total": 3}},
+        r"`signature` must match .* at `\$\.pool\.members\[0\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_letter_that_does_not_fit_is_refused_with_its_place(
+    what: str, written: dict[str, tuple[Letter, Letter]], tmp_path: Path
+) -> None:
+    """The decoder names the entry; a site answers that it could not read the letter."""
+    changes, place = WRONG[what]
+    whole = {**written["update"][0].head, **changes}
+    bad = Letter({n: v for n, v in whole.items() if v is not ...}, written["update"][0].body)
+    with pytest.raises(LetterError, match=f"its head does not fit: .*{place}"):
+        heads.decode(bad, heads.Asked)
+    assert sites(tmp_path, 1)[100].answer(bad).head["code"] == "unreadable"
+
+
+def test_another_format_is_another_version(written: dict[str, tuple[Letter, Letter]], tmp_path: Path) -> None:
+    """A site says so, whatever else the head holds."""
+    assert sites(tmp_path, 1)[100].answer(Letter({"format": 2, "more": 1})).head["code"] == "versions"
+
+
+FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "an unknown entry": ("update", {"more": 1}, "unknown field `more`"),
+    "seconds below 0": ("update", {"training_s": -1.0}, r"\$\.training_s"),
+    "seconds without end": ("update", {"training_s": 1e300}, r"\$\.training_s"),
+    "steps below 0": ("update", {"spent": {"mark": "m", "steps": [[0.5, -1]]}}, r"\$\.spent\.steps\[0\]\[1\]"),
+    "a key of another length": ("describe", {"public": "ab"}, "`public` must match"),
+    "a signature of other letters": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
+    "versions that are a list": ("hello", {"versions": [], "card": {}}, r"\$\.versions"),
+    "no card": ("hello", {"versions": {}}, "missing required field `card`"),
+    "a truth value as a text": ("update", {"ok": "yes"}, r"\$\.ok"),
+    "a code that is a number": ("update", {"ok": False, "code": 3}, r"\$\.code"),
+    "an upload below 0": ("update", {"ok": False, "code": "out-of-step", "have": -1}, r"\$\.have"),
+    "a list of lists": ("evaluate", {"tensors": [[[]]]}, r"\$\.tensors\[0\]"),
+    "an empty tensor with a long side": ("update", {"tensors": [["w", "float32", [0, 2**63]]]}, r"\$\.tensors\[0\]"),
+}
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_an_answer_that_does_not_fit_is_a_reason_with_its_place(what: str, tmp_path: Path) -> None:
+    """The server's clerk gives a text, never an exception."""
+    kind, changes, place = FALSE[what]
+    clerk = Clerk(settings("fedavg"), Members.load(tmp_path), session=1)
+    answer = Letter({**STAMP, "kind": kind, "run": clerk.members.run, "ok": True, **changes})
+    found = clerk.read(answer, kind, "c0", 1)  # type: ignore[arg-type]
+    assert isinstance(found, str)
+    assert found.startswith("its answer cannot be read: its head does not fit: ")
+    assert re.search(place, found), found
+
+
+def test_answers_that_fit(tmp_path: Path) -> None:
+    """Tensors, another upload and another key are told apart."""
+    clerk = Clerk(settings("fedavg"), Members.load(tmp_path), session=1)
+    stamp = {**STAMP, "run": clerk.members.run}
+    good = clerk.read(Letter({**stamp, "ok": True, "training_s": 2, "tensors": TENSORS}, bytes(8)), "update", "c0", 1)
+    assert isinstance(good, Reply)
+    assert isinstance(good.head, heads.Updated)
+    assert (good.head.training_s, list(good.body)) == (2.0, ["model"])
+    assert clerk.read(refusal(stamp, "c0", "out-of-step", have=4), "update", "c0", 1) == OtherUpload(4)
+    assert clerk.read(refusal(stamp, "c0", "other-key", public="a" * 64), "update", "c0", 1) == OtherKey("a" * 64)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError(), MemoryError(), RecursionError(), DataError("x")])
+def test_whatever_reading_raises_is_a_reason(error: Exception) -> None:
+    """Also what nobody thought of; the text names the kind of error."""
+
+    def read() -> str:
+        raise error
+
+    assert attempt(read, "its answer").startswith("its answer cannot be read")
+
+
+def test_a_reason_holds_no_line_ends_and_little_of_what_was_sent() -> None:
+    """An entry's name is the sender's: it makes no lines of its own in a log."""
+    with pytest.raises(LetterError) as found:
+        heads.decode(Letter({**STAMP, "ok": True, "a\nround 7, c1: " + "x" * 9999: 1}), heads.Updated)
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 300
+
+
+@pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
+def test_a_deadline_that_is_none_is_refused_by_the_watch(deadline: Any, tmp_path: Path) -> None:
+    """The watch over the worker answers that the letter cannot be read, and starts no worker for it."""
+    bad = Letter({**STAMP, "deadline": deadline})
+    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    assert watch.ask(bad).head["code"] == "unreadable"
+    assert watch._process is None

@@ -1,0 +1,408 @@
+"""One registered client that means harm: it is refused and named, and the run of the others goes on as usual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, ConfigError, EngineError
+from fedkin.deploy import letters as letters_module
+from fedkin.deploy import submitted
+from fedkin.deploy.submitted import packed, run_submitted
+from fedkin.deploy.tensors import bundle, letter
+from fedkin.deploy.wire import Letter
+from fedkin.experiment.result import Result
+from fedkin.experiment.settings import Settings
+from fedkin.methods import METHODS
+from hosttoys import Direct, Touch, lines, on_hosts, same_server, settings, simulated, sites, traced
+
+LONG = [["model", "float32", [0, 2**63]]]
+
+
+def spoil(kind: str, head: Mapping[str, Any], who: str = "c1", body: bytes | None = b"") -> Touch:
+    """One client's answers to letters of a kind with other entries in their heads, and another body."""
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"]) != (who, kind):
+            return answer
+        return Letter({**answer.head, **head}, answer.body if body is None else body)
+
+    return touch
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "long sides": {"tensors": LONG},
+    "sides whose product is 0": {"tensors": [["model", "float32", [2**62, 2**62, 0]]]},
+    "sides whose strides overflow": {"tensors": [["model", "float32", [2**30, 2**30, 2**30, 0]]]},
+    "a nested shape": {"tensors": [["model", "float32", [[1]]]]},
+    "an unknown entry": {"more": {"a": [1] * 100}},
+    "a stamp of lists": {"seq": [1], "session": {}, "client": ["c1"]},
+    "no answer": {"ok": None},
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+@pytest.mark.parametrize("kind", ["hello", "describe", "update", "evaluate", "keep"])
+def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
+    """Whatever c1 answers to whichever letter: it is refused for that letter and named, and the others go on."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 2 if kind == "hello" else 3, "patience": 5.0})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what])))
+    if kind in ("hello", "describe"):
+        assert len(ours.server.sizes) == 2
+    if kind == "update":
+        assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 2
+        assert list(ours.rounds[0]["missing"]) == ["1"]
+    if kind == "evaluate":
+        assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+    told = [e for e in lines(tmp_path, "events") if "cannot be read" in e["what"] or "does not fit" in e["what"]]
+    assert {e["client"] for e in told} <= {"c1", "?"}
+    assert told
+    assert not (tmp_path / "run" / "failed.txt").exists()
+
+
+@pytest.mark.parametrize("card", [{"inputs": [1, 9, 9]}, {"labels": None}])
+def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, Any], tmp_path: Path) -> None:
+    """Before the first round: its sender is named, and the others train."""
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"]) != ("c1", "hello"):
+            return answer
+        return Letter({**answer.head, "card": {**answer.head["card"], **card}}, answer.body)
+
+    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 2, "patience": 5.0})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 2
+    told = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
+    assert [e["client"] for e in told] == ["c1"]
+    assert "its data do not fit those of the other clients: " in told[0]["what"]
+
+
+def test_after_a_hostile_client_a_new_run_works(tmp_path: Path) -> None:
+    """The same clients, the hostile one among them, in the next run: it is met again, and refused again."""
+    s, post = settings("fedavg", run={"rounds": 2}), Direct(sites(tmp_path), touch=spoil("update", {"tensors": LONG}))
+    for place in ("first", "second"):
+        (tmp_path / place).mkdir()
+        ours = on_hosts(s, tmp_path / place, post)
+        assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 2
+        assert same_server(ours, traced(s, ours.rounds))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, MemoryError, RecursionError, KeyError, AssertionError])
+def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also an error that nobody thought of."""
+    real = letters_module.bundle
+
+    def read(of: Letter, limit: int) -> Bundle:
+        if (of.head["client"], of.head["kind"], of.head["seq"]) == ("c1", "update", 2):
+            raise error("patient 4711")
+        return real(of, limit)
+
+    monkeypatch.setattr(letters_module, "bundle", read)
+    s = settings("fedavg")
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert f"({error.__name__})" in ours.rounds[1]["missing"]["1"]
+    assert "4711" not in str(ours.rounds)
+
+
+# ---- numbers that fit the form -------------------------------------------------------------------------------------
+WHOLE: dict[str, int] = {"least": -(2**63), "minus one": -1, "most": 2**63 - 1, "large": 10**15}
+FLOATS: dict[str, float] = {"0": 0.0, "-1e8": -1e8, "1e8": 1e8, "1e-40": 1e-40}
+
+
+@pytest.mark.parametrize("how", [*WHOLE, *FLOATS])
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "oracle"])
+def test_numbers_of_the_right_form_end_no_run(name: str, how: str, tmp_path: Path) -> None:
+    """c1 sends answers of the right form whose whole numbers cannot be, or whose fractions are at the edge of what is
+    taken: with every method the run comes to its end, and the server's numbers are finite."""
+    changed = 0
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        nonlocal changed
+        answer = post.ask(client, of)
+        if client != "c1" or of.head["kind"] not in ("survey", "update", "evaluate") or of.head["round"] < 2:
+            return answer
+        b = bundle(answer)
+        for n, t in b.items():
+            if t.is_floating_point() if how in FLOATS else t.dtype == torch.int64:
+                b[n], changed = torch.full_like(t, FLOATS[how] if how in FLOATS else WHOLE[how]), changed + 1
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    s = settings(name, run={"rounds": 3, "eval_every": 1})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert changed or how in FLOATS
+    assert len(ours.rounds) == 3
+    assert all({*line["cohort"]} - {1} <= {*line["answered"]} for line in ours.rounds[:2])
+    assert all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
+
+
+# ---- claims --------------------------------------------------------------------------------------------------------
+def claims(size: int, s: Settings, folder: Path, client: str = "c1") -> Result:
+    """A run in which a client claims so many training samples."""
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != (client, "describe"):
+            return answer
+        b = bundle(answer).but(size=torch.tensor(size))
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    return on_hosts(s, folder, Direct(sites(folder, s.hosts.clients), touch=touch))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddyn", "clustered-sampling", "pfedcs"])
+def test_a_claim_weighs_as_much_as_all_others_at_most(name: str, tmp_path: Path) -> None:
+    """c1 claims ten million samples: the server ends with the bits of a run in which it claims as many as the other two
+    together, and round and events name the client, its claim and what was used."""
+    s = settings(name, run={"rounds": 3, "eval_every": 3})
+    honest = simulated(s).server.sizes.tolist()
+    others = honest[0] + honest[2]
+    far = claims(10_000_000, s, tmp_path / "far")
+    near = claims(others, s, tmp_path / "near")
+    assert same_server(far, near)
+    assert near.rounds[0].get("limited") is None
+    full = [line for line in far.rounds if line["answered"] == [0, 1, 2]]
+    assert full
+    assert all(line["limited"] == {"1": {"claimed": 10_000_000, "used": others}} for line in full)
+    told = [e for e in lines(tmp_path / "far", "events") if "claims" in e["what"]]
+    assert {e["client"] for e in told} == {"c1"}
+    expected = f"claims 10000000 samples, more than 50 % of the round's ([hosts] max_share): {others} are used"
+    assert told[0]["what"] == expected
+    assert not [e for e in lines(tmp_path / "near", "events") if "claims" in e["what"]]
+
+
+def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
+    """Of four clients c3 sits out round 2: there c1 weighs as much as the two others who answered."""
+    s = settings("fedavg", data={"clients": 4}, hosts={"clients": 4}, run={"rounds": 2})
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter | None:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) == ("c1", "describe"):
+            b = bundle(answer).but(size=torch.tensor(10**6))
+            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return None if (who, of.head["kind"], of.head["round"]) == ("c3", "update", 2) else answer
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
+    a, _, b, c = simulated(s).server.sizes.tolist()
+    assert [line["limited"]["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
+
+
+def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
+    """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
+    weight of its cohort of three, of six clients."""
+    run = {"rounds": 6, "secure_aggregation": True, "participation": 0.5, "eval_every": 100}
+    s = settings("fedavg", data={"clients": 6}, hosts={"clients": 6}, run=run)
+    shares: list[float] = []
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if who == "c1" and of.head["kind"] == "update":
+            shares.append(of.head["pool"]["weight"] / of.head["pool"]["total"])
+        if (who, of.head["kind"]) != ("c1", "describe"):
+            return answer
+        b = bundle(answer).but(size=torch.tensor(10**6))
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    assert shares
+    assert set(shares) == {0.5}
+
+
+def test_two_clients_weigh_what_they_claim(tmp_path: Path) -> None:
+    """One of two with more than half of the samples is honest for all that is known: the run is the simulator's."""
+    data = {"clients": 2, "samples_per_client": None, "alpha": 0.3, "partition": "dirichlet"}
+    s = settings("fedavg", data=data, hosts={"clients": 2}, run={"rounds": 2})
+    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, 2))), simulated(s)
+    assert max(ours.server.sizes) > 0.55 * sum(ours.server.sizes)
+    assert same_server(ours, theirs)
+    assert ours.rounds == theirs.rounds
+
+
+def test_the_limit_can_be_moved(tmp_path: Path) -> None:
+    """With max_share = 1 claims are believed, up to the absolute limit; nothing is lowered and nothing said."""
+    s = settings("fedavg", hosts={"max_share": 1.0}, run={"rounds": 2})
+    ours = claims(10_000_000, s, tmp_path)
+    assert all("limited" not in line for line in ours.rounds)
+    for wrong in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=r"\[hosts\] max_share must be above 0 and at most 1, got"):
+            settings("fedavg", hosts={"max_share": wrong})
+
+
+def test_a_resumed_run_limits_the_same(tmp_path: Path) -> None:
+    """Ended after round 2 and begun again, the server weighs claims as before."""
+
+    class Killed(BaseException):
+        pass
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "describe"):
+            return answer
+        b = bundle(answer).but(size=torch.tensor(10**7))
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            raise Killed
+
+    s = settings("fedavg")
+    whole = on_hosts(s, tmp_path / "whole", Direct(sites(tmp_path / "whole"), touch=touch))
+    post = Direct(sites(tmp_path / "cut"), touch=touch)
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path / "cut", post, on_round=on_round)
+    again = on_hosts(s, tmp_path / "cut", Direct(post.sites))
+    assert same_server(again, whole)
+    assert again.rounds == whole.rounds
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        (lambda b: b.counts * 10, "counts are of 420 training samples, the client joined with 42"),
+        (lambda b: torch.zeros_like(b.counts), None),  # its owner hides them
+    ],
+)
+def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | None, tmp_path: Path) -> None:
+    """Class counts that do not add up to what c1 claimed at joining are refused; hidden ones are not."""
+    s = settings("fedavg", run={"rounds": 2})
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "evaluate"):
+            return answer
+        b = bundle(answer)
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b.but(counts=counts(b)))
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    told = [e["what"] for e in lines(tmp_path, "events") if e["what"].startswith("evaluation: refused")]
+    if why is None:
+        assert told == []
+        assert ours.rounds[-1]["refused"] == {}
+    else:
+        assert told == [f"evaluation: refused: {why}"] * 2
+        assert ours.rounds[-1]["refused"] == {"1": f"evaluation: {why}"}
+
+
+def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_path: Path) -> None:
+    """Else one client's made-up test samples would be the pooled accuracy."""
+    s = settings("fedavg", run={"rounds": 1}, hosts={"most_samples": 1000})
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "evaluate"):
+            return answer
+        b = bundle(answer).but(test=torch.full((10, 10), 11))
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert ours.rounds[0]["refused"] == {"1": "evaluation: test is of 1100 samples, at most 1000 are taken"}
+
+
+# ---- what is written down ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("value", "shown"), [(float("nan"), "holds nan"), (1e30, "holds 1e+30")])
+def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: str, tmp_path: Path) -> None:
+    """A refused upload is in events.jsonl with round, client and reason, as it is in rounds.jsonl."""
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
+            return answer
+        b = bundle(answer)
+        b["model"][0] = value
+        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
+    (told,) = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
+    assert (told["round"], told["client"]) == (2, "c1")
+    assert told["what"] == f"update: refused: {ours.rounds[1]['refused']['1']}"
+    assert shown in told["what"]
+
+
+def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path) -> None:
+    """With its reason, beside the figures of those who did evaluate; rounds without one have no such entry."""
+
+    def touch(post: Direct, who: str, of: Letter) -> Letter | None:
+        lost = (who, of.head["kind"], of.head["round"]) == ("c1", "evaluate", 2)
+        return None if lost else post.ask(who, of)
+
+    ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [line.get("unevaluated") for line in ours.rounds] == [
+        None,
+        {"1": "no answer within the deadline"},
+        None,
+        None,
+    ]
+    assert ours.rounds[1]["clients"] == 2
+
+
+class Ends(Direct):
+    """A network that ends the run with an exception."""
+
+    error: BaseException = ZeroDivisionError("one of these")
+
+    def collect(self, tickets: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ZeroDivisionError("by\nzero"), r"did not expect \(ZeroDivisionError: by\nzero\); its traceback is in"),
+        (MemoryError(), r"did not expect \(MemoryError"),
+        (OSError(5, "Input/output error"), r"Input/output error; when that is mended, the rounds"),
+        (
+            SystemExit(0),
+            r"the run was stopped \(SystemExit\); the rounds that are whole are kept; go on with: fedkin sub",
+        ),
+        (KeyboardInterrupt(), r"the run was stopped \(KeyboardInterrupt\)"),
+        (EngineError("too few; start others"), r"^too few; start others$"),
+    ],
+)
+def test_whatever_ends_a_run_says_why(
+    error: BaseException, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In failed.txt of its folder, which `fedkin submit` shows, with what to do."""
+    monkeypatch.setattr(submitted, "_log_to", lambda stream: None)
+    post = Ends(sites(tmp_path))
+    post.error = error
+    with pytest.raises(type(error)):
+        run_submitted(post, packed(settings("fedavg"), tmp_path / "run"))
+    text = (tmp_path / "run" / "failed.txt").read_text(encoding="utf-8")
+    assert re.search(words, text.strip()), text
+
+
+def test_settings_that_the_server_does_not_know_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that another version submitted ends with the reason in its folder, not in silence."""
+    monkeypatch.setattr(submitted, "_log_to", lambda stream: None)
+    table = settings("fedavg").table()
+
+    class Newer:
+        name, model = "fedavg", settings("fedavg").model
+
+        def table(self) -> dict[str, Any]:
+            return {**table, "run": {**table["run"], "novelty": 1}}
+
+    newer: Any = Newer()
+    with pytest.raises(ConfigError, match="novelty"):
+        run_submitted(Direct({}), packed(newer, tmp_path / "run"))
+    assert "novelty" in (tmp_path / "run" / "failed.txt").read_text(encoding="utf-8")
+
+
+def test_a_run_that_works_again_has_no_failed_txt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of the former end is gone when a new submit has begun."""
+    monkeypatch.setattr(submitted, "_log_to", lambda stream: None)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "failed.txt").write_text("the former reason\n")
+    s = settings("fedavg", run={"rounds": 1})
+    run_submitted(Direct(sites(tmp_path)), packed(s, tmp_path / "run"))
+    assert not (tmp_path / "run" / "failed.txt").exists()
+    assert (tmp_path / "run" / "report.html").exists()

@@ -1,0 +1,153 @@
+"""What a server that lies can make a client do with its letters: less than it would like."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import Bundle, ConfigError
+from fedkin.data import SiteData
+from fedkin.deploy.account import Limits
+from fedkin.deploy.letters import Clerk
+from fedkin.deploy.members import Members
+from fedkin.deploy.site import Site
+from fedkin.deploy.tensors import bundle, letter
+from fedkin.deploy.wire import Letter
+from fedkin.deploy.worker import Duty, Watch, _Printable
+from hosttoys import Direct, on_hosts, settings, sites
+
+
+def hello(folder: Path, **tables: Mapping[str, Any]) -> Letter:
+    return Clerk(settings("fedavg", **tables), Members.load(folder)).write("hello", 0, 120.0)
+
+
+# ---- what stays under one method -------------------------------------------------------------------------------------
+def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Under Ditto a client's own model stays with it. A server that goes on with the same run as FedAMP, whose
+    clients send a model of that name after a step of length almost 0, gets nothing."""
+    stolen: list[Letter] = []
+
+    def steal(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
+            told = settings("fedamp", recipe={"lr": 1e-30, "epochs": 1, "batch": 16}).table()
+            head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "settings": told}
+            head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
+            stolen.append(post.ask(client, letter(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
+        return answer
+
+    on_hosts(settings("ditto", run={"rounds": 2}), tmp_path, Direct(sites(tmp_path), touch=steal))
+    assert [(a.head.get("code"), a.body) for a in stolen] == [("settings", b"")]
+    assert "was begun here with other settings" in caplog.text
+
+
+def test_a_run_may_become_longer(tmp_path: Path) -> None:
+    """More rounds and other evaluations are the same run to a client."""
+    s, longer = settings("fedavg", run={"rounds": 2}), settings("fedavg", run={"rounds": 9, "eval_every": 1})
+    heard: list[Letter] = []
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        if of.head["kind"] == "evaluate":
+            heard.append(post.ask(client, Letter({**of.head, "settings": longer.table()}, of.body)))
+        return post.ask(client, of)
+
+    on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert heard
+    assert all(a.head["ok"] for a in heard)
+
+
+# ---- columns as classes ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table whose rows have a number that nobody else should read."""
+    rows = [f"{i % 7},{4711 + i},{i % 2}" for i in range(80)]
+    path = tmp_path / "hospital.csv"
+    path.write_text("\n".join(["pressure,insured,disease", *rows]) + "\n")
+    return path
+
+
+OWN = {"data": "hospital", "clients": None, "partition": "natural", "alpha": None, "samples_per_client": None}
+
+
+def greeted(site: Site, folder: Path, target: str) -> Letter:
+    of = hello(folder)
+    data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": target}
+    return site.answer(Letter({**of.head, "settings": {**of.head["settings"], "data": data}}))
+
+
+def test_a_server_does_not_choose_which_column_is_told(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The values of the class are on a site's card. A run that takes another column than the owner's for the class is
+    refused, and without the owner's word one with more than 50 values; nothing of the column leaves."""
+    free = Site("c0", SiteData(table), tmp_path / "a")
+    strict = Site("c1", SiteData(table), tmp_path / "b", Limits(target="disease"))
+    willing = Site("c2", SiteData(table), tmp_path / "c", Limits(target="insured"))
+    assert [greeted(free, tmp_path, t).head.get("code") for t in ("disease", "pressure", "insured")] == [
+        None,
+        None,
+        "settings",
+    ]
+    assert "'insured' for the class, which has 80 different values here" in caplog.text
+    assert "start the node with --target insured" in caplog.text
+    assert [greeted(strict, tmp_path, t).head.get("code") for t in ("disease", "pressure")] == [None, "settings"]
+    assert "this node was started with --target disease" in caplog.text
+    assert greeted(willing, tmp_path, "insured").head["ok"] is True
+    assert "4711" not in str(greeted(free, tmp_path, "insured"))
+
+
+def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
+    """The flag is one of the worker's duty."""
+    watch = Watch(Duty("c0", str(table), str(tmp_path / "disk"), target="disease"))
+    try:
+        of = hello(tmp_path)
+        data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
+        assert (
+            watch.ask(Letter({**of.head, "settings": {**of.head["settings"], "data": data}})).head["code"] == "settings"
+        )
+    finally:
+        watch.close()
+
+
+# ---- numbers that break the accountant -------------------------------------------------------------------------------
+@pytest.mark.parametrize("noise", [1e-160, 0.009, 2e6, 1e200])
+def test_noise_that_cannot_be_accounted_for_is_refused(noise: float) -> None:
+    """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
+    with pytest.raises(ConfigError, match=r"nodes take 0, or 0\.01 to 1e\+06"):
+        Limits().check(settings("fedavg", run={"dp_noise": noise}).run)
+    for fine in (0.0, 0.01, 1e6):
+        Limits().check(settings("fedavg", run={"dp_noise": fine}).run)
+
+
+# ---- lines of the log ------------------------------------------------------------------------------------------------
+def test_a_letter_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A text of a letter appears in a worker's log on one line, without the characters by which a terminal is told what
+    to do."""
+    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    try:
+        of = hello(tmp_path)
+        told = {**of.head["settings"], "recipe": {"\x1b]0;mine\x07\n2026 INFO all is well": 1}}
+        assert watch.ask(Letter({**of.head, "settings": told})).head["code"] == "settings"
+    finally:
+        watch.close()
+    said = capfd.readouterr().err
+    assert r"\x1b]0;mine\x07\n2026 INFO all is well" in said
+    assert "\x1b" not in said
+    assert "\n2026 INFO" not in said
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    """Only the message is changed: the text of an unexpected error can be read as ever."""
+    try:
+        raise ValueError("one\ntwo")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "a\tb\r\u2028c", (), sys.exc_info())
+    lines = _Printable("%(message)s").format(record).splitlines()
+    assert lines[0] == r"a\tb\r\u2028c"
+    assert lines[1].startswith("Traceback")

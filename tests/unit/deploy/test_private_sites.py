@@ -1,0 +1,555 @@
+"""What real hosts promise single samples: noise that is drawn once and cannot be repeated, steps that are counted by
+those who take them, and limits that the owner of the data sets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import ConfigError, EngineError, RunFolderError
+from fedkin.data import Card, SiteData
+from fedkin.deploy import account as account_module
+from fedkin.deploy import serve as serve_module
+from fedkin.deploy.account import Account, Limits, OverBudget, Used
+from fedkin.deploy.letters import Clerk
+from fedkin.deploy.members import Members
+from fedkin.deploy.node import Node, _duty
+from fedkin.deploy.post import CODES
+from fedkin.deploy.site import Site
+from fedkin.deploy.spending import Spending
+from fedkin.deploy.tensors import bundle
+from fedkin.deploy.wire import Letter
+from fedkin.deploy.worker import Duty, Watch
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.settings import RunSettings, Settings
+from fedkin.exporting import load_export
+from fedkin.methods import CFIC, DAPFL, FedAvg
+from fedkin.privacy.budget import Privacy, composed, epsilon, total
+from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
+from toys import mlp
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
+PRIVATE = {"dp_noise": 1.0}
+
+
+def private(name: str, **run: Any) -> Settings:
+    """Four short rounds of private training, three steps each."""
+    method = {"tune_epochs": 1} if name == "fedavg-ft" else {}
+    small = {"samples_per_client": 30}
+    return settings(name, method=method, data=small, recipe={"batch": 8}, run={**PRIVATE, **run})
+
+
+class Killed(Exception):
+    """The server's process ended here."""
+
+
+class Heard:
+    """A touch that keeps the answers to one kind of letter: client, round, letter, answer."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds, self.found = kinds, list[tuple[str, int, Letter, Letter]]()
+
+    def __call__(self, post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if of.head["kind"] in self.kinds:
+            self.found.append((client, of.head["round"], of, answer))
+        return answer
+
+    def counts(self) -> dict[str, torch.Tensor]:
+        """By client, of its last answer."""
+        return {client: bundle(answer).counts for client, _, _, answer in self.found}
+
+
+def counts_of(client: int) -> torch.Tensor:
+    """The true counts of one site of `sites`."""
+    federation = settings("fedavg").data.federation(0)
+    return federation.clients[client].train.counts(federation.classes)
+
+
+# ---- class counts --------------------------------------------------------------------------------------------------
+def test_noise_on_counts_is_the_hosts_own(tmp_path: Path) -> None:
+    """The same run with the same seed on other disks tells other counts, neither the true ones nor the simulator's: no
+    seed gives them away. Evaluations tell the same ones again, not the true ones."""
+    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 2})
+    told = []
+    for name in ("a", "b"):
+        said, shown = Heard("describe"), Heard("evaluate")
+        post = Direct(sites(tmp_path / name), touch=said)
+        on_hosts(s, tmp_path / name, post, on_round=lambda *_, p=post, h=shown: setattr(p, "touch", h))
+        told.append(said.counts())
+        assert shown.found
+        assert all(torch.equal(n, told[-1][client]) for client, n in shown.counts().items())
+    assert all(not torch.equal(told[0][f"c{i}"], told[1][f"c{i}"]) for i in range(3))
+    seeded = simulated(s).server.described.counts
+    assert all(not torch.equal(told[0][f"c{i}"], seeded[i]) for i in range(3))
+    assert all(not torch.equal(told[0][f"c{i}"], counts_of(i)) for i in range(3))
+    assert all(bool((n >= 0).all()) and n.dtype == torch.int64 for n in told[0].values())
+
+
+@pytest.mark.parametrize("lost", ["nothing", "process", "memory"])
+def test_counts_are_drawn_once(lost: str, tmp_path: Path) -> None:
+    """Asked again under another number, by a new process, or after its memory of the run was deleted: the same counts,
+    since the mean of many draws would have no noise."""
+    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 1})
+    said = Heard("describe")
+    post = Direct(sites(tmp_path), touch=said)
+    on_hosts(s, tmp_path, post)
+    client, _, of, first = said.found[1]
+    if lost != "nothing":
+        post.sites[101] = Site(client, SiteData("digits", share=1), tmp_path / "disks")
+    if lost == "memory":
+        post.sites[101].store.path(of.head["run"]).unlink()
+    again = post.ask(client, Letter({**of.head, "client": 7, "session": of.head["session"] + 1}, of.body))
+    assert {n: t.tolist() for n, t in bundle(again).items()} == {n: t.tolist() for n, t in bundle(first).items()}
+
+
+def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails when they are written down: nothing is told. One that fails right after: nothing is told
+    either, and later those that were written."""
+    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 1})
+    said = Heard("describe")
+    post = Direct(sites(tmp_path), touch=said)
+    on_hosts(s, tmp_path, post)
+    of, site = said.found[0][2], Site("c0", SiteData("digits", share=0), tmp_path / "new")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as m:
+        m.setattr(account_module, "write_private", full)
+        assert site.answer(of).head["code"] == "disk"
+    assert site.account.load() == {}
+    with monkeypatch.context() as m:
+        m.setattr(site.store, "save", full)
+        assert site.answer(of).head["code"] == "disk"
+    written = site.account.load()[of.head["run"]].counts
+    assert written is not None
+    assert bundle(site.answer(of)).counts.tolist() == list(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "limits", "told"),
+    [
+        ("fedavg", {}, Limits(), "exact"),
+        ("fedavg", PRIVATE, Limits(), "none"),
+        ("fedavg", {}, Limits(max_describe_epsilon=1.0), "none"),
+        ("da-pfl", {"describe_epsilon": 0.3}, Limits(), "noisy"),
+    ],
+    ids=["plain", "private training", "a limit", "noise at joining"],
+)
+def test_what_evaluations_tell_of_the_training_samples(
+    name: str, run: dict[str, Any], limits: Limits, told: str, tmp_path: Path
+) -> None:
+    """Exact class counts, and in the last round the outcome of every test sample, only where neither the run nor the
+    owner asks for privacy."""
+    s, shown = settings(name, run={"rounds": 1, **run}), Heard("evaluate")
+    post = Direct(sites(tmp_path), touch=shown)
+    post.sites = {n: Site(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
+    ours = on_hosts(s, tmp_path, post)
+    sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest")]
+    written = [name in line for line in ours.clients for name in ("right", "test_digest")]
+    assert sent == written == [told == "exact"] * 6
+    exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in shown.counts().items()]
+    zero = [not n.any() for n in shown.counts().values()]
+    assert (all(exact), any(exact), all(zero)) == (told == "exact", told == "exact", told == "none")
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedavg-ft"])
+def test_steps_are_the_simulators(name: str, tmp_path: Path) -> None:
+    """The lines of rounds and the summary say of private training what the simulator's do, evaluations that train
+    included; the models are others, as batches and noise come from nobody's seed."""
+    s = private(name)
+    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path))), simulated(s)
+    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
+    assert ours.summary["privacy"] == theirs.summary["privacy"]
+    assert ours.summary["privacy"]["epsilon"] > 0
+    assert not torch.equal(ours.server.state.model, theirs.server.state.model)
+    told = {line["client"]: line["correct"] for line in ours.clients}
+    for i in range(3):  # a model that is trained for the evaluation is trained again to be kept, by other noise
+        kept = load_export(taken_home(tmp_path, f"c{i}")).card["test"]
+        assert kept["correct_as_evaluated"] == told[i]
+        assert kept["as_evaluated"] or name == "fedavg-ft"
+
+
+def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:
+    """It is killed in round 3 when two clients have answered. They give the same answers again; no step is counted
+    twice or forgotten, by the server or by themselves."""
+    s = private("fedavg")
+
+    def kill(post: Direct, client: str, of: Letter) -> Letter:
+        if (client, of.head["kind"], of.head["round"]) == ("c2", "update", 3):
+            raise Killed
+        return post.ask(client, of)
+
+    post = Direct(sites(tmp_path), touch=kill)
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post)
+    ours, theirs = on_hosts(s, tmp_path, Direct(post.sites)), simulated(s)
+    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
+    assert ours.summary["privacy"] == theirs.summary["privacy"]
+    (used,) = post.sites[100].account.load().values()
+    assert used.spent(1.0) == total(ours.rounds)[0]
+
+
+def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
+    """In round 2 the answers of c1 are lost after it has trained, so the round is abandoned. What the others took is in
+    its line; what c1 took comes with its next answer."""
+    s = private("fedavg", min_answers=3)
+
+    def lose(post: Direct, client: str, of: Letter) -> Letter | None:
+        answer = post.ask(client, of)
+        return None if client == "c1" and of.head["round"] == 2 and of.head["kind"] != "hello" else answer
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lose))
+    steps = [{i: n for i, ((_, n),) in line["dp_steps"].items()} for line in ours.rounds]
+    each = steps[0]
+    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
+    assert steps == [each, {i: n for i, n in each.items() if i != "1"}, {**each, "1": 2 * each["1"]}, each]
+
+
+def test_a_client_that_lost_its_disk_has_still_spent(tmp_path: Path) -> None:
+    """Its own count begins anew; the server's does not."""
+    s = private("fedavg")
+    post = Direct(sites(tmp_path))
+
+    def swap(report: Any, line: Any) -> None:
+        if report.round == 1:
+            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "new")
+
+    ours = on_hosts(s, tmp_path, post, on_round=swap)
+    assert total(ours.rounds) == total(simulated(s).rounds)
+
+
+def said(mark: str, *pairs: Any) -> Letter:
+    return Letter({"spent": {"mark": mark, "steps": [list(p) for p in pairs]}})
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        None,
+        "none",
+        {"steps": []},
+        {"mark": "", "steps": []},
+        {"mark": "m" * 65, "steps": []},
+        {"mark": "m", "steps": {}},
+        {"mark": "m", "steps": [[0.5]]},
+        {"mark": "m", "steps": [[float("nan"), 1]]},
+        {"mark": "m", "steps": [[float("inf"), 1]]},
+        {"mark": "m", "steps": [[0.0, 1]]},
+        {"mark": "m", "steps": [[1e-13, 1]]},
+        {"mark": "m", "steps": [[1.5, 1]]},
+        {"mark": "m", "steps": [["0.5", 1]]},
+        {"mark": "m", "steps": [[10**400, 1]]},
+        {"mark": "m", "steps": [[0.5, -1]]},
+        {"mark": "m", "steps": [[0.5, 1.5]]},
+        {"mark": "m", "steps": [[0.5, True]]},
+        {"mark": "m", "steps": [[0.5, 10**9 + 1]]},
+        {"mark": "m", "steps": [[0.5, 1], [0.5, 1]]},
+        {"mark": "m", "steps": [[1 / n, 1] for n in range(1, 66)]},
+    ],
+    ids=lambda spent: str(spent)[:40],
+)
+def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
+    """Whatever a client says, no number that is none gets into the count."""
+    heard = Spending()
+    assert "does not tell" in str(heard.hear(0, Letter({"spent": spent})))
+    assert heard.beyond({}) == {}
+
+
+def test_an_answer_without_usable_steps_is_not_used(tmp_path: Path) -> None:
+    """Its client misses the round; the others go on, and the epsilon is that of honest words."""
+    s = private("fedavg")
+
+    def lie(post: Direct, client: str, of: Letter) -> Letter:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
+            return answer
+        return Letter({**answer.head, "spent": {"mark": "m", "steps": [[0.5, -100]]}}, answer.body)
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert "$.spent.steps[0][1]" in ours.rounds[1]["missing"]["1"]
+    assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
+
+
+def test_spending_adds_up() -> None:
+    """Repeated words count once, lost ones with the next, a record that began anew beside the former one."""
+    heard, counted = Spending(), dict[int, dict[float, int]]()
+    for letter, more in [
+        (said("a", (0.5, 3)), {0.5: 3}),
+        (said("a", (0.5, 3)), {}),
+        (said("a", (0.5, 9), (0.25, 1)), {0.5: 6, 0.25: 1}),
+        (said("b", (0.5, 3)), {0.5: 3}),  # the disk was lost
+        (said("b", (0.5, 2)), {0.5: 2}),  # the disk was put back to an older state
+    ]:
+        assert heard.hear(4, letter) is None
+        found = heard.beyond(counted)
+        assert found == ({4: more} if more else {})
+        counted = total([{"dp_steps": {4: list(add.items())}} for add in (counted.get(4, {}), more)])
+    assert counted == {4: {0.5: 14, 0.25: 1}}
+
+
+def test_a_new_server_goes_on_from_its_lines() -> None:
+    """What they hold is not counted again; a client that lost its disk meanwhile is counted beside them."""
+    same, other = Spending(), Spending()
+    same.hear(0, said("a", (0.5, 9)))
+    assert same.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
+    other.hear(0, said("b", (0.5, 3)))
+    assert other.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
+    other.hear(0, said("b", (0.5, 6)))
+    assert other.beyond({0: {0.5: 9}}) == {0: {0.5: 3}}
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "run", "message"),
+    [
+        ("ifca", PRIVATE, "clients also tell the cluster it chose"),
+        ("da-pfl", PRIVATE, "give describe_epsilon, too"),
+        ("fedavg", {"describe_epsilon": 1.0}, "say nothing of their classes at joining"),
+        ("fedavg", {"dp_noise": -1.0}, "dp_noise must be"),
+    ],
+)
+def test_the_server_refuses_before_it_begins(name: str, run: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """With the simulator's words; nobody was asked to train or to say anything."""
+    post = Direct(sites(tmp_path))
+    with pytest.raises(ConfigError, match=message):
+        on_hosts(settings(name, run=run), tmp_path, post)
+    assert {kind for _, kind, _ in post.log} <= {"hello"}
+
+
+class Careless:
+    """What a server makes of settings if it does not check what they promise."""
+
+    @staticmethod
+    def on_hosts(settings: Settings, card: Card, run: str) -> Experiment:
+        plain = replace(settings, run=replace(settings.run, dp_noise=None, dp_clip=1.0))
+        made = Experiment.on_hosts(plain, card, run)
+        return replace(made, table=settings.table(), run=settings.run)
+
+
+@pytest.mark.parametrize(("name", "asked"), [("ifca", {"hello"}), ("da-pfl", {"hello", "describe"})])
+def test_a_site_refuses_for_itself(
+    name: str, asked: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that does not check what it promises gets no answer; the site's log says why."""
+    monkeypatch.setattr(serve_module, "privacy_of", lambda run: Privacy())
+    monkeypatch.setattr(serve_module, "Experiment", Careless)
+    heard = Heard("hello", "describe", "update")
+    s = settings(name, run={**PRIVATE, "rounds": 1}, hosts={"clients": 1, "patience": 1.0, "deadline": 1.0})
+    with contextlib.suppress(EngineError):  # nobody came
+        on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=heard))
+    assert {of.head["kind"] for _, _, of, _ in heard.found} == asked
+    last = {client: answer.head["code"] for client, _, _, answer in heard.found if not answer.head["ok"]}
+    assert last == dict.fromkeys(("c0", "c1", "c2"), "settings")
+    assert "dp_noise" in caplog.text
+
+
+# ---- limits --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("limits", "run", "message"),
+    [
+        (Limits(max_describe_epsilon=0.5), {"describe_epsilon": 1.0}, r"epsilon = 1; .*--max-describe-epsilon 0.5"),
+        (Limits(min_dp_noise=1.0), {"dp_noise": 0.5}, r"private training with dp_noise = 0.5; .*--min-dp-noise 1"),
+        (Limits(min_dp_noise=1.0), {}, r"plain training; .*--min-dp-noise 1"),
+        (Limits(max_epsilon=3.0), {}, r"plain training, which has no epsilon; .*--max-epsilon 3"),
+        (Limits(max_epsilon=3.0), {"dp_noise": 0.0}, r"dp_noise = 0, which has no epsilon"),
+        (Limits(max_describe_epsilon=0.5), {"describe_epsilon": 0.5}, None),
+        (Limits(max_describe_epsilon=0.5), {}, None),
+        (Limits(min_dp_noise=1.0, max_epsilon=3.0), {"dp_noise": 1.0}, None),
+        (Limits(), {}, None),
+    ],
+)  # fmt: skip
+def test_limits_by_settings(limits: Limits, run: dict[str, Any], message: str | None) -> None:
+    """What the owner allows is taken, also at its very edge; the rest is refused with both numbers."""
+    if message is None:
+        return limits.check(RunSettings(**run))
+    with pytest.raises(ConfigError, match=message):
+        limits.check(RunSettings(**run))
+    return None
+
+
+def test_limits_by_what_is_said() -> None:
+    """Exact words are refused where a limit is set, whatever they are; who says nothing may join."""
+    for limits in (Limits(max_describe_epsilon=1.0), Limits(max_epsilon=1.0)):
+        for method in (DAPFL(), CFIC()):
+            with pytest.raises(ConfigError, match="something exact of their data at joining"):
+                limits.check_words(RunSettings(), method, mlp())
+            limits.check_words(RunSettings(describe_epsilon=1.0), method, mlp())
+        limits.check_words(RunSettings(), FedAvg(), mlp())
+    Limits().check_words(RunSettings(), DAPFL(), mlp())
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "limits", "kind"),
+    [
+        ("da-pfl", {"describe_epsilon": 1.0}, Limits(max_describe_epsilon=0.5), "hello"),
+        ("da-pfl", {}, Limits(max_describe_epsilon=0.5), "describe"),
+        ("fedavg", {}, Limits(min_dp_noise=1.0), "hello"),
+    ],
+)
+def test_one_site_stays_out(name: str, run: dict[str, Any], limits: Limits, kind: str, tmp_path: Path) -> None:
+    """The run goes on with the two whose owners allow it; the event names the third, and not its limit."""
+    s = settings(name, run={"rounds": 1, **run}, hosts={"clients": 2})
+    heard = Heard("hello", "describe")
+    post = Direct(sites(tmp_path), touch=heard)
+    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    ours = on_hosts(s, tmp_path, post)
+    assert len(ours.server.sizes) == 2
+    answers = {of.head["kind"]: answer for client, _, of, answer in heard.found if client == "c1"}
+    assert answers[kind].head["code"] == "settings"
+    assert any(e["client"] == "c1" and CODES["settings"] in e["what"] for e in lines(tmp_path, "events"))
+
+
+def budget(rounds: float, s: Settings) -> float:
+    """Epsilon of so many rounds at c1."""
+    ((rate, steps),) = simulated(s).rounds[0]["dp_steps"]["1"]
+    return epsilon({rate: int(steps * rounds)}, 1.0, 1e-5)
+
+
+def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With an allowance for two rounds and a half c1 answers two, and then no more: not in this run, not after a
+    restart, not in another run. The others are not disturbed, and its log says how far it is."""
+    s, post = private("fedavg"), Direct(sites(tmp_path))
+    limits = Limits(max_epsilon=budget(2.5, s))
+    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    with caplog.at_level(logging.INFO, "fedkin.site"):
+        ours = on_hosts(s, tmp_path, post)
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 2]] * 2
+    assert ours.rounds[2]["missing"]["1"] == ours.rounds[3]["missing"]["1"] == CODES["budget"]
+    assert post.sites[101].account.total(1e-5) == budget(2, s)
+    assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
+    assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
+
+    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    (tmp_path / "second").mkdir()
+    again = on_hosts(s, tmp_path / "second", Direct(post.sites))
+    assert all(line["answered"] == [0, 2] for line in again.rounds)
+    assert post.sites[101].account.total(1e-5) == budget(2, s)
+    assert post.sites[100].account.total(1e-5) > budget(4, s) / 2
+
+
+def test_counts_and_training_share_the_budget(tmp_path: Path) -> None:
+    """Epsilons of told counts are added; what would be too much is not even drawn, and leaves no trace."""
+    mine = Account(tmp_path, "c0", limit=6.0)
+    used = mine.spend("a", 1.0, {0.1: 30}, 1e-5)
+    training = epsilon({0.1: 30}, 1.0, 1e-5)
+    assert used.spent(1.0) == {0.1: 30}
+    assert 4 < training < 5
+    told = mine.tell("b", torch.arange(10), 1.0, 1e-5)
+    assert mine.total(1e-5) == training + 1
+    before = mine.path.read_bytes()
+    with pytest.raises(OverBudget, match=r"epsilon would be .* over all runs .* --max-epsilon 6"):
+        mine.tell("c", torch.arange(10), 0.5, 1e-5)
+    with pytest.raises(OverBudget):
+        mine.spend("c", 0.3, {0.1: 30}, 1e-5)
+    assert mine.path.read_bytes() == before
+    assert torch.equal(mine.tell("b", torch.zeros(10), 1.0, 1e-5), told)  # once told, for nothing
+    with pytest.raises(ConfigError, match="counts of 10 classes; now it has 3"):
+        mine.tell("b", torch.zeros(3), 1.0, 1e-5)
+
+
+def test_a_limit_holds_at_a_delta_of_its_own(tmp_path: Path) -> None:
+    """A run with a large delta states a small epsilon; the limit is not fooled by it."""
+    steps, mine = {0.1: 30}, Account(tmp_path, "c0", limit=epsilon({0.1: 30}, 1.0, 0.5) + 0.1)
+    with pytest.raises(OverBudget, match="at delta 1e-05"):
+        mine.spend("a", 1.0, steps, 0.5)
+    Account(tmp_path, "c0").spend("a", 1.0, steps, 0.5)
+
+
+def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they cannot be written down the client says nothing in that round."""
+    s, whole = private("fedavg"), account_module.write_private
+    broken = [False]
+
+    def write(path: Path, content: bytes, **how: Any) -> None:
+        if broken[0]:
+            raise OSError("no space left")
+        whole(path, content, **how)
+
+    def touch(post: Direct, client: str, of: Letter) -> Letter:
+        broken[0] = (client, of.head["kind"], of.head["round"]) == ("c1", "update", 2)
+        return post.ask(client, of)
+
+    monkeypatch.setattr(account_module, "write_private", write)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert ours.rounds[1]["missing"] == {"1": CODES["disk"]}
+    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
+
+
+def changed(whole: dict[str, Any], **values: Any) -> str:
+    """The text of an account without a digest in which values of run a are others."""
+    return json.dumps({"format": 1, "runs": {"a": {**whole["runs"]["a"], **values}}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole: "{",
+        lambda whole: "[]",
+        lambda whole: "",
+        lambda whole: "[" * 100_000,
+        lambda whole: json.dumps({**whole, "format": 3}),
+        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {}}}),
+        lambda whole: json.dumps(
+            {**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "steps": [[1.0, 2.0, 3]]}}}
+        ),
+        lambda whole: json.dumps({**whole, "format": 1, "runs": {"a": {**whole["runs"]["a"], "told": -1}}}),
+        lambda whole: json.dumps(whole).replace("[[1.0, 0.1, 3]]", "[[1.0, 0.1, 1]]"),
+        lambda whole: json.dumps({n: v for n, v in whole.items() if n != "digest"}),
+    ],
+    ids=["cut", "a list", "empty", "deep", "format", "nothing", "rate", "told", "another digit", "no digest"],
+)
+def test_a_damaged_account_is_not_begun_anew(change: Any, tmp_path: Path) -> None:
+    """Nobody would know what was spent: the client says no until the file is restored."""
+    mine = Account(tmp_path, "c0")
+    mine.spend("a", 1.0, {0.1: 3}, 1e-5)
+    mine.path.write_text(change(json.loads(mine.path.read_text())))
+    with pytest.raises(RunFolderError, match=r"account \(all runs\)\.json is damaged .*restored from a backup"):
+        mine.spend("a", 1.0, {0.1: 3}, 1e-5)
+
+
+def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Every field, through the file; several noises compose as one history."""
+    mine = Account(tmp_path, "c0")
+    mine.spend("a", 1.0, {1 / 3: 3, 0.1: 2}, 1e-5)
+    mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
+    mine.tell("b", torch.arange(4), 0.5, 1e-5)
+    runs = Account(tmp_path, "c0").load()
+    assert runs["a"] == Used(runs["a"].mark, None, 0.0, {(1.0, 1 / 3): 3, (1.0, 0.1): 2}, 1)
+    assert (runs["b"].told, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})
+    assert runs["a"].mark != runs["b"].mark
+    whole = composed([(1.0, 0.1, 2), (1.0, 1 / 3, 3), (2.0, 1 / 3, 4)], 1e-5)
+    assert mine.total(1e-5) == whole + 0.5
+    assert "all private runs of this client (2), 0.5 of it for class counts" in mine.words("a", 1e-5)
+
+
+# ---- the way of the limits -----------------------------------------------------------------------------------------
+def test_a_node_hands_its_limits_on() -> None:
+    """From the flags to the worker's duty; numbers that are none are refused at once."""
+    node = Node("digits", "c0", max_describe_epsilon=0.5, min_dp_noise=1.0, max_epsilon=8.0, insecure_test=True)
+    duty = _duty(node, "digits", Path("folder"))
+    assert (duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon) == (0.5, 1.0, 8.0)
+    for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
+        for value in (0.0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} must be a number above 0"):
+                Node("digits", "c0", insecure_test=True, **{name: value})
+
+
+def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
+    """In a process of its own."""
+    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_dp_noise=1.0))
+    try:
+        clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
+        assert watch.ask(clerk.write("hello", 0, 60.0)).head["code"] == "settings"
+    finally:
+        watch.close()

@@ -1,0 +1,174 @@
+"""Flower's simulator without Ray: a simulated node answers where it is called, in runs that have such nodes only."""
+
+from __future__ import annotations
+
+import html
+import json
+import shlex
+import socket
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+
+from fedkin.cli import nodes
+from fedkin.cli.nodes import Submission
+from fedkin.core import ConfigError
+from fedkin.deploy import actor, scaleout, submitted
+from fedkin.deploy.control import Control
+from fedkin.deploy.ports import free_port
+from fedkin.deploy.serve import serve
+from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
+from fedkin.deploy.wire import Letter
+from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
+
+
+class Actors:
+    """A post whose nodes are simulated: all are called in this process, as Ray's processes are."""
+
+    def __init__(self, word: str, clients: int) -> None:
+        self._word, self._clients, self._ready = word, clients, dict[str, Letter | str]()
+
+    def nodes(self) -> Mapping[int, str]:
+        return {1000 - i: "" for i in range(self._clients)}
+
+    def names(self) -> None:
+        return None
+
+    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
+        for node, letter in letters.items():
+            place = {"partition-id": 1000 - node, "num-partitions": self._clients}
+            self._ready[tickets[node]] = through_bytes(actor.answer(through_bytes(letter), place, self._word))
+        return tickets
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        return {t: self._ready.pop(t) for t in list(tickets) if t in self._ready}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that keeps fewer clients at hand than it works for, and none of another test."""
+    monkeypatch.setattr(actor, "_MOST_SITES", 2)
+    actor._SITES.clear()
+
+
+@pytest.mark.parametrize("name", ["fedrep", "da-pfl"])
+def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
+    """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
+    actor._dealt.cache_clear()
+    s = settings(name, data={"clients": 12}, hosts={"clients": 12})
+    folder = tmp_path / "run"
+    ours = serve(s, Actors(packed(s, folder, data="digits"), 12), folder, clock=Time().clock())
+    theirs = simulated(s)
+    assert same_server(ours, theirs)
+    assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
+    assert len(actor._SITES) == 2
+    assert actor._dealt.cache_info().misses == 1
+    assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i:02d}" for i in range(12)]
+
+
+@pytest.mark.parametrize(("clients", "first", "last"), [(1, "c0", "c0"), (10, "c0", "c9"), (101, "c000", "c100")])
+def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
+    """Clients get their numbers in the order of their names; those must be the numbers of their shares."""
+    names = [actor.name_of(i, clients) for i in range(clients)]
+    assert names == sorted(names)
+    assert (names[0], names[-1]) == (first, last)
+
+
+def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
+    """A SuperNode that somebody started with a partition but without a site does not read data that a server names."""
+    word = packed(settings("fedavg"), tmp_path)
+    assert virtual(word) is None
+    with pytest.raises(ConfigError, match="start nodes with fedkin node"):
+        actor.answer(Letter({}), {"partition-id": 0, "num-partitions": 1}, word)
+
+
+def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:
+    """Settings, folder and, for simulated nodes, data survive the way through Flower; other words are refused."""
+    s = settings("fedavg")
+    for word in (packed(s, tmp_path), packed(s, tmp_path, data="digits")):
+        assert unpacked(word) == (s, tmp_path)
+    assert virtual(packed(s, tmp_path, data="digits")) == Virtual(tmp_path, "digits")
+    for bad in ("", "e30=", "W10=", "%%%"):
+        with pytest.raises(ConfigError, match="fedkin submit"):
+            virtual(bad)
+
+
+def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fedkin run` would simulate what was computed on hosts: summary and report name `fedkin submit`, and its link."""
+    s, folder = settings("local", run={"rounds": 1}), tmp_path / "run"
+    word = packed(s, folder, tmp_path / "my link")
+    assert command(word) == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
+    monkeypatch.setattr(submitted, "_log_to", lambda stream: None)  # it takes the log away from other tests
+    run_submitted(Direct(sites(tmp_path)), word)
+    assert json.loads((folder / "summary.json").read_text())["command"] == command(word)
+    assert html.escape(command(word)) in (folder / "report.html").read_text(encoding="utf-8")
+    assert "fedkin run" not in (folder / "report.html").read_text(encoding="utf-8")
+    asked = tyro.cli(Submission, args=shlex.split(command(word))[2:])
+    assert (asked.file, asked.link) == (folder / "config.toml", tmp_path / "my link")
+    assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
+
+
+@pytest.mark.parametrize(("words", "at"), [("", ""), ("--link my-link", " --link my-link"), ("--ray", " --ray")])
+def test_the_command_says_how_to_go_on(
+    words: str, at: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the link that the run was submitted to."""
+    asked = tyro.cli(Submission, args=["run.toml", "--detach", *words.split()])
+    monkeypatch.setattr(nodes, "submit", lambda *args: "7")
+    nodes._submitted(settings("fedavg"), Path("runs/a"), Control(asked.link, asked.link), asked)
+    assert capsys.readouterr().out.split("after a fault: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
+
+
+@pytest.mark.parametrize(("reason", "code"), [("model holds nan, expected finite numbers", 3), ("wrong shape", 0)])
+def test_a_submitted_run_that_diverged_ends_with_its_own_code(
+    reason: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As fedkin run does; the lines of the rounds are all that the command reads."""
+    line = {"round": 1, "answered": [], "refused": {"0": reason}, "missing": {}, "evaluated": False}
+    asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
+
+    def submitted(*args: object) -> str:
+        (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+        (tmp_path / "report.html").write_text("")
+        return "7"
+
+    monkeypatch.setattr(nodes, "submit", submitted)
+    assert nodes._submitted(settings("fedavg"), tmp_path, Control(asked.link, asked.link), asked) == code
+    assert ("training diverged from round 1 on" in capsys.readouterr().err) is (code == 3)
+
+
+def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
+    _with_ray(monkeypatch)
+    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_reply_mb": 7}))
+    hosts = scale.settings.hosts
+    assert (scale.clients, hosts.clients, hosts.least, hosts.max_reply_mb) == (5, 5, 5, 7)
+    assert hosts.deadline >= 86400
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said at once, with what to install; Flower would say it in a log of its own."""
+    monkeypatch.setattr(scaleout.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"fedkin\[ray\]"):
+        scaleout.scaled(settings("fedavg"))
+
+
+def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would try for minutes; a cluster that listens, and addresses of another kind, are left to Ray."""
+    _with_ray(monkeypatch)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(ConfigError, match="no Ray cluster at RAY_ADDRESS=127"):
+        scaleout.scaled(settings("fedavg"))
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        for address in (f"127.0.0.1:{there.getsockname()[1]}", "auto", "local", "ray://127.0.0.1:1"):
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            assert scaleout.scaled(settings("fedavg")).clients == 3
+
+
+def _with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Callable[[str], Any] = scaleout.importlib.util.find_spec
+    monkeypatch.setattr(scaleout.importlib.util, "find_spec", lambda name: name == "ray" or find(name))

@@ -1,0 +1,76 @@
+"""The process that does a site's work: it answers, and whatever happens to it the next letter is answered again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedkin.deploy.letters import Clerk
+from fedkin.deploy.members import Members
+from fedkin.deploy.wire import Letter, receive, send
+from fedkin.deploy.worker import Counter, Duty, Watch
+from hosttoys import settings
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    made = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    yield made
+    made.close()
+
+
+def hello(tmp_path: Path, seconds: float = 60.0) -> Letter:
+    return Clerk(settings("fedavg"), Members.load(tmp_path)).write("hello", 0, seconds)
+
+
+def test_it_answers_and_stays(watch: Watch, tmp_path: Path) -> None:
+    """Two letters, one process."""
+    first = watch.ask(hello(tmp_path))
+    assert first.head["ok"] is True
+    assert first.head["client"] == "c0"
+    process = watch._process
+    assert watch.ask(hello(tmp_path)).head["ok"] is True
+    assert watch._process is process
+
+
+def test_one_that_hangs_is_ended_at_the_deadline(watch: Watch, tmp_path: Path) -> None:
+    """F2: stopped by a signal, it does not answer; the watch answers for it, and the next letter has a new process."""
+    watch.start()
+    assert watch._process is not None
+    os.kill(watch._process.pid, signal.SIGSTOP)
+    assert watch.ask(hello(tmp_path, 0.5)).head["code"] == "deadline"
+    assert watch.ask(hello(tmp_path)).head["ok"] is True
+
+
+def test_one_that_is_killed_is_started_again(watch: Watch, tmp_path: Path) -> None:
+    """F2: killed, as by a machine that is out of memory."""
+    watch.start()
+    assert watch._process is not None
+    pid = watch._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    assert watch.ask(hello(tmp_path)).head["code"] == "died"
+    assert watch.ask(hello(tmp_path)).head["ok"] is True
+
+
+def test_letters_come_through_a_socket(watch: Watch, tmp_path: Path) -> None:
+    """As Flower's client app brings them; the socket is for this user only, and gone afterwards."""
+    place = tmp_path / "s.sock"
+    counter = Counter(place, watch)
+    try:
+        assert place.stat().st_mode & 0o777 == 0o600
+        with socket.socket(socket.AF_UNIX) as to:
+            to.connect(str(place))
+            send(to, hello(tmp_path))
+            answer = receive(to, seconds=60)
+        assert answer is not None
+        assert answer.head["ok"] is True
+    finally:
+        counter.close()
+    assert not place.exists()
