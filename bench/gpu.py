@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples, cross_entropy
+from fedkin.core import Batch, Bundle, Net, Samples, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Engine, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
@@ -52,20 +52,20 @@ RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
 
 @dataclass(frozen=True)
 class Workload:
-    """A network, clients of so many samples, a recipe; ``few`` clients stand for all where one at a time is slow."""
+    """A network, clients of N samples, training settings; ``few`` clients stand for all where one at a time is slow."""
 
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int
     sizes: Sequence[int]
-    recipe: Recipe
+    training: Training
     few: int
 
     def job(self) -> Job:
         net = Net(self.make, self.shape, self.classes)
         shards = [self.shard(net, i, n) for i, n in enumerate(self.sizes)]
-        return Job(FedAvg(), net, self.recipe, shards, seed=1)
+        return Job(FedAvg(), net, self.training, shards, seed=1)
 
     def shard(self, net: Net, i: int, n: int) -> ClientData:
         rng = generator(5, self.name, i)
@@ -75,26 +75,34 @@ class Workload:
         return ClientData(train, held, held)
 
     def steps(self, clients: int) -> int:
-        return sum(self.recipe.steps_for(n) for n in self.sizes[:clients])
+        return sum(self.training.steps_for(n) for n in self.sizes[:clients])
 
     def work(self, net: Net) -> float:
         """Products of a round, forward and back, in floating-point operations."""
-        x = net.layout(torch.randn(self.recipe.batch, *self.shape))
-        y = torch.zeros(self.recipe.batch, dtype=torch.int64)
+        x = net.layout(torch.randn(self.training.batch_size, *self.shape))
+        y = torch.zeros(self.training.batch_size, dtype=torch.int64)
         w = net.w0.requires_grad_(True)
         with FlopCounterMode(display=False) as counted:
             torch.autograd.grad(cross_entropy(net.training(), w, Batch(x, y), Bundle()), w)
-        return counted.get_total_flops() / self.recipe.batch * sum(self.sizes) * self.recipe.epochs
+        return counted.get_total_flops() / self.training.batch_size * sum(self.sizes) * self.training.epochs
 
 
 def workloads(small: bool) -> list[Workload]:
     uneven = torch.randint(100, 361, (100,), generator=generator(5, "sizes")).tolist()
     full = [
-        Workload("W1a", lambda: cam_lenet((3, 32, 32), 10), (3, 32, 32), 10, [2000] * 8, Recipe(batch=10, lr=0.01), 1),
         Workload(
-            "W2", lambda: pfedcs_cnn((3, 32, 32), 10), (3, 32, 32), 10, [2000] * 20, Recipe(5, batch=100, lr=0.01), 1
+            "W1a", lambda: cam_lenet((3, 32, 32), 10), (3, 32, 32), 10, [2000] * 8, Training(batch_size=10, lr=0.01), 1
         ),
-        Workload("W4", perceptron, (784,), 62, uneven, Recipe(batch=10, lr=0.01), 10),
+        Workload(
+            "W2",
+            lambda: pfedcs_cnn((3, 32, 32), 10),
+            (3, 32, 32),
+            10,
+            [2000] * 20,
+            Training(5, batch_size=100, lr=0.01),
+            1,
+        ),
+        Workload("W4", perceptron, (784,), 62, uneven, Training(batch_size=10, lr=0.01), 10),
     ]
     if not small:
         return full

@@ -67,10 +67,10 @@ def federation(kind: str, path: Path | None, seed: int) -> fedkin.Federation:
 
 def setting(kind: str) -> dict:
     if kind.startswith("synthetic"):
-        recipe = fedkin.Recipe(epochs=2, batch=10, lr=0.05, momentum=0.5)
-        return {"model": "mlp", "recipe": recipe, "rounds": 30}
-    recipe = fedkin.Recipe(epochs=2, batch=10, lr=0.02, momentum=0.5)
-    return {"model": "mlp", "recipe": recipe, "rounds": 30}
+        training = fedkin.Training(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
+        return {"model": "mlp", "training": training, "rounds": 30}
+    training = fedkin.Training(epochs=2, batch_size=10, lr=0.02, momentum=0.5)
+    return {"model": "mlp", "training": training, "rounds": 30}
 
 
 def one(name: str, kind: str, seed: int, path: Path | None) -> dict:

@@ -84,7 +84,7 @@ def _run(name: str, folder: Path, clients: int, rounds: int, state: str, pipe: A
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         out, started = Path(place) / "run", time.perf_counter()
         data = fedkin.Federation.open(folder)
-        recipe = fedkin.Recipe(epochs=2, batch=10, lr=0.01)
+        training = fedkin.Training(epochs=2, batch_size=10, lr=0.01)
         method = fedkin.get_method(name)
         ends: list[float] = []
 
@@ -95,7 +95,7 @@ def _run(name: str, folder: Path, clients: int, rounds: int, state: str, pipe: A
 
         with contextlib.suppress(Enough):  # ten more rounds, so that the last ten, all evaluated, are not run
             fedkin.run(
-                method, data, "cam-lenet", recipe, rounds=rounds + 11, participation=COHORT / clients, state=state,
+                method, data, "cam-lenet", training, rounds=rounds + 11, participation=COHORT / clients, state=state,
                 eval_every=rounds + 1, out=out, on_round=on_round,
             )  # fmt: skip
         lines = [json.loads(text) for text in (out / "timing.jsonl").read_text().splitlines()]

@@ -57,8 +57,8 @@ def measured(line: dict[str, Any]) -> dict[str, Any]:
     how: dict[str, Any] = {"rounds": 30, "dp_noise": line.get("noise")}
     if not training:
         how = {"rounds": 60, "participation": 0.5, "describe_epsilon": line["epsilon"]}
-    recipe = fedkin.Recipe(epochs=1, batch=10, lr=line.get("lr", 0.05))
-    result = fedkin.run(method, federation, "mlp", recipe, seed=seed, eval_every=30, **how)
+    training = fedkin.Training(epochs=1, batch_size=10, lr=line.get("lr", 0.05))
+    result = fedkin.run(method, federation, "mlp", training, seed=seed, eval_every=30, **how)
     spent = {"spent": result.summary["privacy"]["epsilon"]} if training and line["noise"] is not None else {}
     return {**line, **spent, "accuracy": round(result.final["accuracy"], 4), "fedkin": fedkin.__version__}
 

@@ -43,7 +43,7 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         METHODS[name],
         data,
         "mlp",
-        fedkin.Recipe(epochs=2, batch=10, lr=0.05),
+        fedkin.Training(epochs=2, batch_size=10, lr=0.05),
         rounds=ROUNDS,
         seed=seed,
         engine="loop",

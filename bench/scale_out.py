@@ -29,7 +29,7 @@ name = "fedavg"
 data = "digits"
 clients = {clients}
 min_samples = 1
-[recipe]
+[training]
 steps = 1
 [run]
 rounds = 40

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import fedkin
-from fedkin.core import Bundle, Download, Method, Net, Recipe, Roster, Round
+from fedkin.core import Bundle, Download, Method, Net, Roster, Round, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.check import described, probe
 from fedkin.methods import CFL, METHODS, PFA, ClusteredSampling, FedAMP, FedFomo, FedGH, PFedCS
@@ -99,7 +99,7 @@ def remembered(s: Bundle, r: Round) -> Bundle:
 def joining(method: Method, net: Net, k: int) -> Roster:
     """What so many clients have said."""
     rng = generator(0, "joining")
-    said, size = described(method, net, Recipe()), torch.randint(20, 600, (k,), generator=rng)
+    said, size = described(method, net, Training()), torch.randint(20, 600, (k,), generator=rng)
     shares = torch.rand(k, CLASSES, generator=rng).pow(8)
     counts = (shares / shares.sum(1, keepdim=True) * size[:, None]).long()
     values = {"counts": counts, "label": torch.arange(k) % CLASSES, "group": torch.arange(k) % 4}
@@ -109,7 +109,7 @@ def joining(method: Method, net: Net, k: int) -> Roster:
 def uploads(method: Method, r: Round, sent: Download, *, survey: bool = False) -> Bundle:
     """What the participants answer, by the probe, with noise."""
     row = next((i for i in range(len(r.ids)) if sent.row(i)), 0)
-    like = probe(method, r.net, Recipe(), sent.row(row), survey=survey)
+    like = probe(method, r.net, Training(), sent.row(row), survey=survey)
     up, rng, m = Bundle(), generator(0, "uploads"), len(r.ids)
     for name, t in like.items():
         if name.split(".")[-1] == "cluster":

@@ -4,7 +4,7 @@ methods keep, in `results/many-clients.md`; and the picture of label histograms,
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedkin.core import MethodError, Net, Recipe
+from fedkin.core import MethodError, Net, Training
 from fedkin.core.method import Method
 from fedkin.data import ClassesPerClient, Dirichlet, federate, load
 from fedkin.engines import needs
@@ -31,7 +31,7 @@ def kept(methods: Mapping[str, Method]) -> str:
     ]
     for method in methods.values():
         with one_thread():
-            found = needs(method, net, Recipe())
+            found = needs(method, net, Training())
         assert found is not None
         sizes = (found.row, found.pair, found.state)
         large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)

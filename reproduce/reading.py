@@ -1,7 +1,7 @@
 """Reads the tables from their files, one TOML file per table.
 
-A file holds the sections of a config file (``[data]``, ``[model]``, ``[recipe]``, ``[run]``, ``[method.NAME]``) for all
-of its cells. A column, a row and a scale may hold the same sections; what comes later in this order wins:
+A file holds the sections of a config file (``[data]``, ``[model]``, ``[training]``, ``[run]``, ``[method.NAME]``)
+for all of its cells. A column, a row and a scale may hold the same sections; what comes later in this order wins:
 table, column, the row's preset, row, scale, the column at this scale.
 """
 

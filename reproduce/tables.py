@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SECTIONS = ("data", "model", "recipe", "run", "method")
+SECTIONS = ("data", "model", "training", "run", "method")
 Sections = Mapping[str, Mapping[str, Any]]
 Number = tuple[float, float | None]
 """A figure that a paper prints and its standard deviation, if it prints one."""

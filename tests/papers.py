@@ -27,7 +27,7 @@ samples_per_client = 24
 [model]
 model = "linear"
 
-[recipe]
+[training]
 steps = 2
 batch = 5
 lr = 0.1

@@ -20,11 +20,11 @@ from fedkin.core import (
     Download,
     Method,
     Net,
-    Recipe,
     Roster,
     Round,
     Samples,
     Train,
+    Training,
     Work,
     stack,
     to_all,
@@ -199,7 +199,7 @@ class ByHand:
     method: Method
     net: Net
     data: Sequence[Samples]
-    recipe: Recipe = field(default_factory=lambda: Recipe(batch=1000))
+    training: Training = field(default_factory=lambda: Training(batch_size=1000))
     total: int = 10
     loss: Callable[[Net, Tensor, Batch, Bundle], Tensor] | None = None
     solve: Solve | None = None
@@ -248,7 +248,7 @@ class ByHand:
             data=data,
             validation=data,
             net=self.net,
-            recipe=self.recipe,
+            training=self.training,
             received=received or Bundle(),
             state=self.kept[i],
             seed=self.seed,
@@ -262,7 +262,7 @@ class ByHand:
         if self.solve is not None:
             return self.solve(request, client)
         asked = request if self.loss is None else request.but(loss=self.loss)
-        return sgd(asked, client.data, self.net, client.recipe, generator(self.seed, self.t, client.id))
+        return sgd(asked, client.data, self.net, client.training, generator(self.seed, self.t, client.id))
 
     def download(self, ids: Sequence[int]) -> Download:
         """What the next round gives out."""
@@ -308,9 +308,9 @@ class ByHand:
 
 def two_quadratics(method: Method, steps: int = 2, **changes: Any) -> ByHand:
     """Two clients with L_i = 1/2 (w - a_i)^2, a = (0, 8), n = (30, 10), steps of .5 from 0."""
-    recipe = Recipe(steps=steps, lr=0.5, batch=1000)
+    training = Training(steps=steps, lr=0.5, batch_size=1000)
     data = [copies(0.0, 30), copies(8.0, 10)]
-    return ByHand(method, vector_net(0.0), data, recipe=recipe, loss=quadratic, **changes)
+    return ByHand(method, vector_net(0.0), data, training=training, loss=quadratic, **changes)
 
 
 # ---- the real round loop -------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def run(
     *,
     rounds_: int = 4,
     participation: float = 0.6,
-    recipe: Recipe | None = None,
+    training: Training | None = None,
     seed: int = 0,
     dropout: float = 0.0,
     joins: list[int] | None = None,
@@ -342,13 +342,13 @@ def run(
     each_round: Callable[[Server, Simulation], None] | None = None,
 ) -> Run:
     """A method through the real round loop with the reference engine."""
-    recipe = recipe or Recipe(epochs=2, batch=5, lr=0.1)
-    session = Loop().start(Job(method, net, recipe, list(shards), seed))
+    training = training or Training(epochs=2, batch_size=5, lr=0.1)
+    session = Loop().start(Job(method, net, training, list(shards), seed))
     simulation = Simulation(session, len(shards), seed=seed, dropout=dropout, joins=joins)
     plan = Plan(rounds_, participation, seed=seed, uniform=uniform)
     server = begin(method, net, plan)
     reports = []
-    for report in rounds(method, net, recipe, simulation, plan, server):
+    for report in rounds(method, net, training, simulation, plan, server):
         reports.append(report)
         if each_round is not None:
             each_round(server, simulation)

@@ -32,7 +32,7 @@ def main() -> None:
     args = asked.parse_args()
     plan = comparison_from(tomllib.loads(args.settings.read_text(encoding="utf-8")), str(args.settings))
     if args.lr is not None:
-        plan = replace(plan, recipe=replace(plan.recipe, lr=args.lr))
+        plan = replace(plan, training=replace(plan.training, lr=args.lr))
     if args.methods is not None:
         plan = replace(plan, methods=tuple(args.methods), own={k: v for k, v in plan.own.items() if k in args.methods})
     for seed in args.seeds or plan.seeds:

@@ -188,9 +188,9 @@ def test_a_generator_of_fixed_seed_is_found() -> None:
     """Noise that comes from the code and not from the run's seed: other seeds do not change what is learned."""
 
     def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.w0, steps=1, batch=100)
+        w = yield Train(c.w0, steps=1, batch_size=100)
         c.state = Bundle()
-        return Bundle(model=w * 0 + float(c.recipe.lr))
+        return Bundle(model=w * 0 + float(c.training.lr))
 
     method = broken(client_update=client_update)
     with pytest.raises(RuleBroken, match="'same result': another seed gives the same result"):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Method, Net, Recipe, Samples, Train
+from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
 from fedkin.engines import Answer, Job, Plan, Task
 from fedkin.engines.tasks import perform
 from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
@@ -87,7 +87,7 @@ def _other(shard: Any, held: bool) -> ClientData:
 def _by_hand(asked: list[Train]) -> Any:
     """Puts in vectors that depend on no data, and remembers what was asked for."""
 
-    def train(request: Train, data: Samples, of: Net, run: Recipe, rng: torch.Generator) -> Tensor:
+    def train(request: Train, data: Samples, of: Net, run: Training, rng: torch.Generator) -> Tensor:
         asked.append(request)
         return request.start + 0.1 * torch.randn(
             len(request.start), generator=torch.Generator().manual_seed(len(asked))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from contract.test_methods import ON_ENGINES, VARIANTS
-from fedkin.core import Method, Net, Recipe, Samples
+from fedkin.core import Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Plan, Stacked
 from fedkin.engines.stacked import StackedSession
@@ -30,10 +30,10 @@ ENGINES = [CPU, *([Stacked(device="cuda")] if torch.cuda.is_available() else [])
 ALONE = {"per-fedavg"} | {name for name in VARIANTS if name.startswith("per-fedavg")}  # a gradient inside the loss
 ALL: dict[str, Method] = {**{name: METHODS[name]() for name in METHODS}, **VARIANTS}
 
-EPOCHS = Recipe(
-    epochs=2, batch=4, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9, epoch_decay=0.8
+EPOCHS = Training(
+    epochs=2, batch_size=4, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9, epoch_decay=0.8
 )
-STEPS = Recipe(steps=5, batch=3, lr=0.1, weight_decay=0.01)
+STEPS = Training(steps=5, batch_size=3, lr=0.1, weight_decay=0.01)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def agree(method: Method, setting: Setting) -> None:
 def test_a_method_gives_the_same_on_stacks(name: str, notes: list[str]) -> None:
     """Four rounds with drop-outs, momentum, decay of weights and of step sizes; all that is trained is stacked, but for
     Per-FedAvg's meta-gradient, which torch cannot stack."""
-    agree(ALL[name], Setting(recipe=EPOCHS, dropout=0.2))
+    agree(ALL[name], Setting(training=EPOCHS, dropout=0.2))
     assert bool(notes) == (name in ALONE)
 
 
@@ -70,7 +70,7 @@ def test_a_method_gives_the_same_on_stacks(name: str, notes: list[str]) -> None:
 def test_a_method_gives_the_same_on_stacks_by_steps(name: str, notes: list[str]) -> None:
     """Training counted in steps, everybody in every round, a late joiner."""
     plan = Plan(rounds=3, participation=1.0, seed=2)
-    agree(METHODS[name](), Setting(recipe=STEPS, plan=plan, joins=[1, 1, 1, 1, 1, 2]))
+    agree(METHODS[name](), Setting(training=STEPS, plan=plan, joins=[1, 1, 1, 1, 1, 2]))
     assert bool(notes) == (name in ALONE)
 
 
@@ -84,7 +84,7 @@ def test_the_rules_on_engines_hold_for_stacks(name: str) -> None:
 class Images(Setting):
     """Three rounds on small images, with a network of convolution, group norm, pooling and two linear layers."""
 
-    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=4, lr=0.1, momentum=0.5))
+    training: Training = field(default_factory=lambda: Training(epochs=2, batch_size=4, lr=0.1, momentum=0.5))
     plan: Plan = field(default_factory=lambda: Plan(rounds=3, participation=0.8, seed=1))
 
     def network(self) -> Net:

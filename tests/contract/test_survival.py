@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedkin.core import Method, Recipe
+from fedkin.core import Method, Training
 from fedkin.engines import join_rounds
 from fedkin.methods import METHODS, CReFF
 from toys import ClientData, blobs, mlp, run
@@ -46,7 +46,7 @@ def test_a_method_survives_drop_outs_and_late_joiners(name: str) -> None:
         participation=0.1,
         dropout=0.3,
         joins=join_rounds(100, "30@5,20@12"),
-        recipe=Recipe(epochs=1, batch=5, lr=0.1),
+        training=Training(epochs=1, batch_size=5, lr=0.1),
         each_round=check,
     )
     assert len(stored) == 20

@@ -26,9 +26,9 @@ from fedkin.core import (
     Method,
     MethodError,
     Net,
-    Recipe,
     Round,
     Train,
+    Training,
     Work,
     head_loss,
     to_all,
@@ -228,7 +228,7 @@ def test_pull_towards_the_centre() -> None:
     """Eq. 13 with theta = 2, Theta = 1, gradient 4, eta = lam = .1: 2 - .1 (4 + .1) = 1.59. With n_i/n on the gradient
     alone it would be 1.988; with a detached penalty 1.6."""
     method = CAM(FeSEM(clusters=1, lam=0.1), warmup=0, warmup_of="cluster", update="mean", persist=True)
-    hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)], recipe=Recipe(steps=1, lr=0.1), loss=slope)
+    hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)], training=Training(steps=1, lr=0.1), loss=slope)
     hand.kept[0] = Bundle(own=torch.tensor([2.0]))
     client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
     _, asked = next(method.client_update(client))
@@ -278,10 +278,10 @@ def test_budget_of_local_steps(method: Method, h_steps: int, f_steps: int) -> No
 
     def counting(request: Train, client: Client) -> Tensor:
         of_f = "model" not in client.received or not torch.equal(request.start, client.received.model)
-        counts["f" if of_f else "h"] += request.recipe(client.recipe).steps_for(len(client.data))
+        counts["f" if of_f else "h"] += request.training(client.training).steps_for(len(client.data))
         return request.start + (0.001 if of_f else 1.0)
 
-    hand = ByHand(method, mlp(), [federation()[0].train], recipe=Recipe(steps=10), total=100, solve=counting)
+    hand = ByHand(method, mlp(), [federation()[0].train], training=Training(steps=10), total=100, solve=counting)
     for _ in range(100):
         hand.play()
     assert counts == {"h": h_steps, "f": f_steps}
@@ -358,30 +358,32 @@ def test_the_first_clusters_are_means_under_eq_6_as_well() -> None:
 def test_newcomer_warms_up_at_once() -> None:
     """A client that comes after the warm-up of cluster models trains for all its rounds in one."""
     method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-    hand = ByHand(method, mlp(), [s.train for s in federation()], recipe=Recipe(steps=4, batch=5), present=4, total=10)
+    hand = ByHand(
+        method, mlp(), [s.train for s in federation()], training=Training(steps=4, batch_size=5), present=4, total=10
+    )
     for _ in range(4):
         hand.play(range(4))
     hand.join(5)
     sent = hand.download([0, 4])
     assert ["warmup" in sent.row(i) for i in range(2)] == [False, True]
     request = next(method.client_update(hand.client(4, sent.row(1))))
-    assert request.recipe(hand.recipe).steps == 12
+    assert request.training(hand.training).steps == 12
     hand.play([0, 4])
     assert "warmup" not in hand.download([4]).row(0)
 
 
-def test_a_newcomers_warm_up_is_counted_as_the_recipe_counts() -> None:
-    """Three rounds of warm-up: of a recipe of 4 steps 12 steps; of a recipe of 2 epochs 6 epochs, which on 11 samples
+def test_a_newcomers_warm_up_is_counted_as_the_training_settings_count() -> None:
+    """Three rounds of warm-up: of 4 steps 12 steps; of 2 epochs 6 epochs, which on 11 samples
     in batches of 5 are 18 steps, not 6 steps or 2 epochs."""
-    for recipe, steps in ((Recipe(steps=4, batch=5), 12), (Recipe(epochs=2, batch=5), 18)):
+    for training, steps in ((Training(steps=4, batch_size=5), 12), (Training(epochs=2, batch_size=5), 18)):
         method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-        hand = ByHand(method, mlp(), [s.train for s in federation()], recipe=recipe, present=4)
+        hand = ByHand(method, mlp(), [s.train for s in federation()], training=training, present=4)
         for _ in range(3):
             hand.play(range(4))
         hand.join(5)
         request = next(method.client_update(hand.client(4, hand.download([4]).row(0))))
         assert isinstance(request, Train)
-        assert request.recipe(recipe).steps_for(len(hand.data[4])) == steps
+        assert request.training(training).steps_for(len(hand.data[4])) == steps
 
 
 def test_a_late_client_trains_h_beside_its_warmed_up_model() -> None:
@@ -432,7 +434,7 @@ def test_clusters_of_models_warmed_up_alone(inner: Method) -> None:
     asks its clients cannot."""
     groups = [0, 1, 0, 1, 0]
     method = CAM(inner, warmup=2, warmup_of="cluster")
-    hand = ByHand(method, mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1), group=groups)
+    hand = ByHand(method, mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1), group=groups)
     hand.play()
     hand.play()
     assert "own" not in hand.server
@@ -566,7 +568,7 @@ def fedbase(**fields: Any) -> CAM:
     )
 
 
-RECIPE = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}
+TRAINING = {"steps": 10, "batch_size": 32, "lr": 0.001, "momentum": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -574,7 +576,11 @@ RECIPE = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}
     [
         ("paper", IFCA(), ("global", "simultaneous", "damped", "sum")),
         ("paper", FeSEM(), ("cluster", "simultaneous", "mean", "sum")),
-        ("paper", CFL(), ("global", "simultaneous", "mean", "sum")),  # the paper does not wrap it: the recipe alone
+        (
+            "paper",
+            CFL(),
+            ("global", "simultaneous", "mean", "sum"),
+        ),  # the paper does not wrap it: settings of training alone
         ("fedbase-0.10.3-ifca", IFCA(), ("global", "cluster-first", "mean", "cluster")),
         ("fedbase-0.10.3-fesem", FeSEM(), ("cluster", "global-first", "mean", "sum")),
     ],
@@ -584,11 +590,11 @@ def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
     recipe."""
     made = CAM.preset(preset, inner=inner)
     assert (made.warmup_of, made.order, made.update, made.choose_on) == fields
-    assert CAM.presets_for({"inner": inner})[preset]["recipe"] == RECIPE
+    assert CAM.presets_for({"inner": inner})[preset]["training"] == TRAINING
     name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
     settings, _ = run_flags([name, "--preset", preset])
     assert (method := settings.method) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
-    assert {field: getattr(settings.recipe, field) for field in RECIPE} == RECIPE
+    assert {field: getattr(settings.training, field) for field in TRAINING} == TRAINING
 
 
 def test_presets_of_the_other_method_are_refused() -> None:
@@ -638,7 +644,9 @@ def test_the_frozen_partner_does_not_change(order: str) -> None:
     """Parameters and running statistics of the partner stay bit for bit as they were, its logits come from eval mode,
     and no graph leads into it."""
     net, shard = mlp_with_batchnorm(), federation()[1]
-    hand = ByHand(CAM(IFCA(clusters=2), warmup=0, order=order), net, [shard.train], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(
+        CAM(IFCA(clusters=2), warmup=0, order=order), net, [shard.train], training=Training(batch_size=5, lr=0.1)
+    )
     hand.play()
     sent = hand.download([0]).row(0)
     before = sent.owned()

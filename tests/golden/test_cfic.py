@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core import Bundle, Recipe, Round, Samples, stack, uniform_cohort
+from fedkin.core import Bundle, Round, Samples, Training, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
 from toys import (
@@ -234,7 +234,7 @@ def test_settings_reach_features_and_cohorts() -> None:
 
 def test_training_starts_from_the_server_model() -> None:
     """In every round, not from the start of the run."""
-    hand = ByHand(CFIC(), vector_net(0.0), [copies(8.0, 3)], recipe=Recipe(steps=1, lr=0.5))
+    hand = ByHand(CFIC(), vector_net(0.0), [copies(8.0, 3)], training=Training(steps=1, lr=0.5))
     request = next(hand.method.client_update(hand.client(0, Bundle(model=torch.tensor([3.0])))))
     close(request.start, [3.0])
 
@@ -328,7 +328,7 @@ def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() ->
 def test_preset_of_the_paper() -> None:
     """Labels come with the first model (Algorithm 1); batches of 64, lr .01, five local iterations (epochs)."""
     assert CFIC.preset("paper") == CFIC(register="lazy")
-    assert Recipe(**CFIC.presets["paper"]["recipe"]) == Recipe(epochs=5, batch=64, lr=0.01)
+    assert Training(**CFIC.presets["paper"]["training"]) == Training(epochs=5, batch_size=64, lr=0.01)
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from fedkin.core import Bundle, Client, Recipe, Round, Train
+from fedkin.core import Bundle, Client, Round, Train, Training
 from fedkin.core.rows import weighted_mean
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Task
@@ -217,16 +217,16 @@ def test_training_once_and_weighing_double() -> None:
 def test_the_second_run_has_batches_of_its_own() -> None:
     """Through the engine: drawn once, a client's upload is FedAvg's; drawn twice, the mean of two runs from the same
     model on differently shuffled batches, of which the first is the same."""
-    shards, net, recipe = federation(), mlp(), Recipe(epochs=2, batch=5, lr=0.1)
+    shards, net, training = federation(), mlp(), Training(epochs=2, batch_size=5, lr=0.1)
 
     def upload(method: ClusteredSampling | FedAvg, **also: torch.Tensor) -> torch.Tensor:
-        session = Loop().start(Job(method, net, recipe, shards, 0))
+        session = Loop().start(Job(method, net, training, shards, 0))
         (answer,) = session.map([Task("update", 1, 3, Bundle(model=net.w0, **also), Bundle())])
         return answer.reply.model
 
     twice, once = (upload(ClusteredSampling(), times=torch.tensor(n)) for n in (2, 1))
     rngs = [generator(0, "batches", "update", 3, 1, n) for n in (0, 1)]
-    runs = torch.stack([sgd(Train(net.w0), shards[1].train, net, recipe, rng) for rng in rngs])
+    runs = torch.stack([sgd(Train(net.w0), shards[1].train, net, training, rng) for rng in rngs])
     assert torch.equal(once, runs[0])
     assert torch.equal(once, upload(FedAvg()))
     assert torch.equal(twice, weighted_mean(runs, torch.ones(2)))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, ModelError, Net, Recipe, Samples
+from fedkin.core import Bundle, ConfigError, ModelError, Net, Samples, Training
 from fedkin.functional.retraining import (
     as_matrix,
     class_gradients,
@@ -219,7 +219,7 @@ def test_retraining_learns_the_federated_features() -> None:
 def test_the_gradient_is_of_the_model_as_received_in_eval_mode(net: Callable[[], Net]) -> None:
     """Features of w^t under its running statistics, before any training: what autograd gives for the mean cross-entropy
     of a class (all of its samples, where there are fewer than a draw takes)."""
-    hand = ByHand(QUICK, net(), [s.train for s in federation()], recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    hand = ByHand(QUICK, net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
     hand.play()
     sent = hand.server
     up = hand.play()
@@ -270,7 +270,7 @@ def test_the_retrained_classifier_never_enters_the_model(net: Callable[[], Net])
 
 def test_reported_is_the_new_body_with_the_retrained_classifier() -> None:
     """The same for every client, whether it took part or not."""
-    hand = ByHand(QUICK, mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(QUICK, mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
     hand.play([0, 1])
     net, s = hand.net, hand.server
     for i in range(5):
@@ -320,5 +320,5 @@ def test_settings_in_range(field: str, value: float) -> None:
 def test_preset() -> None:
     """The authors' own training; everything else is already the default."""
     assert CReFF.preset("code") == CReFF()
-    assert Recipe(**CReFF.presets["code"]["recipe"]) == Recipe(epochs=10, lr=0.1, batch=32)
+    assert Training(**CReFF.presets["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
     assert isinstance(ByHand(CReFF(), mlp(), [federation()[0].train]).server, Bundle)

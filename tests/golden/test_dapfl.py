@@ -9,7 +9,7 @@ minimises ``F_i(w) + lam/2 |w - w_i^g|^2`` from its own last model.
 import pytest
 import torch
 
-from fedkin.core import Bundle, Recipe, Samples
+from fedkin.core import Bundle, Samples, Training
 from fedkin.methods import DAPFL, FedAvg
 from fedkin.methods.dapfl import affinity
 from toys import (
@@ -346,7 +346,7 @@ def test_three_steps_of_local_training(prox: str, momentum: float, path: list[fl
         DAPFL(prox=prox),
         vector_net(0.0),
         [copies(4.0, 3)],
-        recipe=Recipe(steps=steps, lr=0.1, momentum=momentum),
+        training=Training(steps=steps, lr=0.1, momentum=momentum),
         loss=quadratic,
     )
     client = hand.client(0, Bundle(model=torch.tensor([1.0])))
@@ -356,11 +356,11 @@ def test_three_steps_of_local_training(prox: str, momentum: float, path: list[fl
 
 @pytest.mark.parametrize(("epochs", "wanted"), [(1, 0.5), (2, 1.0449955), (3, 1.5025908250)])
 def test_pull_of_the_authors_program_keeps_its_step_size(epochs: int, wanted: float) -> None:
-    """Preset ``code`` with its recipe, one step per epoch, L = 1/2 (w - 4)^2 from 0, w^g = 1, lr .1: the step size of
-    SGD falls to .09 and .081, that of the pull stays .1. With weight decay 1e-4 and momentum .5: w = 0 + .4 + .1 = .5;
+    """Preset ``code`` with its training, one step per epoch, L = 1/2 (w - 4)^2 from 0, w^g = 1, lr .1: the step of SGD
+    falls to .09 and .081, that of the pull stays .1. With weight decay 1e-4 and momentum .5: w = 0 + .4 + .1 = .5;
     v = -2 - 3.5 + .00005, w = .5 + .09 * 5.49995 + .1 * .5 = 1.0449955. A falling pull would give 1.0399955."""
-    recipe = Recipe(**{**DAPFL.presets["code"]["recipe"], "epochs": epochs, "lr": 0.1})
-    hand = ByHand(DAPFL.preset("code"), vector_net(0.0), [copies(4.0, 3)], recipe=recipe, loss=quadratic)
+    training = Training(**{**DAPFL.presets["code"]["training"], "epochs": epochs, "lr": 0.1})
+    hand = ByHand(DAPFL.preset("code"), vector_net(0.0), [copies(4.0, 3)], training=training, loss=quadratic)
     client = hand.client(0, Bundle(model=torch.tensor([1.0])))
     close(hand.train(next(hand.method.client_update(client)), client), [wanted])
 
@@ -368,7 +368,9 @@ def test_pull_of_the_authors_program_keeps_its_step_size(epochs: int, wanted: fl
 @pytest.mark.parametrize("prox", ["loss", "after"])
 def test_local_training_ends_at_the_minimum_of_eq_10(prox: str) -> None:
     """argmin 1/2 (w - 4)^2 + 1/2 (w - 1)^2 = 2.5, in both places of the pull: it has a gradient."""
-    hand = ByHand(DAPFL(prox=prox), vector_net(0.0), [copies(4.0, 3)], recipe=Recipe(steps=200, lr=0.1), loss=quadratic)
+    hand = ByHand(
+        DAPFL(prox=prox), vector_net(0.0), [copies(4.0, 3)], training=Training(steps=200, lr=0.1), loss=quadratic
+    )
     client = hand.client(0, Bundle(model=torch.tensor([1.0])))
     close(hand.train(next(hand.method.client_update(client)), client), [2.5], 1e-5)
 
@@ -387,7 +389,7 @@ def test_all_mixtures_are_of_the_same_old_bank() -> None:
     a = (0, 8), lr .5, lam 1, one step: round 1 from 0 gives (0, 4); round 2 has centres (4, 0), so
     w_0 = 0 - .5 (0 + (0 - 4)) = 2 and w_1 = 4 - .5 ((4 - 8) + (4 - 0)) = 4."""
     hand = ByHand(
-        DAPFL(), vector_net(0.0), [copies(0.0, 3), copies(8.0, 5)], recipe=Recipe(steps=1, lr=0.5), loss=quadratic
+        DAPFL(), vector_net(0.0), [copies(0.0, 3), copies(8.0, 5)], training=Training(steps=1, lr=0.5), loss=quadratic
     )
     close(hand.play().model, [[0.0], [4.0]])
     close(hand.play().model, [[2.0], [4.0]])
@@ -396,7 +398,7 @@ def test_all_mixtures_are_of_the_same_old_bank() -> None:
 
 def test_clients_left_out_keep_their_model() -> None:
     """A client that does not take part keeps its model, is not mixed with, and is evaluated with what it holds."""
-    hand = ByHand(DAPFL(), vector_net(0.0), [copies(8.0, 3)] * 3, recipe=Recipe(steps=1, lr=0.5), loss=quadratic)
+    hand = ByHand(DAPFL(), vector_net(0.0), [copies(8.0, 3)] * 3, training=Training(steps=1, lr=0.5), loss=quadratic)
     hand.play([0, 1])
     sent = hand.download([0, 2])
     close(sent.weights, [[0, 0, 1], [1, 0, 0]])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Client, ConfigError, Net, Recipe, Train
+from fedkin.core import Client, ConfigError, Net, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.dapfl import DAPFL
@@ -19,7 +19,7 @@ from fedkin.methods.local import Local
 from toys import ByHand, apart, close, federation, mlp, mlp_with_batchnorm, quadratic, run, two_quadratics
 
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-WHOLE = Recipe(epochs=3, batch=1000, lr=0.1, momentum=0.5)  # no batches to differ in
+WHOLE = Training(epochs=3, batch_size=1000, lr=0.1, momentum=0.5)  # no batches to differ in
 
 
 def figures(hand: ByHand) -> list[float]:
@@ -42,7 +42,7 @@ def test_two_rounds_of_shorter_steps() -> None:
     2, 3.5, mean .875. Round 2: 0, .21875, .328125; 3, 3.71875, 4.078125 (from the anchor instead of the kept 3 it would
     be 3.546875); copies .4921875 and 3.9921875, mean 1.3671875."""
     hand = two_quadratics(Ditto())
-    hand.recipe = Recipe(steps=2, lr=0.25, batch=1000)
+    hand.training = Training(steps=2, lr=0.25, batch_size=1000)
     for wanted in ([0.875, 0.0, 3.0], [1.3671875, 0.328125, 4.078125]):
         hand.play()
         close(figures(hand), wanted)
@@ -51,9 +51,9 @@ def test_two_rounds_of_shorter_steps() -> None:
 def test_epochs_of_the_own_model() -> None:
     """One step of .25 per epoch: the copy of the global model takes one, 2, mean (10 * 2)/40 = .5; the own model two, 2
     and 2 - .25 (-6 + 2) = 3, also in a run that counts one step."""
-    for recipe in (Recipe(epochs=1, lr=0.25, batch=1000), Recipe(steps=1, lr=0.25, batch=1000)):
+    for training in (Training(epochs=1, lr=0.25, batch_size=1000), Training(steps=1, lr=0.25, batch_size=1000)):
         hand = two_quadratics(Ditto(personal_epochs=2))
-        hand.recipe = recipe
+        hand.training = training
         hand.play()
         close(figures(hand), [0.5, 0.0, 3.0])
 
@@ -63,7 +63,7 @@ def test_the_anchor_is_not_the_freshly_trained_copy() -> None:
     the mistake that comes with doing the global branch first and in place. Ours is the model as received."""
 
     def wrong(request: Train, client: Client) -> Tensor:
-        loop = lambda asked: sgd(asked.but(loss=quadratic), client.data, client.net, client.recipe, generator(0))  # noqa: E731
+        loop = lambda asked: sgd(asked.but(loss=quadratic), client.data, client.net, client.training, generator(0))  # noqa: E731
         copy = loop(Train(client.received.model))
         return loop(request.but(center=copy)) if request.center is not None else copy
 
@@ -87,7 +87,7 @@ def test_the_pull_is_the_squared_distance_with_a_gradient() -> None:
     squared would give 8 - lam, a detached one 8."""
     for lam, wanted in ((1.0, 4.0), (0.25, 6.4), (3.0, 2.0)):
         hand = two_quadratics(Ditto(lam=lam))
-        hand.recipe = Recipe(steps=200, lr=0.2, batch=1000)
+        hand.training = Training(steps=200, lr=0.2, batch_size=1000)
         hand.play()
         close(hand.kept[1].model, [wanted], 1e-5)
 
@@ -97,7 +97,9 @@ def test_strong_pull_keeps_near_the_global_model() -> None:
     assert Ditto().lam == 1.0
     shards, far = federation(), []
     for lam in (0.0, 1.0, 5.0):
-        hand = ByHand(Ditto(lam=lam), mlp(), [s.train for s in shards], recipe=Recipe(epochs=5, batch=5, lr=0.1))
+        hand = ByHand(
+            Ditto(lam=lam), mlp(), [s.train for s in shards], training=Training(epochs=5, batch_size=5, lr=0.1)
+        )
         hand.play()
         far.append(sum(float((b.model - hand.net.w0).norm()) for b in hand.kept))
     assert far[0] > 1.2 * far[1] > 1.2 * 1.2 * far[2]
@@ -124,7 +126,7 @@ def test_the_own_model_is_not_overwritten_by_the_download() -> None:
 def test_what_is_evaluated() -> None:
     """The client's own model; the global one is a view of its own name, so that their curves do not mix. A client never
     sampled has the common start, in round 1 as in round 100."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=3, batch=5, lr=0.1))
+    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play([0, 2])
     assert torch.equal(hand.used(2).model, hand.kept[2].model)
     assert torch.equal(hand.used(4).model, hand.net.w0)
@@ -137,7 +139,7 @@ def test_what_is_evaluated() -> None:
 
 def test_the_own_model_never_leaves() -> None:
     """Up goes the copy of the global model, and nothing else."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=3, batch=5, lr=0.1))
+    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play()
     assert {n: tuple(t.shape) for n, t in up.items()} == {"model": (5, hand.net.size)}
     assert not any(torch.equal(up.model[i], hand.kept[i].model) for i in range(5))
@@ -169,9 +171,9 @@ def test_the_global_model_is_fedavgs(net: Callable[[], Net], lam: float) -> None
     """The global branch knows nothing of the own models. On whole epochs as one batch it is FedAvg's up to the order of
     summation; and own models trained first or second, as in DA-PFL's variant V1, are the same."""
     shards = federation()
-    ours, avg = (run(m, net(), shards, recipe=WHOLE) for m in (Ditto(lam=lam), FedAvg()))
+    ours, avg = (run(m, net(), shards, training=WHOLE) for m in (Ditto(lam=lam), FedAvg()))
     close(ours.state.model, avg.state.model)
-    v1 = run(DAPFL(variant="v1", lam=lam), net(), shards, recipe=WHOLE)
+    v1 = run(DAPFL(variant="v1", lam=lam), net(), shards, training=WHOLE)
     for i, b in ours.clients.items():
         assert b.keys() == v1.clients[i].keys()
         close(b.get("model", 0.0), v1.clients[i].get("model", 0.0))
@@ -192,9 +194,9 @@ def test_the_pull_changes_nothing_of_the_global_model(net: Callable[[], Net]) ->
 def test_coupled_steps_are_both_branches(net: Callable[[], Net], decay_biases: bool) -> None:
     """With whole epochs as one batch coupled and separate training are the same to rounding: pull, momentum, decay of
     weights with and without biases, and the running statistics of both models, on which no term acts."""
-    recipe = Recipe(epochs=3, batch=1000, lr=0.1, momentum=0.5, weight_decay=0.1, decay_biases=decay_biases)
+    training = Training(epochs=3, batch_size=1000, lr=0.1, momentum=0.5, weight_decay=0.1, decay_biases=decay_biases)
     shards = federation()
-    a, b = (run(Ditto(lam=0.5, coupled_steps=on), net(), shards, recipe=recipe) for on in (True, False))
+    a, b = (run(Ditto(lam=0.5, coupled_steps=on), net(), shards, training=training) for on in (True, False))
     close(a.state.model, b.state.model, 1e-5)
     for i in b.clients:
         assert a.clients[i].keys() == b.clients[i].keys()
@@ -216,12 +218,12 @@ def test_coupled_steps_see_the_same_batches(net: Callable[[], Net]) -> None:
 def test_coupled_steps_pull_towards_the_model_as_received() -> None:
     """One batch, two steps, against the two branches written out: the pull is lam (v - g) with g as received."""
     net, data, g = mlp(), federation()[1].train, mlp(5).w0
-    hand = ByHand(Ditto(lam=2.0, coupled_steps=True), net, [data], recipe=Recipe(steps=2, batch=1000, lr=0.3))
+    hand = ByHand(Ditto(lam=2.0, coupled_steps=True), net, [data], training=Training(steps=2, batch_size=1000, lr=0.3))
     hand.server = hand.server.but(model=g)
     up = hand.play()
-    wanted = sgd(Train(net.w0, center=g, mu=2.0), data, net, hand.recipe, generator(0))
+    wanted = sgd(Train(net.w0, center=g, mu=2.0), data, net, hand.training, generator(0))
     close(hand.kept[0].model, wanted)
-    close(up.model[0], sgd(Train(g), data, net, hand.recipe, generator(0)))
+    close(up.model[0], sgd(Train(g), data, net, hand.training, generator(0)))
 
 
 def test_coupled_steps_and_personal_epochs_exclude_each_other() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, Method, Net, Recipe
+from fedkin.core import Bundle, Method, Net, Training
 from fedkin.engines import Job, Loop, Task
 from fedkin.methods.ensemble import Ensemble
 from fedkin.methods.fedavg import FedAvg
@@ -122,8 +122,8 @@ def test_no_proximal_weight_is_fedavg_plus() -> None:
 def test_proximal_term_is_squared() -> None:
     """1/2 (w - 1)^2 from 0 with steps of .1: w = .1, then .1 + .1 (.9 - mu * .1) = .1805 at mu = .95. An unsquared norm
     would give .095, a detached one .19."""
-    recipe = Recipe(steps=2, lr=0.1, batch=10)
-    hand = ByHand(Ensemble(members=1, mu=0.95), vector_net(0.0), [copies(1.0, 5)], recipe=recipe, loss=quadratic)
+    training = Training(steps=2, lr=0.1, batch_size=10)
+    hand = ByHand(Ensemble(members=1, mu=0.95), vector_net(0.0), [copies(1.0, 5)], training=training, loss=quadratic)
     hand.play(drawn=Bundle(member=torch.ones(1, 1, dtype=torch.bool)))
     close(hand.server.models, [[0.1805]])
 
@@ -159,7 +159,7 @@ def test_members_have_batches_of_their_own() -> None:
     shards, net = federation(), mlp()
 
     def upload(method: Method, received: Bundle) -> Bundle:
-        session = Loop().start(Job(method, net, Recipe(epochs=2, batch=5, lr=0.1), shards, 0))
+        session = Loop().start(Job(method, net, Training(epochs=2, batch_size=5, lr=0.1), shards, 0))
         (answer,) = session.map([Task("update", 1, 3, received, Bundle())])
         return answer.reply
 
@@ -214,7 +214,7 @@ def test_a_member_that_nobody_answered_for_stays() -> None:
 def test_running_statistics_are_averaged_with_their_member(net: Callable[[], Net]) -> None:
     """Full participation: each member's new vector, buffers and all, is the mean by samples of its uploads."""
     here, data = net(), [s.train for s in federation()]
-    hand = ByHand(Ensemble(members=2), here, data, recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(Ensemble(members=2), here, data, training=Training(batch_size=5, lr=0.1))
     up = hand.play(drawn=Bundle(member=torch.ones(5, 2, dtype=torch.bool))).models
     n = torch.tensor([len(d) for d in data]).double()
     close(hand.server.models, torch.einsum("i,ikp->kp", n / n.sum(), up.double()), 1e-5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedkin.cli.flags import run_flags
-from fedkin.core import Bundle, ConfigError, Method, Net, Recipe
+from fedkin.core import Bundle, ConfigError, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
 from fedkin.methods import DAPFL, Local
 from fedkin.methods.fedamp import FedAMP, attention, largest_step
@@ -39,7 +39,7 @@ def uploaded(method: FedAMP, models: list[list[float]], targets: list[float] | N
     start = [0.0] * len(models[0])
     where = targets or [0.0] * len(models)
     data = [copies([a] * len(start), 4) for a in where]
-    hand = ByHand(method, vector_net(*start), data, recipe=Recipe(steps=1, lr=0.1, batch=1000), loss=quadratic)
+    hand = ByHand(method, vector_net(*start), data, training=Training(steps=1, lr=0.1, batch_size=1000), loss=quadratic)
     send(hand, models)
     return hand
 
@@ -188,10 +188,10 @@ def test_a_scale_of_the_first_round_ends_in_local_training() -> None:
     """Why sigma="first" is not the default: in a run the models move apart, their squared distances leave that scale
     behind, and within twelve rounds the others weigh less than a tenth of what the current median gives them."""
     shards = federation((30,) * 5)
-    recipe = Recipe(epochs=4, batch=5, lr=0.3)
+    training = Training(epochs=4, batch_size=5, lr=0.3)
     others = {}
     for sigma in ("median", "first"):
-        result = run(FedAMP(sigma=sigma), mlp(), shards, rounds_=12, participation=1.0, recipe=recipe)
+        result = run(FedAMP(sigma=sigma), mlp(), shards, rounds_=12, participation=1.0, training=training)
         others[sigma] = 1 - float(result.reports[-1].weights.diagonal().mean())
     assert others["median"] > 0.1
     assert others["first"] < 0.1 * others["median"]
@@ -235,7 +235,7 @@ def test_a_model_of_zeros_has_no_direction() -> None:
 def test_local_training_ends_at_the_proximal_point() -> None:
     """F_i = 1/2 (w - a_i)^2 with a = 0, 2, 4, lam 1, alpha .5: argmin = (a_i + 2 u_i)/3 = .12275, 1.22292, 3.32100."""
     hand = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE, [0.0, 2.0, 4.0])
-    hand.recipe = Recipe(steps=100, lr=0.1, batch=1000)
+    hand.training = Training(steps=100, lr=0.1, batch_size=1000)
     close(hand.play().model[:, 0], [0.12274989, 1.22291728, 3.3209995])
 
 
@@ -374,7 +374,7 @@ def test_it_is_not_local_training_on_digits(variant: str) -> None:
     for bit where it ends alone. A published FedAMP gives local training's curve, as its users found."""
     data = federate(load("digits"), Dirichlet(alpha=0.5), clients=6, seed=0)
     net = Net(factory("mlp", data.shape, data.classes), data.shape, data.classes)
-    how = {"rounds_": 3, "participation": 1.0, "recipe": Recipe(lr=0.05)}
+    how = {"rounds_": 3, "participation": 1.0, "training": Training(lr=0.05)}
     alone = run(Local(), net, data.clients, **how)
     ours = run(FedAMP(variant=variant), net, data.clients, **how)
     without = run(FedAMP(variant=variant, lam=0.0), net, data.clients, **how)

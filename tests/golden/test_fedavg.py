@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedkin.core import Bundle, Recipe
+from fedkin.core import Bundle, Training
 from fedkin.methods import FedAvg
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
 
@@ -25,7 +25,7 @@ def test_two_rounds() -> None:
         FedAvg(),
         vector_net(0.0),
         [copies(0.0, 30), copies(8.0, 10)],
-        recipe=Recipe(steps=2, lr=0.5, batch=1000),
+        training=Training(steps=2, lr=0.5, batch_size=1000),
         loss=quadratic,
     )
     close(hand.play().model, [[0.0], [6.0]])
@@ -65,7 +65,7 @@ def test_running_statistics_are_averaged_like_weights_and_counters_are_not() -> 
     """BatchNorm: the float buffers are the tail of the vector and get the weighted mean of the clients'; the integer
     counter is no part of what is sent."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedAvg(), net, [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedAvg(), net, [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
     sizes = torch.tensor([9.0, 30.0])
     up = hand.play([0, 3])
     assert not torch.equal(up.model[0, net.buffers], net.w0[net.buffers])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Net, Recipe
+from fedkin.core import Bundle, ConfigError, Net, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT
 from toys import (
@@ -63,7 +63,7 @@ def test_tuning_the_head_alone() -> None:
             FedAvgFT(part=part, tune_epochs=1),
             product_net(head=0.5, body=1.0),
             [copies(1.0, 4, y=2)],
-            recipe=Recipe(steps=1, lr=0.1, batch=1000),
+            training=Training(steps=1, lr=0.1, batch_size=1000),
             loss=squares,
         )
         close(hand.used(0).model, wanted)
@@ -107,8 +107,8 @@ def test_without_tuning_it_is_fedavg(net: Callable[[], Net]) -> None:
 @NETS
 def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -> None:
     """Running statistics included, under momentum and weight decay."""
-    recipe = Recipe(batch=5, lr=0.1, momentum=0.9, weight_decay=0.01)
-    hand = ByHand(FedAvgFT(part="head"), net(), [s.train for s in federation()], recipe=recipe)
+    training = Training(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01)
+    hand = ByHand(FedAvgFT(part="head"), net(), [s.train for s in federation()], training=training)
     hand.play()
     w = hand.used(2).model
     assert torch.equal(w[hand.net.body], hand.server.model[hand.net.body])
@@ -117,7 +117,7 @@ def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -
 
 def test_everybody_tunes_participants_or_not() -> None:
     """A client never sampled tunes the global model, too; each on its own data."""
-    hand = ByHand(FedAvgFT(), mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedAvgFT(), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
     hand.play([0])
     tuned = torch.stack([hand.used(i).model for i in range(5)])
     assert len(tuned.unique(dim=0)) == 5

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.core import Bundle, ConfigError, Net, Recipe, Train
+from fedkin.core import Bundle, ConfigError, Net, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedavg import FedAvg
@@ -30,15 +30,15 @@ from toys import (
 )
 
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-STEP = Recipe(steps=1, lr=0.1, batch=1000)
+STEP = Training(steps=1, lr=0.1, batch_size=1000)
 
 
-def three_clients(method: FedBABU, recipe: Recipe = STEP) -> ByHand:
+def three_clients(method: FedBABU, training: Training = STEP) -> ByHand:
     return ByHand(
         method,
         product_net(head=0.5, body=1.0),
         [copies(1.0, 30, y=2), copies(2.0, 10, y=1), copies(1.0, 10, y=0)],
-        recipe=recipe,
+        training=training,
         loss=squares,
     )
 
@@ -75,7 +75,7 @@ def test_one_step_of_fine_tuning(part: str, heads: list[float], bodies: list[flo
 def test_the_head_stands_still_under_weight_decay(momentum: float) -> None:
     """Weight decay 5e-4 for one step of .1 would move a head whose gradient is merely set to zero to .5 (1 - .1 * 5e-4)
     = .499975. Ours stays at .5 exactly, step after step; the body decays."""
-    hand = three_clients(FedBABU(), Recipe(steps=5, lr=0.1, batch=1000, momentum=momentum, weight_decay=5e-4))
+    hand = three_clients(FedBABU(), Training(steps=5, lr=0.1, batch_size=1000, momentum=momentum, weight_decay=5e-4))
     client = hand.client(0, hand.download([0]).row(0))
     request = next(hand.method.client_update(client))
     w = hand.train(request, client)
@@ -83,7 +83,7 @@ def test_the_head_stands_still_under_weight_decay(momentum: float) -> None:
     zeroed = 0.5 * (1 - 0.1 * 5e-4)
     close(zeroed, 0.499975, 1e-9)
     apart(w[0], zeroed, 2e-5)
-    still = sgd(request.but(loss=squares, weight_decay=0.0), client.data, hand.net, hand.recipe, generator(0))
+    still = sgd(request.but(loss=squares, weight_decay=0.0), client.data, hand.net, hand.training, generator(0))
     apart(w[1], still[1], 1e-5)
 
 
@@ -93,7 +93,10 @@ def test_the_head_never_moves_or_travels(net: Callable[[], Net]) -> None:
     head, bit for bit, also in the last round and for a client never seen."""
     net = net()
     hand = ByHand(
-        FedBABU(), net, [s.train for s in federation()], recipe=Recipe(batch=5, momentum=0.9, weight_decay=0.01)
+        FedBABU(),
+        net,
+        [s.train for s in federation()],
+        training=Training(batch_size=5, momentum=0.9, weight_decay=0.01),
     )
     size = net.size - net.head.stop
     for ids in ([0, 1, 2], [1, 2], [0, 3]):
@@ -127,7 +130,9 @@ def test_fine_tuning_does_not_leak_back(net: Callable[[], Net], part: str) -> No
 @NETS
 def test_the_part_that_is_not_tuned_stands_still(net: Callable[[], Net]) -> None:
     """Tuning the head leaves the body and its running statistics bit for bit, tuning the body leaves the head."""
-    hand = ByHand(FedBABU(), net(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1, weight_decay=0.01))
+    hand = ByHand(
+        FedBABU(), net(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1, weight_decay=0.01)
+    )
     hand.play()
     rest = {"head": hand.net.body, "body": hand.net.head}
     start = hand.method.views(hand.client(0, Bundle(hand.server)))["global"].model
@@ -140,12 +145,12 @@ def test_the_part_that_is_not_tuned_stands_still(net: Callable[[], Net]) -> None
 
 def test_step_size_and_epochs_of_fine_tuning() -> None:
     """By default five epochs at a tenth of the run's step size, also in a run that counts steps; otherwise as told."""
-    hand = ByHand(FedBABU(), mlp(), [s.train for s in federation()], recipe=Recipe(steps=2, batch=5, lr=0.3))
-    asked = next(hand.method.personalize(hand.client(1, hand.download([1]).row(0)))).recipe(hand.recipe)
+    hand = ByHand(FedBABU(), mlp(), [s.train for s in federation()], training=Training(steps=2, batch_size=5, lr=0.3))
+    asked = next(hand.method.personalize(hand.client(1, hand.download([1]).row(0)))).training(hand.training)
     assert (asked.epochs, asked.steps) == (5, None)
     close(asked.lr, 0.03)
     hand.method = FedBABU(finetune_lr=0.01, finetune_epochs=2)
-    asked = next(hand.method.personalize(hand.client(1, hand.download([1]).row(0)))).recipe(hand.recipe)
+    asked = next(hand.method.personalize(hand.client(1, hand.download([1]).row(0)))).training(hand.training)
     assert (asked.epochs, asked.lr) == (2, 0.01)
     for bad in ({"finetune_epochs": -1}, {"finetune_lr": 0.0}, {"part": "tail"}):
         with pytest.raises(ConfigError):
@@ -156,13 +161,13 @@ def test_step_size_and_epochs_of_fine_tuning() -> None:
 def test_with_a_head_that_moves_it_would_be_fedavg(net: Callable[[], Net]) -> None:
     """The one difference in training is what moves: with ``only`` left out of the request, bodies averaged and the head
     averaged beside them, one round is FedAvg's, bit for bit; with it the body is another."""
-    shards, recipe = federation(), Recipe(epochs=2, batch=5, lr=0.1)
-    babu, avg = (ByHand(m, net(), [s.train for s in shards], recipe=recipe) for m in (FedBABU(), FedAvg()))
-    babu.solve = lambda asked, c: sgd(asked.but(only=None), c.data, c.net, c.recipe, generator(0, 1, c.id))
+    shards, training = federation(), Training(epochs=2, batch_size=5, lr=0.1)
+    babu, avg = (ByHand(m, net(), [s.train for s in shards], training=training) for m in (FedBABU(), FedAvg()))
+    babu.solve = lambda asked, c: sgd(asked.but(only=None), c.data, c.net, c.training, generator(0, 1, c.id))
     babu.play()
     avg.play()
     assert torch.equal(babu.server.body, avg.server.model[avg.net.body])
-    babu = ByHand(FedBABU(), net(), babu.data, recipe=recipe)
+    babu = ByHand(FedBABU(), net(), babu.data, training=training)
     babu.play()
     apart(babu.server.body, avg.server.model[avg.net.body], 1e-4)
 
@@ -170,12 +175,12 @@ def test_with_a_head_that_moves_it_would_be_fedavg(net: Callable[[], Net]) -> No
 def test_alone_it_is_training_behind_a_fixed_head() -> None:
     """K = 1: the global body is the client's own, round after round."""
     shards = federation()[:1]
-    recipe = Recipe(epochs=2, batch=5, lr=0.1)
-    hand = ByHand(FedBABU(), mlp(), [shards[0].train], recipe=recipe)
+    training = Training(epochs=2, batch_size=5, lr=0.1)
+    hand = ByHand(FedBABU(), mlp(), [shards[0].train], training=training)
     w = hand.net.w0
     for _ in range(3):
         hand.play()
-        w = sgd(Train(w, only=hand.net.body), shards[0].train, hand.net, recipe, generator(0, hand.t, 0))
+        w = sgd(Train(w, only=hand.net.body), shards[0].train, hand.net, training, generator(0, hand.t, 0))
     assert torch.equal(hand.server.body, w[hand.net.body])
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Client, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Client, Net, Train, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddyn import FedDyn
 from fedkin.methods.fedprox import FedProx
@@ -46,8 +46,8 @@ def bowls(
     start: float = 0.0,
 ) -> ByHand:
     data = [copies(a, n, y=c) for (c, a), n in zip(losses, sizes, strict=False)]
-    recipe = Recipe(steps=200, lr=0.1, batch=1000)
-    return ByHand(method, vector_net(start), data, recipe=recipe, loss=bowl, solve=solve, present=present)
+    training = Training(steps=200, lr=0.1, batch_size=1000)
+    return ByHand(method, vector_net(start), data, training=training, loss=bowl, solve=solve, present=present)
 
 
 def play(hand: ByHand, reg: float) -> None:
@@ -297,7 +297,7 @@ def test_clip_bounds_the_loss_and_its_linear_term_only() -> None:
     gradient with the linear term, 3 (1 + w) - g, is bounded, and alpha (v - w) = 0 at the start comes beside it."""
     for clip, wanted in ((2.0, -0.2), (0.0, -0.3), (10.0, -0.3)):
         hand = bowls(FedDyn(reg=1.0, clip=clip), ((3, -1.0),), solve=None)
-        hand.recipe = Recipe(steps=1, lr=0.1, batch=1000)
+        hand.training = Training(steps=1, lr=0.1, batch_size=1000)
         close(hand.play().model, [[wanted]])
         w, g = float(hand.server.model), gradients(hand)[0]
         close([w, g], [2 * wanted, -wanted])  # h = g = -wanted, w = wanted - h
@@ -314,7 +314,7 @@ def test_nothing_is_clipped_unless_asked() -> None:
         (FedDyn.preset("cfic-table"), -3.0),
     ):
         hand = bowls(method, ((30, -1.0),), solve=None)
-        hand.recipe = Recipe(steps=1, lr=0.1, batch=1000)
+        hand.training = Training(steps=1, lr=0.1, batch_size=1000)
         close(hand.play().model, [[wanted]])
 
 
@@ -322,7 +322,7 @@ def test_running_statistics_have_no_dual() -> None:
     """g is 0 on running statistics, h has no entries for them, and the server's are the plain mean of the uploads',
     while its weights are not."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedDyn(), net, [s.train for s in federation()], recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    hand = ByHand(FedDyn(), net, [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
     for _ in range(3):
         up = hand.play([0, 3, 4])
     assert not any(bool(hand.kept[i].g[net.buffers].any()) for i in (0, 3, 4))
@@ -344,7 +344,9 @@ def test_first_round_is_fedprox() -> None:
 
 def test_it_is_not_fedprox_afterwards() -> None:
     """From round 2 on the linear term is there: a client that starts from the same model ends elsewhere."""
-    hand = ByHand(FedDyn(reg=0.3), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    hand = ByHand(
+        FedDyn(reg=0.3), mlp(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1)
+    )
     hand.play()
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     assert torch.equal(request.linear, -hand.kept[0].g)

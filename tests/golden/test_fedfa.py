@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, Net, Recipe, Samples
+from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedfa import FedFa, information_weights
 from toys import (
@@ -155,8 +155,8 @@ def test_golden_weights_from_real_clients() -> None:
 def test_clients_train_with_momentum(method: FedFa, wanted: float) -> None:
     """L = 1/2 (w - 8)^2, two steps of .5 from 0: v = -8, then -8 * .9 - 4 = -11.2: 4, 9.6; without momentum 4, 6; the
     run's own momentum does not count."""
-    recipe = Recipe(steps=2, lr=0.5, momentum=0.3, batch=100)
-    hand = ByHand(method, vector_net(0.0), [copies(8.0, 5)], recipe=recipe, loss=quadratic)
+    training = Training(steps=2, lr=0.5, momentum=0.3, batch_size=100)
+    hand = ByHand(method, vector_net(0.0), [copies(8.0, 5)], training=training, loss=quadratic)
     close(hand.play().model, [[wanted]])
 
 
@@ -204,7 +204,9 @@ def test_momentum_and_weights_change_a_run() -> None:
 def test_running_statistics_have_no_momentum() -> None:
     """They are averaged with the weights of the parameters; m has no entries for them."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedFa(eta=5.0), net, [s.train for s in federation()], recipe=Recipe(epochs=1, batch=5, lr=0.05))
+    hand = ByHand(
+        FedFa(eta=5.0), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.05)
+    )
     hand.play()
     up = hand.play()
     p = information_weights(up.accuracy, torch.full((5,), 2), 0.5)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Net, Recipe, Samples
+from fedkin.core import Bundle, ConfigError, Net, Samples, Training
 from fedkin.functional.pair_record import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
@@ -41,7 +41,7 @@ def plane(method: FedFomo, others: list[list[float]], before: list[float], own: 
         method,
         vector_net(0.0, 0.0),
         [copies([1.0, 0.0], 4)] * (1 + len(others)),
-        recipe=Recipe(steps=1, lr=0.5, batch=1000),
+        training=Training(steps=1, lr=0.5, batch_size=1000),
         loss=quadratic,
     )
     hand.t = 1

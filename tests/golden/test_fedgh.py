@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedkin.core import Bundle, Client, ConfigError, Net, Recipe, Samples, Train
+from fedkin.core import Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.methods.fedgh import FedGH
 from fedkin.methods.local import Local
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
@@ -93,14 +93,14 @@ def test_mean_features_are_over_samples() -> None:
     """(1,0) twice and (7,0) once in batches of two: mean 3; a mean of batch means is 4."""
     data = Samples(torch.tensor([[1.0, 0], [1.0, 0], [7.0, 0]]), torch.zeros(3, dtype=torch.int64))
     hand = start(FedGH(), [data])
-    hand.recipe = Recipe(batch=2)
+    hand.training = Training(batch_size=2)
     close(hand.play().means, [[[3.0, 0], [0, 0]]])
 
 
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm])
 def test_mean_features_are_of_the_trained_body_in_eval_mode(net: Callable[[], Net]) -> None:
     """What leaves are class means under the final weights and running statistics."""
-    hand = ByHand(FedGH(), net(), [s.train for s in federation()], recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    hand = ByHand(FedGH(), net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
     up = hand.play()
     for i, kept in enumerate(hand.kept):
         z = hand.net.features_and_logits(kept.model, hand.data[i].x)[0]
@@ -144,7 +144,7 @@ def test_the_header_is_not_client_0_s() -> None:
 def test_bodies_are_never_averaged() -> None:
     """Every client trains on from its own body under the header it was sent."""
     asked: list[tuple[int, torch.Tensor]] = []
-    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
     hand.play()
     bodies, head = [b.model[hand.net.body] for b in hand.kept], hand.server.head
     hand.solve = lambda request, client: (asked.append((client.id, request.start)), request.start.clone())[1]
@@ -157,7 +157,7 @@ def test_bodies_are_never_averaged() -> None:
 def test_delivered_and_trained() -> None:
     """Reported: the client's body with the server's new header; the view "trained" has the header that the client
     trained itself. Who never took part has the common body and the server's header in both."""
-    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
     hand.play([0, 1])
     net = hand.net
     for i in (0, 1, 2):
@@ -180,9 +180,9 @@ def test_first_round_is_local_training() -> None:
 def test_server_lr_0_is_what_the_authors_program_does() -> None:
     """Local training whose header is put back to one fixed layer in every round; ours, with a step, is not that."""
     shards = [s.train for s in federation()]
-    recipe = Recipe(batch=5, lr=0.1)
-    fixed, ours = ByHand(FedGH(server_lr=0.0), mlp(), shards, recipe), ByHand(FedGH(), mlp(), shards, recipe)
-    alone = ByHand(Local(), mlp(), shards, recipe)
+    training = Training(batch_size=5, lr=0.1)
+    fixed, ours = ByHand(FedGH(server_lr=0.0), mlp(), shards, training), ByHand(FedGH(), mlp(), shards, training)
+    alone = ByHand(Local(), mlp(), shards, training)
     for _ in range(3):
         for hand in (fixed, ours, alone):
             hand.play()
@@ -198,7 +198,7 @@ def test_clip_is_passed_on() -> None:
     (asked,) = [next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))]
     assert isinstance(asked, Train)
     assert asked.clip == 50.0
-    assert Recipe(**FedGH.presets["code"]["recipe"]).momentum == 0.9
+    assert Training(**FedGH.presets["code"]["training"]).momentum == 0.9
 
 
 @pytest.mark.parametrize(

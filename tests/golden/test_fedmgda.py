@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from fedkin.core import ConfigError, Net, Recipe
+from fedkin.core import ConfigError, Net, Training
 from fedkin.core.rows import gram
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedmgda import FedMGDA
@@ -198,7 +198,7 @@ def test_running_statistics_are_averaged_and_take_no_part() -> None:
     shards = federation()
     steps = {}
     for shift in (0.0, 1000.0):
-        hand = ByHand(FedMGDA(), net, [s.train for s in shards], recipe=Recipe(epochs=1, batch=5, lr=0.1))
+        hand = ByHand(FedMGDA(), net, [s.train for s in shards], training=Training(epochs=1, batch_size=5, lr=0.1))
 
         def moved(up, shift=shift):
             model = up.model.clone()

@@ -7,7 +7,7 @@ full-batch step of .1 a round. Clients (x, y, h): (1, 2, .5), (2, 1, -.5), (1, 0
 import pytest
 import torch
 
-from fedkin.core import Bundle, Recipe
+from fedkin.core import Bundle, Training
 from fedkin.methods import FedPer
 from toys import ByHand, apart, close, copies, federation, mlp, product_net, squares
 
@@ -19,7 +19,7 @@ def three_clients(*, uniform: bool = False) -> ByHand:
         FedPer(),
         product_net(head=0.5, body=1.0),
         [copies(1.0, 30, y=2), copies(2.0, 10, y=1), copies(1.0, 10, y=0)],
-        recipe=Recipe(steps=1, lr=0.1, batch=1000),
+        training=Training(steps=1, lr=0.1, batch_size=1000),
         loss=squares,
         uniform=uniform,
     )

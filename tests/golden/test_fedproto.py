@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, ConfigError, Net, Recipe, Samples
+from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
 from fedkin.methods.fedproto import FedProto, prototype_loss
 from fedkin.methods.local import Local
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run
@@ -119,14 +119,14 @@ def test_means_are_over_samples() -> None:
     """Samples 0, 2 and 10 of one class in batches of two: mean 4, where a mean of batch means is (1 + 10)/2 = 5.5."""
     data = joined(copies(0.0, 1), copies(2.0, 1), copies(10.0, 1))
     hand = still(FedProto(), [data], d=1, classes=2)
-    hand.recipe = Recipe(batch=2)
+    hand.training = Training(batch_size=2)
     close(hand.play().means, [[[4.0], [0.0]]])
 
 
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm])
 def test_means_are_of_the_trained_model_in_eval_mode(net: Callable[[], Net]) -> None:
     """What leaves are class means under the final weights and running statistics, not means over passes of training."""
-    hand = ByHand(FedProto(), net(), [s.train for s in federation()], recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    hand = ByHand(FedProto(), net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
     up = hand.play()
     for i, kept in enumerate(hand.kept):
         z = hand.net.features_and_logits(kept.model, hand.data[i].x)[0]
@@ -228,7 +228,7 @@ def test_the_pull_brings_features_to_the_prototypes() -> None:
     """With a strong pull the features of the clients lie nearer to their common prototypes than without."""
 
     def spread(lam: float) -> float:
-        hand = ByHand(FedProto(lam=lam), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=3, lr=0.1))
+        hand = ByHand(FedProto(lam=lam), mlp(), [s.train for s in federation()], training=Training(epochs=3, lr=0.1))
         for _ in range(6):
             hand.play()
         total = 0.0
@@ -247,4 +247,4 @@ def test_settings() -> None:
     assert FedProto.preset("code") == FedProto(restrict_classes=True)
     assert FedProto.preset("code-cifar10").lam == 0.1
     for settings in FedProto.presets.values():
-        assert Recipe(**settings["recipe"]) == Recipe(epochs=1, batch=4, lr=0.01, momentum=0.5)
+        assert Training(**settings["training"]) == Training(epochs=1, batch_size=4, lr=0.01, momentum=0.5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedkin.core import Recipe
+from fedkin.core import Training
 from fedkin.methods import FedAvg, FedProx
 from toys import ByHand, apart, close, federation, mlp, run, two_quadratics
 
@@ -45,7 +45,7 @@ def test_pull_has_a_gradient_on_every_layer() -> None:
 
 def test_stragglers_do_part_of_their_epochs() -> None:
     """straggler_fraction = 1, E = 4: every client asks for 1 to 3 epochs, drawn by (seed, round, client)."""
-    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=4))
+    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], training=Training(epochs=4))
     asked = set()
     for t in range(1, 9):
         hand.t = t
@@ -58,10 +58,10 @@ def test_stragglers_do_part_of_their_epochs() -> None:
     assert asked == {1, 2, 3}
 
 
-@pytest.mark.parametrize("recipe", [Recipe(epochs=1), Recipe(steps=3)])
-def test_no_stragglers_without_epochs_to_drop(recipe: Recipe) -> None:
+@pytest.mark.parametrize("training", [Training(epochs=1), Training(steps=3)])
+def test_no_stragglers_without_epochs_to_drop(training: Training) -> None:
     """One epoch, or a run that counts steps: everybody does all the work."""
-    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], recipe=recipe)
+    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], training=training)
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     assert request.epochs is None
 

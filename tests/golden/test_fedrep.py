@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, ConfigError, Net, Recipe, Samples, Train, head_loss
+from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedper import FedPer
@@ -18,7 +18,7 @@ from fedkin.methods.fedrep import FedRep
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares
 
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-HARD = Recipe(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.05)
+HARD = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.05)
 
 
 def fitted(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
@@ -33,7 +33,7 @@ def clients(method: FedRep, targets: tuple[int, ...] = (2, -1), sizes: tuple[int
         method,
         product_net(head=0.0, body=1.0),
         [copies(1.0, n, y=y) for y, n in zip(targets, sizes, strict=True)],
-        recipe=Recipe(batch=1000, lr=0.5),
+        training=Training(batch_size=1000, lr=0.5),
         loss=fitted,
         **more,
     )
@@ -81,17 +81,17 @@ def test_epochs_on_the_head_do_not_include_those_on_the_body() -> None:
             FedRep(**bad)
 
 
-@pytest.mark.parametrize("recipe", [Recipe(epochs=3, batch=5), Recipe(steps=7, batch=5)])
-def test_epochs_asked_for(recipe: Recipe) -> None:
+@pytest.mark.parametrize("training", [Training(epochs=3, batch_size=5), Training(steps=7, batch_size=5)])
+def test_epochs_asked_for(training: Training) -> None:
     """The head trains for its own number of epochs, also in a run that counts steps; the body as the run, unless
     told."""
-    for asked, epochs, steps in ((None, recipe.epochs, recipe.steps), (2, 2, None)):
-        hand = ByHand(FedRep(body_epochs=asked), mlp(), [s.train for s in federation()], recipe=recipe)
+    for asked, epochs, steps in ((None, training.epochs, training.steps), (2, 2, None)):
+        hand = ByHand(FedRep(body_epochs=asked), mlp(), [s.train for s in federation()], training=training)
         work = hand.method.client_update(hand.client(1, hand.download([1]).row(0)))
         head = next(work)
-        assert (head.recipe(recipe).epochs, head.recipe(recipe).steps) == (10, None)
+        assert (head.training(training).epochs, head.training(training).steps) == (10, None)
         body = work.send(head.start)
-        assert (body.recipe(recipe).epochs, body.recipe(recipe).steps) == (epochs, steps)
+        assert (body.training(training).epochs, body.training(training).steps) == (epochs, steps)
 
 
 @NETS
@@ -99,7 +99,7 @@ def test_what_is_frozen_stands_still(net: Callable[[], Net]) -> None:
     """Under momentum and weight decay: the head is trained on the body as received, the body through the head just
     trained, and neither step moves the other part. One optimiser for both, with gradients set to zero, moves a frozen
     head by momentum and decay."""
-    hand = ByHand(FedRep(head_epochs=3), net(), [s.train for s in federation()], recipe=HARD)
+    hand = ByHand(FedRep(head_epochs=3), net(), [s.train for s in federation()], training=HARD)
     hand.play()
     client = hand.client(1, hand.download([1]).row(0))
     work = hand.method.client_update(client)
@@ -124,7 +124,7 @@ def test_training_on_features_is_training_with_a_frozen_body(net: Callable[[], N
     """The head trained on features computed once is the head trained through the whole network with the body frozen in
     eval mode, on the same batches, to rounding."""
     net, data = net(), federation()[1].train
-    hand = ByHand(FedRep(), net, [data], recipe=HARD)
+    hand = ByHand(FedRep(), net, [data], training=HARD)
     client = hand.client(0, hand.download([0]).row(0))
     request = next(hand.method.client_update(client))
     assert request.loss is head_loss
@@ -146,7 +146,7 @@ def test_a_client_with_one_class_trains_its_head() -> None:
     """All labels equal: the head still moves, and to a model that predicts that class."""
     few = federation()[0].train
     one = Samples(few.x, torch.full_like(few.y, 2))
-    hand = ByHand(FedRep(), mlp(), [one, few], recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedRep(), mlp(), [one, few], training=Training(batch_size=5, lr=0.1))
     hand.play()
     apart(hand.kept[0].head, hand.net.w0[hand.net.head], 1e-2)
     assert bool((hand.net(hand.used(0).model, one.x).argmax(1) == 2).all())
@@ -220,4 +220,4 @@ def test_presets(name: str) -> None:
     """The authors' settings can be made and differ from the defaults in what their program does."""
     method = FedRep.preset(name)
     assert (method.head_epochs, method.final_head_epochs, method.first_head) == (10, 10, "average")
-    assert Recipe(**FedRep.presets[name]["recipe"]).momentum == 0.5
+    assert Training(**FedRep.presets[name]["training"]).momentum == 0.5

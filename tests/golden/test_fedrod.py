@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, ConfigError, Recipe, Samples
+from fedkin.core import Batch, Bundle, ConfigError, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedavg import FedAvg
@@ -33,7 +33,7 @@ from toys import (
     vector_net,
 )
 
-STEP = Recipe(steps=1, lr=0.1, batch=1000)
+STEP = Training(steps=1, lr=0.1, batch_size=1000)
 
 
 # ---- balanced softmax ----------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_counts_come_from_the_whole_training_set() -> None:
     prior = log_prior(torch.tensor([4, 1, 0]), 1.0)
     assert float(two_heads(net, torch.zeros(6), batch, Bundle(log_prior=prior))) == float("inf")
     data = Samples(torch.ones(7, 1), torch.tensor([0, 0, 0, 0, 1, 1, 2]))
-    hand = ByHand(FedRoD(), net, [data], recipe=Recipe(batch=3, epochs=2))
+    hand = ByHand(FedRoD(), net, [data], training=Training(batch_size=3, epochs=2))
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     close(request.aux.log_prior, torch.tensor([4.0, 2.0, 1.0]).log())
     assert bool(torch.isfinite(hand.play().model).all())
@@ -80,7 +80,7 @@ def one_step(method: FedRoD, kept: Bundle | None = None) -> ByHand:
     data = Samples(torch.tensor([[1.0, 2.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1]))
     batch = Samples(data.x[:1], torch.tensor([1]))
     net = plane_net()
-    hand = ByHand(method, net, [data], recipe=STEP, solve=lambda t, c: sgd(t, batch, net, STEP, generator(0)))
+    hand = ByHand(method, net, [data], training=STEP, solve=lambda t, c: sgd(t, batch, net, STEP, generator(0)))
     hand.server = hand.server.but(model=torch.tensor([0.2, 0.1, 0.0, 0.3, 1.0, 0.0, 0.0, 1.0]))
     hand.kept = [kept or Bundle()]
     return hand
@@ -155,7 +155,7 @@ def test_classes_that_a_client_lacks_stand_still() -> None:
     full = blobs(20, [1.0, 1, 1], 0)
     data = Samples(full.x, full.y.clamp(max=1))
     for gamma, still in ((1.0, True), (0.0, False)):
-        up = ByHand(FedRoD(gamma=gamma), net, [data], recipe=Recipe(epochs=2, batch=5, lr=0.1)).play().model[0]
+        up = ByHand(FedRoD(gamma=gamma), net, [data], training=Training(epochs=2, batch_size=5, lr=0.1)).play().model[0]
         rows = up[net.head_weight].view(3, 6) == net.w0[net.head_weight].view(3, 6)
         assert rows.all(1).tolist() == [False, False, still]
 
@@ -163,7 +163,9 @@ def test_classes_that_a_client_lacks_stand_still() -> None:
 def test_a_client_of_one_class_teaches_the_common_model_nothing() -> None:
     """Its balanced loss is -log 1 = 0, so its model comes back as it was; its personal head learns the class."""
     net = mlp()
-    hand = ByHand(FedRoD(), net, [copies([1.0, -1.0, 0.5, 2.0], 6, y=1)], recipe=Recipe(epochs=5, batch=4, lr=0.1))
+    hand = ByHand(
+        FedRoD(), net, [copies([1.0, -1.0, 0.5, 2.0], 6, y=1)], training=Training(epochs=5, batch_size=4, lr=0.1)
+    )
     assert torch.equal(hand.play().model[0], net.w0)
     logits = hand.method.predict(net, hand.used(0), hand.data[0].x[:1])
     assert int(logits.argmax()) == 1
@@ -227,7 +229,7 @@ def test_hypernetwork_learns_from_the_personal_loss_alone() -> None:
 
 def test_hypernetwork_makes_a_head_for_a_newcomer() -> None:
     """A client never seen gets a head of its own class shares at once; it differs from that of another client."""
-    hand = ByHand(FedRoD(personal="hyper"), mlp(), [s.train for s in federation()], recipe=Recipe(epochs=3, lr=0.1))
+    hand = ByHand(FedRoD(personal="hyper"), mlp(), [s.train for s in federation()], training=Training(epochs=3, lr=0.1))
     for _ in range(3):
         hand.play([0, 1, 2])
     a, b = hand.used(3), hand.used(4)
@@ -296,7 +298,7 @@ def test_running_statistics_are_kept_with_the_model() -> None:
     """Under batch normalisation a client of one sample stands still, others' statistics move and stay finite."""
     net = mlp_with_batchnorm()
     data = [blobs(n, [1.0, 1, 1], n) for n in (1, 2, 20)]
-    hand = ByHand(FedRoD(), net, data, recipe=Recipe(batch=5, lr=0.1))
+    hand = ByHand(FedRoD(), net, data, training=Training(batch_size=5, lr=0.1))
     up = hand.play().model
     assert torch.equal(up[0], net.w0)
     assert all(not torch.equal(w[net.buffers], net.w0[net.buffers]) for w in up[1:])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.core import Bundle, Client, ConfigError, Net, Recipe, Round, Samples, Train
+from fedkin.core import Bundle, Client, ConfigError, Net, Round, Samples, Train, Training
 from fedkin.methods import Local
 from fedkin.methods.fedsoft import FedSoft
 from toys import (
@@ -237,7 +237,7 @@ def test_the_pull_has_a_gradient() -> None:
     without a gradient of the pull .2."""
     hand = numbers([0.0, 4.0], [4, 2], U, lam=0.5)
     hand.data = [copies(2.0, 4), copies(2.0, 2)]
-    hand.recipe = Recipe(steps=1, lr=0.1, batch=1000)
+    hand.training = Training(steps=1, lr=0.1, batch_size=1000)
     close(hand.play([0], drawn=Bundle(chosen=torch.tensor([[True, True]]))).model, [[0.25]])
 
 

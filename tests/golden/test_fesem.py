@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedkin.core import Bundle, Net, Recipe, Samples
+from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.functional.grouping import lloyd, nearest
 from fedkin.methods import FeSEM
 from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
@@ -222,7 +222,7 @@ def test_pull_towards_the_centre() -> None:
             FeSEM(clusters=1, lam=lam),
             vector_net(1.0),
             [copies(4.0, 3)],
-            recipe=Recipe(steps=2, lr=0.1, batch=1000),
+            training=Training(steps=2, lr=0.1, batch_size=1000),
             loss=quadratic,
         )
         close(hand.play().model, [[wanted]])

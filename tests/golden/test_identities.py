@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.core import Method, Net, Recipe
+from fedkin.core import Method, Net, Training
 from fedkin.data import planted_groups
 from fedkin.methods import (
     CFIC,
@@ -101,7 +101,12 @@ def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -
     """The same run of both, at either moment: the headline and every other figure, every client's line and the outcome
     of every test sample are equal; the two moments are not."""
     data = planted_groups(clients=6, groups=2, samples=30)
-    how: dict[str, Any] = {"recipe": Recipe(epochs=2, batch=8, lr=0.1), "rounds": 5, "participation": 0.6, "seed": 3}
+    how: dict[str, Any] = {
+        "training": Training(epochs=2, batch_size=8, lr=0.1),
+        "rounds": 5,
+        "participation": 0.6,
+        "seed": 3,
+    }
     how |= {"engine": "loop", "evaluate": moment}
     ours, per = (fedkin.run(m, data, "mlp", **how) for m in (PFedCS(select="none"), FedPer()))
     assert ours.final == per.final
@@ -183,12 +188,12 @@ def test_optimisers_do_not_outlive_a_round() -> None:
         Local(),
         vector_net(0.0),
         [copies(8.0, 5)],
-        recipe=Recipe(steps=1, lr=0.5, momentum=0.9, batch=1000),
+        training=Training(steps=1, lr=0.5, momentum=0.9, batch_size=1000),
         loss=quadratic,
     )
     hand.play()
     hand.play()
     close(hand.kept[0].model, [6.0])
-    once = ByHand(Local(), vector_net(0.0), hand.data, recipe=Recipe(steps=2, lr=0.5, momentum=0.9), loss=quadratic)
+    once = ByHand(Local(), vector_net(0.0), hand.data, training=Training(steps=2, lr=0.5, momentum=0.9), loss=quadratic)
     once.play()
     apart(once.kept[0].model, [6.0], 1.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples
+from fedkin.core import Batch, Bundle, Net, Samples, Training
 from fedkin.methods import IFCA
 from toys import (
     ByHand,
@@ -37,7 +37,7 @@ def three_clients(**kwargs) -> ByHand:
         IFCA(clusters=2),
         vector_net(0.0),
         [copies(a, n) for a, n in ((0.0, 10), (1.0, 30), (8.0, 20))],
-        recipe=Recipe(steps=1, lr=0.5, batch=1000),
+        training=Training(steps=1, lr=0.5, batch_size=1000),
         loss=quadratic,
         **kwargs,
     )

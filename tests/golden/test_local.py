@@ -2,7 +2,7 @@
 
 import torch
 
-from fedkin.core import Bundle, Recipe
+from fedkin.core import Bundle, Training
 from fedkin.methods import Local
 from toys import ByHand, close, copies, federation, mlp, quadratic, run, vector_net
 
@@ -14,7 +14,7 @@ def test_two_rounds() -> None:
         Local(),
         vector_net(0.0),
         [copies(0.0, 30), copies(8.0, 10)],
-        recipe=Recipe(steps=2, lr=0.5, batch=1000),
+        training=Training(steps=2, lr=0.5, batch_size=1000),
         loss=quadratic,
     )
     for wanted in (6.0, 7.5):

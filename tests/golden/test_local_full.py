@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedkin.core import Bundle, Client, Recipe, Samples
+from fedkin.core import Bundle, Client, Samples, Training
 from fedkin.engines import Job, Loop, Plan, Simulation, begin, rounds
 from fedkin.methods import Local, LocalFull
 from toys import close, federation, logit_net, mlp, run
@@ -25,7 +25,7 @@ def after(validation: Samples, *models: list[float]) -> tuple[Client, list[torch
 
     Its training part says the opposite of the validation part in these tests: class 1 three times, class 0 once.
     """
-    client = Client(0, of(1, 1, 1, 0), validation, logit_net(2), Recipe(), Bundle(), Bundle())
+    client = Client(0, of(1, 1, 1, 0), validation, logit_net(2), Training(), Bundle(), Bundle())
     starts = []
     for w in models:
         work = LocalFull().client_update(client)
@@ -102,9 +102,9 @@ def test_over_selection_does_not_cut_it() -> None:
     shards, plan = federation(), Plan(3, 0.4, over_selection=1.5)
 
     def answered(method: Local | LocalFull) -> list[int]:
-        session = Loop().start(Job(method, mlp(), Recipe(steps=1, batch=5), shards, 0))
+        session = Loop().start(Job(method, mlp(), Training(steps=1, batch_size=5), shards, 0))
         server = begin(method, mlp(), plan)
-        return [len(r.answered) for r in rounds(method, mlp(), Recipe(), Simulation(session, 5), plan, server)]
+        return [len(r.answered) for r in rounds(method, mlp(), Training(), Simulation(session, 5), plan, server)]
 
     assert answered(LocalFull()) == [5, 5, 5]
     assert answered(Local()) == [2, 2, 2]

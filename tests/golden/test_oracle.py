@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Recipe
+from fedkin.core import Bundle, ConfigError, Training
 from fedkin.data import federate, load
 from fedkin.data.partition import PARTITIONS
 from fedkin.data.synthetic import planted_groups
@@ -93,7 +93,7 @@ def test_without_true_groups_it_says_so() -> None:
     """A Dirichlet partition has none: the message names the client and says which partitions have."""
     data = federate(load("digits"), PARTITIONS["dirichlet"](alpha=0.5), clients=4, seed=0)
     with pytest.raises(ConfigError, match=r"client 0 has no true group.*cluster-dirichlet, cluster-classes.*natural"):
-        real_run(Oracle(), data, "mlp", Recipe(steps=1), rounds=1, engine="loop")
+        real_run(Oracle(), data, "mlp", Training(steps=1), rounds=1, engine="loop")
 
 
 def test_a_client_without_group_is_named() -> None:
@@ -108,7 +108,7 @@ def test_true_groups_beat_one_model_where_labels_are_turned() -> None:
     data = planted_groups(clients=6, groups=3, samples=40, seed=0)
     got = {}
     for m in (Oracle(), FedAvg()):
-        result = real_run(m, data, "mlp", Recipe(epochs=2, lr=0.1), rounds=6, engine="loop")
+        result = real_run(m, data, "mlp", Training(epochs=2, lr=0.1), rounds=6, engine="loop")
         got[type(m).__name__] = result.rounds[-1]
     assert got["Oracle"]["ari"] == 1.0
     assert got["Oracle"]["accuracy"] > 0.9

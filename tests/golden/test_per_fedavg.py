@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Recipe, Samples, Train
+from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.core.train import Loss
 from fedkin.engines.loop import sgd
@@ -31,7 +31,7 @@ from toys import (
     vector_net,
 )
 
-STEP = Recipe(steps=1, batch=1000)
+STEP = Training(steps=1, batch_size=1000)
 
 
 def parabola(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
@@ -53,14 +53,14 @@ def by(task: Loss) -> Solve:
 
     def solve(request: Train, c: Client) -> Tensor:
         asked = request.but(loss=meta if request.loss is meta_loss else task)
-        return sgd(asked, c.data, c.net, c.recipe, generator(0, c.round, c.id))
+        return sgd(asked, c.data, c.net, c.training, generator(0, c.round, c.id))
 
     return solve
 
 
-def one(method: PerFedAvg, task: Loss, *, start: float = 1.0, n: int = 8, recipe: Recipe = STEP) -> ByHand:
+def one(method: PerFedAvg, task: Loss, *, start: float = 1.0, n: int = 8, training: Training = STEP) -> ByHand:
     """One client with n samples (a, b) = (2, 1), that is f = w^2 - w."""
-    return ByHand(method, vector_net(start), [copies(2.0, n, y=1)], recipe=recipe, solve=by(task))
+    return ByHand(method, vector_net(start), [copies(2.0, n, y=1)], training=training, solve=by(task))
 
 
 def both(order: str = "first", **changes: object) -> PerFedAvg:
@@ -112,7 +112,7 @@ def test_the_meta_step_starts_at_w(task: Loss, wrong: float, order: str) -> None
 def test_the_second_meta_step_goes_on_from_the_first() -> None:
     """From .96: w~ = .96 - .1 * .92 = .868, g = .736, .96 - .05 * .736 = .9232. A published program goes on from w~ and
     returns the last meta-step only: w~ = .9 - .08 = .82, g = .64, .9 - .032 = .868."""
-    got = one(both(), parabola, recipe=Recipe(steps=2, batch=1000)).play().model
+    got = one(both(), parabola, training=Training(steps=2, batch_size=1000)).play().model
     close(got, [[0.9232]])
     apart(got, [[0.868]], 0.05)
 
@@ -121,7 +121,7 @@ def test_the_second_meta_step_goes_on_from_the_first() -> None:
 def two(method: PerFedAvg, sizes: tuple[int, int] = (8, 8), *, uniform: bool = False) -> ByHand:
     """(a, b) = (2, 1) and (4, 3)."""
     data = [copies(2.0, sizes[0], y=1), copies(4.0, sizes[1], y=3)]
-    return ByHand(method, vector_net(1.0), data, recipe=STEP, solve=by(parabola), uniform=uniform)
+    return ByHand(method, vector_net(1.0), data, training=STEP, solve=by(parabola), uniform=uniform)
 
 
 def test_two_clients() -> None:
@@ -155,41 +155,43 @@ def test_steps_of_adaptation(steps: int, wanted: float) -> None:
 
 def test_adaptation_is_one_batch_and_not_an_epoch() -> None:
     """f = 1/2 (w - x)^2 on 40 equal samples in batches of 10 from 0: one step of .1, not four."""
-    hand = ByHand(both(), vector_net(0.0), [copies(1.0, 40)], recipe=Recipe(batch=10, epochs=3), solve=by(quadratic))
+    hand = ByHand(
+        both(), vector_net(0.0), [copies(1.0, 40)], training=Training(batch_size=10, epochs=3), solve=by(quadratic)
+    )
     close(hand.used(0).model, [0.1])
 
 
 # ---- what is asked for ---------------------------------------------------------------------------------------------
-def asked(method: PerFedAvg, n: int, recipe: Recipe) -> tuple[Train, Train]:
-    """The requests of an update and of an adaptation, with the run's recipe."""
-    hand = ByHand(method, mlp(), [blobs(n, [1.0, 1, 1], 0)], recipe=recipe)
+def asked(method: PerFedAvg, n: int, training: Training) -> tuple[Train, Train]:
+    """The requests of an update and of an adaptation, with the run's training settings."""
+    hand = ByHand(method, mlp(), [blobs(n, [1.0, 1, 1], 0)], training=training)
     client = hand.client(0, hand.download([0]).row(0))
     return next(method.client_update(client)), next(method.personalize(client))
 
 
 @pytest.mark.parametrize(
-    ("order", "n", "recipe", "steps", "batch"),
+    ("order", "n", "training", "steps", "batch"),
     [
-        ("first", 25, Recipe(epochs=2, batch=10), 6, 20),
-        ("hessian-free", 25, Recipe(epochs=2, batch=10), 6, 30),
-        ("first", 3, Recipe(epochs=2, batch=10), 2, 20),
-        ("hessian-free", 25, Recipe(steps=7, batch=10), 7, 30),
+        ("first", 25, Training(epochs=2, batch_size=10), 6, 20),
+        ("hessian-free", 25, Training(epochs=2, batch_size=10), 6, 30),
+        ("first", 3, Training(epochs=2, batch_size=10), 2, 20),
+        ("hessian-free", 25, Training(steps=7, batch_size=10), 7, 30),
     ],
 )
-def test_as_many_meta_steps_as_fedavg_takes(order: str, n: int, recipe: Recipe, steps: int, batch: int) -> None:
+def test_as_many_meta_steps_as_fedavg_takes(order: str, n: int, training: Training, steps: int, batch: int) -> None:
     """tau = E ceil(N/B), or the run's steps, with one mini-batch of B for each gradient of a meta-step."""
-    update, _ = asked(PerFedAvg(order=order), n, recipe)
-    assert (update.steps, update.batch) == (steps, batch)
+    update, _ = asked(PerFedAvg(order=order), n, training)
+    assert (update.steps, update.batch_size) == (steps, batch)
 
 
 def test_no_momentum_and_no_weight_decay() -> None:
     """The run's momentum and weight decay touch neither the meta-steps nor the adaptation."""
-    recipe = Recipe(lr=0.5, momentum=0.9, weight_decay=0.1, batch=10, epochs=4)
-    update, adaptation = (r.recipe(recipe) for r in asked(PerFedAvg(inner_lr=0.2, outer_lr=0.3), 25, recipe))
+    training = Training(lr=0.5, momentum=0.9, weight_decay=0.1, batch_size=10, epochs=4)
+    update, adaptation = (r.training(training) for r in asked(PerFedAvg(inner_lr=0.2, outer_lr=0.3), 25, training))
     assert (update.lr, update.momentum, update.weight_decay) == (0.3, 0.0, 0.0)
     assert (adaptation.lr, adaptation.momentum, adaptation.weight_decay) == (0.2, 0.0, 0.0)
-    assert (adaptation.steps, adaptation.batch) == (1, 10)
-    assert asked(PerFedAvg(outer_lr="run"), 25, recipe)[0].recipe(recipe).lr == 0.5
+    assert (adaptation.steps, adaptation.batch_size) == (1, 10)
+    assert asked(PerFedAvg(outer_lr="run"), 25, training)[0].training(training).lr == 0.5
 
 
 @pytest.mark.parametrize("order", ["first", "hessian-free"])
@@ -202,9 +204,9 @@ def test_short_batches_are_trained_on(order: str, n: int) -> None:
         seen.append(len(batch.y))
         return meta_loss(net, w, batch, aux)
 
-    update, _ = asked(PerFedAvg(order=order), n, Recipe(batch=5, steps=12))
-    w = sgd(update.but(loss=spy), blobs(n, [1.0, 1, 1], 0), mlp(), Recipe(batch=5), generator(0))
-    whole = -(-n // update.batch)
+    update, _ = asked(PerFedAvg(order=order), n, Training(batch_size=5, steps=12))
+    w = sgd(update.but(loss=spy), blobs(n, [1.0, 1, 1], 0), mlp(), Training(batch_size=5), generator(0))
+    whole = -(-n // update.batch_size)
     assert len(seen) == 12
     assert sum(seen[:whole]) == n
     assert bool(torch.isfinite(w).all())
@@ -215,7 +217,7 @@ def test_inner_and_outer_gradient_see_different_samples() -> None:
     """f = 1/2 (w - x)^2 from 0 on x = 1 and x = 3: D and D' have one each, so .05 (3 - .1) or .05 (1 - .3); with both
     in both it would be .05 * 2 * .9 = .09."""
     data = Samples(torch.tensor([[1.0], [3.0]]), torch.zeros(2, dtype=torch.int64))
-    got = float(ByHand(both(), vector_net(0.0), [data], recipe=STEP, solve=by(quadratic)).play().model)
+    got = float(ByHand(both(), vector_net(0.0), [data], training=STEP, solve=by(quadratic)).play().model)
     assert min(abs(got - 0.145), abs(got - 0.035)) < 1e-6
 
 
@@ -225,7 +227,7 @@ def test_inner_and_outer_gradient_see_different_samples() -> None:
 def test_few_samples_under_batch_normalisation(order: str, n: int) -> None:
     """No part of a batch is ever a single sample: finite and moved, and only a client of one sample stands still."""
     net, data = mlp_with_batchnorm(), blobs(n, [1.0, 1, 1], 0)
-    hand = ByHand(PerFedAvg(order=order, outer_lr=0.1), net, [data], recipe=Recipe(batch=5, epochs=2))
+    hand = ByHand(PerFedAvg(order=order, outer_lr=0.1), net, [data], training=Training(batch_size=5, epochs=2))
     w = hand.play().model[0]
     assert bool(torch.isfinite(w).all())
     assert torch.equal(w, net.w0) == (n == 1)
@@ -243,7 +245,7 @@ def test_running_statistics_are_those_of_the_outer_pass(order: str) -> None:
         parts.append(split(batch, 3 if "delta" in aux else 2))
         return meta_loss(net, w, batch, aux)
 
-    hand = ByHand(PerFedAvg(order=order, inner_lr=0.5, outer_lr=0.1), net, [data], recipe=STEP, loss=spy)
+    hand = ByHand(PerFedAvg(order=order, inner_lr=0.5, outer_lr=0.1), net, [data], training=STEP, loss=spy)
     w = hand.play().model[0]
     at = net.w0.requires_grad_()
     loss = torch.nn.functional.cross_entropy(net.training()(at, parts[0][0].x), parts[0][0].y)
@@ -259,8 +261,8 @@ def test_running_statistics_are_those_of_the_outer_pass(order: str) -> None:
 def test_no_inner_step_is_fedavg_with_the_outer_step() -> None:
     """alpha = 0 on clients with one sample each (D = D'): FedAvg with step beta, bit for bit, the view included."""
     shards = [ClientData(blobs(1, [1.0, 1, 1], i), *2 * [blobs(6, [1.0, 1, 1], 50 + i)]) for i in range(5)]
-    a = run(PerFedAvg(inner_lr=0.0, outer_lr=0.1), mlp(), shards, recipe=Recipe(epochs=2, batch=5, lr=0.7))
-    b = run(FedAvg(), mlp(), shards, recipe=Recipe(epochs=2, batch=5, lr=0.1))
+    a = run(PerFedAvg(inner_lr=0.0, outer_lr=0.1), mlp(), shards, training=Training(epochs=2, batch_size=5, lr=0.7))
+    b = run(FedAvg(), mlp(), shards, training=Training(epochs=2, batch_size=5, lr=0.1))
     assert torch.equal(a.state.model, b.state.model)
     assert all(
         torch.equal(x.evaluation[i]["meta.test"], x.evaluation[i].test)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, ConfigError, Net, Recipe, Samples
+from fedkin.core import Bundle, ConfigError, Net, Samples, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.pfa import PFA, channel_shares
@@ -216,7 +216,9 @@ def test_each_group_averages_its_own_members() -> None:
     net = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), 1)
     data = [copies(a, n) for a, n in ((4.0, 1), (8.0, 3), (-1.0, 2), (-3.0, 2))]
     for uniform, first in ((False, 7.0), (True, 6.0)):
-        hand = ByHand(PFA(clusters=2, after=0), net, data, Recipe(lr=1.0, batch=10), loss=quadratic, uniform=uniform)
+        hand = ByHand(
+            PFA(clusters=2, after=0), net, data, Training(lr=1.0, batch_size=10), loss=quadratic, uniform=uniform
+        )
         hand.ask()  # without a ReLU the share of inputs that are not positive: 0, 0, 1, 1
         hand.play()
         assert hand.server.labels.tolist() == [0, 0, 1, 1]

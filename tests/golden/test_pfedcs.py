@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Client, Net, Recipe, Train
+from fedkin.core import Batch, Bundle, Client, Net, Train, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from fedkin.methods.pfedcs import candidates, customised_weights, distillation, row_distances, threshold
@@ -306,7 +306,7 @@ def scalar_net() -> Net:
 
 def client_step(method: PFedCS) -> tuple[list[Train], Client, Bundle]:
     """One client with the sample (x, y) = (2, 0), a = .5, g = (.3, -.1), v = (.8, .2), steps of .1."""
-    hand = ByHand(method, scalar_net(), [copies(2.0, 1)], recipe=Recipe(lr=0.1, batch=10))
+    hand = ByHand(method, scalar_net(), [copies(2.0, 1)], training=Training(lr=0.1, batch_size=10))
     hand.kept[0] = Bundle(head=torch.tensor([0.3, -0.1]))
     received = Bundle(body=torch.tensor([0.5]), teacher=torch.tensor([0.8, 0.2]), collect=torch.tensor(True))
     client = hand.client(0, received)
@@ -545,5 +545,5 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
 def test_presets_of_the_paper(preset: str, lr: float) -> None:
     """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
     assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
-    assert Recipe(**PFedCS.presets[preset]["recipe"]) == Recipe(epochs=5, batch=100, lr=lr)
+    assert Training(**PFedCS.presets[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
     assert PFedCS.presets[preset]["run"] == {"evaluate": "trained"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedkin.core import Method, Recipe, Samples, Train
+from fedkin.core import Method, Samples, Train, Training
 from fedkin.core.cohort import cohort_size
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
@@ -88,7 +88,7 @@ def test_an_odd_federation_stays_finite(method: Method) -> None:
         participation=0.8,
         dropout=0.2,
         joins=[1, 1, 1, 1, 3],
-        recipe=Recipe(epochs=1, batch=5, lr=0.05),
+        training=Training(epochs=1, batch_size=5, lr=0.05),
     )
     kept = [result.state, *result.clients.values()]
     assert all(bool(torch.isfinite(t).all()) for b in kept for t in b.values() if t.is_floating_point())
@@ -126,31 +126,31 @@ def test_cohort_size_is_not_cut_by_rounding() -> None:
     """29 % of 100 clients are 29, not 28 (int(.29 * 100)); a part of a client is none; never fewer than one."""
     assert (cohort_size(0.29, 100), cohort_size(0.35, 10), cohort_size(0.01, 5)) == (29, 3, 1)
     shards = federation()[:1] * 100
-    quick = Recipe(steps=1, batch=5)
-    assert len(run(FedAvg(), mlp(), shards, rounds_=1, participation=0.29, recipe=quick).reports[0].cohort) == 29
-    assert len(run(FedAvg(), mlp(), shards[:5], rounds_=1, participation=0.01, recipe=quick).reports[0].cohort) == 1
+    quick = Training(steps=1, batch_size=5)
+    assert len(run(FedAvg(), mlp(), shards, rounds_=1, participation=0.29, training=quick).reports[0].cohort) == 29
+    assert len(run(FedAvg(), mlp(), shards[:5], rounds_=1, participation=0.01, training=quick).reports[0].cohort) == 1
 
 
 def test_last_short_batch_is_trained_on() -> None:
     """Seven samples in batches of three: three batches an epoch, all samples once; also with fewer samples than a
     batch."""
-    parts = [i.tolist() for _, i in batches(7, Recipe(epochs=1, batch=3), generator(0), skip_single=False)]
+    parts = [i.tolist() for _, i in batches(7, Training(epochs=1, batch_size=3), generator(0), skip_single=False)]
     assert [len(p) for p in parts] == [3, 3, 1]
     assert sorted(i for part in parts for i in part) == list(range(7))
-    parts = [i.tolist() for _, i in batches(2, Recipe(epochs=2, batch=3), generator(0), skip_single=False)]
+    parts = [i.tolist() for _, i in batches(2, Training(epochs=2, batch_size=3), generator(0), skip_single=False)]
     assert [len(p) for p in parts] == [2, 2]
 
 
 def test_batch_of_one_is_left_out_under_batchnorm() -> None:
     """Batch normalisation cannot train on one sample: such a batch is skipped, and a client with one sample does not
     move at all; without batch normalisation it does."""
-    parts = [len(i) for _, i in batches(7, Recipe(epochs=2, batch=3), generator(0), skip_single=True)]
+    parts = [len(i) for _, i in batches(7, Training(epochs=2, batch_size=3), generator(0), skip_single=True)]
     assert parts == [3, 3, 3, 3]
     one = blobs(1, [1.0, 1, 1], 0)
     net = mlp_with_batchnorm()
-    assert torch.equal(sgd(Train(net.w0), one, net, Recipe(), generator(0)), net.w0)
-    assert torch.equal(sgd(Train(net.w0), one, net, Recipe(steps=4), generator(0)), net.w0)
-    assert not torch.equal(sgd(Train(mlp().w0), one, mlp(), Recipe(), generator(0)), mlp().w0)
+    assert torch.equal(sgd(Train(net.w0), one, net, Training(), generator(0)), net.w0)
+    assert torch.equal(sgd(Train(net.w0), one, net, Training(steps=4), generator(0)), net.w0)
+    assert not torch.equal(sgd(Train(mlp().w0), one, mlp(), Training(), generator(0)), mlp().w0)
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
@@ -158,9 +158,9 @@ def test_a_frozen_part_stands_still(part: str) -> None:
     """Training one part leaves the other bit for bit, under weight decay and momentum too; a frozen body runs in eval
     mode, so its running statistics stay as well."""
     net, data = mlp_with_batchnorm(), blobs(23, [1.0, 1, 1], 0)
-    recipe = Recipe(epochs=3, batch=5, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    training = Training(epochs=3, batch_size=5, lr=0.1, momentum=0.9, weight_decay=5e-4)
     moves, rests = (net.head, net.body) if part == "head" else (net.body, net.head)
-    w = sgd(Train(net.w0, only=moves), data, net, recipe, generator(0))
+    w = sgd(Train(net.w0, only=moves), data, net, training, generator(0))
     assert torch.equal(w[rests], net.w0[rests])
     assert not torch.equal(w[moves], net.w0[moves])
     statistics_moved = not torch.equal(w[net.buffers], net.w0[net.buffers])
@@ -171,10 +171,10 @@ def test_a_frozen_part_stands_still(part: str) -> None:
 def test_weight_decay_and_pull_leave_running_statistics_alone(after: bool) -> None:
     """After one step, whose batch statistics depend on the start only, the running statistics are those of plain
     training, whatever terms there are on the weights."""
-    net, data, recipe = mlp_with_batchnorm(), blobs(20, [1.0, 1, 1], 0), Recipe(steps=1, batch=20, lr=0.1)
-    plain = sgd(Train(net.w0), data, net, recipe, generator(0))
+    net, data, training = mlp_with_batchnorm(), blobs(20, [1.0, 1, 1], 0), Training(steps=1, batch_size=20, lr=0.1)
+    plain = sgd(Train(net.w0), data, net, training, generator(0))
     terms = {"center": torch.ones(net.size), "mu": 5.0, "prox_after": after, "linear": torch.ones(net.size)}
-    pulled = sgd(Train(net.w0, weight_decay=5.0, **terms), data, net, recipe, generator(0))
+    pulled = sgd(Train(net.w0, weight_decay=5.0, **terms), data, net, training, generator(0))
     assert torch.equal(pulled[net.buffers], plain[net.buffers])
     assert not torch.equal(pulled[net.params], plain[net.params])
 
@@ -184,5 +184,5 @@ def test_a_start_is_never_written_to() -> None:
     net, data = mlp_with_batchnorm(), blobs(20, [1.0, 1, 1], 0)
     start = net.w0
     before = start.clone()
-    sgd(Train(start, center=start, mu=1.0), data, net, Recipe(batch=5), generator(0))
+    sgd(Train(start, center=start, mu=1.0), data, net, Training(batch_size=5), generator(0))
     assert torch.equal(start, before)

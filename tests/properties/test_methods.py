@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkin.core import Bundle, Method, Net, Recipe, Samples, to_all, to_each
+from fedkin.core import Bundle, Method, Net, Samples, Training, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
 from fedkin.functional.grouping import lloyd, nearest, two_means
@@ -325,9 +325,9 @@ def test_permuting_clients_permutes_what_they_predict_with(make: Callable[[], Me
     """Two rounds of full-batch training: the same client under another number ends with the same model, to rounding."""
     n, order = 4, shuffled(seed, 4)
     data = [blobs(size, [0.2, 0.3, 0.5], seed + i) for i, size in enumerate(of_size(n, seed))]
-    net, recipe = mlp(), Recipe(steps=2, lr=0.1, batch=1000)
-    here = ByHand(make(), net, data, recipe=recipe)
-    there = ByHand(make(), net, [data[i] for i in order.tolist()], recipe=recipe)
+    net, training = mlp(), Training(steps=2, lr=0.1, batch_size=1000)
+    here = ByHand(make(), net, data, training=training)
+    there = ByHand(make(), net, [data[i] for i in order.tolist()], training=training)
     for hand in (here, there):
         hand.play()
         hand.play()
@@ -344,7 +344,7 @@ def test_clients_with_the_same_data_get_the_same_model(make: Callable[[], Method
     """Two clients that are equal in everything predict alike."""
     data = [blobs(9, [0.6, 0.2, 0.2], seed), blobs(14, [0.2, 0.2, 0.6], seed + 1)]
     net = mlp()
-    hand = ByHand(make(), net, [data[0], data[1], data[0]], recipe=Recipe(steps=2, lr=0.1, batch=1000))
+    hand = ByHand(make(), net, [data[0], data[1], data[0]], training=Training(steps=2, lr=0.1, batch_size=1000))
     hand.play()
     hand.play()
     x = data[0].x

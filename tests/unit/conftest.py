@@ -37,4 +37,4 @@ def fedkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture
 def small() -> str:
     """Flags of a run that takes a fraction of a second."""
-    return "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch 5 --rounds 2 --engine loop"
+    return "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch-size 5 --rounds 2 --engine loop"

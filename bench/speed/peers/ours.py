@@ -49,7 +49,8 @@ def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], dict[s
     out = Path(s["place"]) / "run" if s["written"] else None
     with contextlib.suppress(_Enough):
         fedkin.run(
-            method, federation(s), s["model"], fedkin.Recipe(batch=s["batch"], lr=s["lr"]), rounds=s["rounds"] + 10,
+            method, federation(s), s["model"], fedkin.Training(batch_size=s["batch"], lr=s["lr"]),
+            rounds=s["rounds"] + 10,
             participation=s["cohort"] / s["clients"], eval_every=1 if s["evaluate"] else s["rounds"], out=out,
             on_round=on_round, **given,
         )  # fmt: skip

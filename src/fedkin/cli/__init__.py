@@ -24,7 +24,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   fedkin run FILE.toml [flags]   the same from a config file; flags win
   fedkin compare M1 M2 ... [flags] | FILE.toml
                                  several methods and seeds side by side; local, local-full, fedavg always among them
-  fedkin sweep METHOD|FILE.toml --grid recipe.lr=0.01,0.1 [flags]
+  fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]
                                  many settings of a method; the best on validation data is chosen
   fedkin resume FOLDER           go on with an interrupted run, comparison or sweep
   fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?

@@ -13,7 +13,7 @@ from fedkin.cli import DIVERGED, OK, screen
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
-from fedkin.core import ConfigError, Method, Recipe, RunFolderError
+from fedkin.core import ConfigError, Method, RunFolderError, Training
 from fedkin.core.errors import FolderBusyError
 from fedkin.core.method import FAMILIES
 from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
@@ -115,7 +115,7 @@ def demo_command(args: list[str]) -> int:
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
         model=ModelSettings(model="mlp"),
-        recipe=Recipe(epochs=2, batch=10, lr=0.05),
+        training=Training(epochs=2, batch_size=10, lr=0.05),
         run=RunSettings(rounds=100, participation=0.5),  # long enough for every method to settle,
     )
     unknown = [a for a in args if a not in ("--quiet", "--json")]

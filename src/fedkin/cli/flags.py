@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core import ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
 from fedkin.experiment.compare import Comparison, comparison_from
@@ -106,10 +106,10 @@ class SweepSettings:
     """The search space; the setting with the highest validation accuracy is chosen."""
 
     grid: tuple[str, ...] = ()
-    """PART.SETTING=VALUE,VALUE..., several after one --grid, such as recipe.lr=0.01,0.1 method.mu=0.1,1. All
+    """PART.SETTING=VALUE,VALUE..., several after one --grid, such as training.lr=0.01,0.1 method.mu=0.1,1. All
     combinations are run, or --trials of them."""
     space: tuple[str, ...] = ()
-    """Ranges for --trials: recipe.lr=log:1e-3..1e-1, recipe.momentum=0..0.9, recipe.epochs=int:1..5."""
+    """Ranges for --trials: training.lr=log:1e-3..1e-1, training.momentum=0..0.9, training.epochs=int:1..5."""
     trials: int = 0
     """Number of settings that Optuna draws, instead of trying all combinations."""
     seeds: tuple[int, ...] = (0,)
@@ -119,7 +119,7 @@ class SweepSettings:
 RUN_PARTS: Mapping[str, Any] = {
     "data": DataSettings(),
     "model": ModelSettings(),
-    "recipe": Recipe(),
+    "training": Training(),
     "run": RunSettings(),
     "show": ShowRun(),
 }
@@ -135,11 +135,11 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     what = _first(args, "fedkin run needs a method or a config file: fedkin run fedavg")
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
-    parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    parts = {"method": base.method, "data": base.data, "model": base.model, "training": base.training, "run": base.run}
     require_own_flags(base.name, base.method, RUN_PARTS)
     got = parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", summary(base.method))
-    recipe = _recipe(got.recipe, args)
-    settings = Settings(base.name, got.method, _found(got.data), got.model, recipe, got.run, base.hosts)
+    training = _epochs_win(got.training, args)
+    settings = Settings(base.name, got.method, _found(got.data), got.model, training, got.run, base.hosts)
     return settings, got.show
 
 
@@ -160,7 +160,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
         base = Comparison(tuple(names))
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
-    parts = {"data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    parts = {"data": base.data, "model": base.model, "training": base.training, "run": base.run}
     got = parse(
         {**parts, "runs": RunsSettings(base.seeds, baseline=base.baseline), "show": ShowCompare()},
         args,
@@ -172,9 +172,9 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
         name, key, value = _one(text)
         name = next((n for n in base.methods if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
-    recipe = _recipe(got.recipe, args)
+    training = _epochs_win(got.training, args)
     data, runs = _found(got.data), got.runs
-    return Comparison(base.methods, runs.seeds, data, got.model, recipe, got.run, own, runs.baseline), got.show
+    return Comparison(base.methods, runs.seeds, data, got.model, training, got.run, own, runs.baseline), got.show
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
@@ -201,18 +201,18 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
     space, seeds, trials = sweep_table_of(entries, what)
-    parts = {"method": base.method, "data": base.data, "model": base.model, "recipe": base.recipe, "run": base.run}
+    parts = {"method": base.method, "data": base.data, "model": base.model, "training": base.training, "run": base.run}
     require_own_flags(base.name, base.method, {**RUN_PARTS, "sweep": SweepSettings()}, "sweep")
     own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
     got = parse({**parts, "sweep": own, "show": ShowRun()}, args[1:], f"fedkin sweep {what}", summary(base.method))
     settings = Settings(
-        base.name, got.method, _found(got.data), got.model, _recipe(got.recipe, args), got.run, base.hosts
+        base.name, got.method, _found(got.data), got.model, _epochs_win(got.training, args), got.run, base.hosts
     )
     asked: dict[str, Any] = {}
     for text in (*got.sweep.grid, *got.sweep.space):
         name, equals, value = text.partition("=")
         if not equals or not value:
-            raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as recipe.lr=0.01,0.1, got {text!r}")
+            raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as training.lr=0.01,0.1, got {text!r}")
         asked[name] = value if ".." in value else [_value(v) for v in value.split(",")]
     return Sweep(settings, {**space, **space_from(asked, "sweep")}, got.sweep.trials, got.sweep.seeds), got.show
 
@@ -267,13 +267,13 @@ def _whose(preset: str, base: Settings) -> str:
     return "".join(f" (fedkin run {n} --preset {preset})" for n in have)
 
 
-def _recipe(recipe: Recipe, args: list[str]) -> Recipe:
+def _epochs_win(training: Training, args: list[str]) -> Training:
     """``--epochs`` on the command line beats steps from a file."""
     asked = any(a.split("=")[0] == "--epochs" for a in args)
     stepped = any(a.split("=")[0] == "--steps" for a in args)
     if asked and stepped:
         raise ConfigError("give --epochs or --steps, not both")
-    return dataclasses.replace(recipe, steps=None) if asked else recipe
+    return dataclasses.replace(training, steps=None) if asked else training
 
 
 def read(form: type[T], args: list[str], prog: str, needs: str) -> T:

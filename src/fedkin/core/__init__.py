@@ -17,7 +17,7 @@ from fedkin.core.net import Net
 from fedkin.core.robust import Rule
 from fedkin.core.samples import Batch, ClientData, Samples
 from fedkin.core.sides import Client, Roster, Round
-from fedkin.core.train import Recipe, Train, cross_entropy, head_loss
+from fedkin.core.train import Train, Training, cross_entropy, head_loss
 
 __all__ = [
     "Batch",
@@ -35,13 +35,13 @@ __all__ = [
     "ModelError",
     "Net",
     "PartitionError",
-    "Recipe",
     "Roster",
     "Round",
     "Rule",
     "RunFolderError",
     "Samples",
     "Train",
+    "Training",
     "Work",
     "cross_entropy",
     "finish",

@@ -24,7 +24,7 @@ Work: TypeAlias = Generator[Train | tuple[Train, ...], Any, Bundle]
 Moment: TypeAlias = Literal["delivered", "trained"]
 """When a client's model is scored: as it would predict now, with what the server would deliver and what the client
 keeps; or right after its last local training."""
-PRESET_TABLES = ("recipe", "run")
+PRESET_TABLES = ("training", "run")
 """Tables of settings that a preset may hold next to fields of its method."""
 
 FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
@@ -42,7 +42,7 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     """Authors, title, venue."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named settings: fields of the method, of the recipe under ``recipe`` and of the run itself under ``run``."""
+    """Named settings: fields of the method, of training under ``training`` and of the run itself under ``run``."""
     family: ClassVar[str] = ""
     """What clients get out of it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
@@ -121,7 +121,7 @@ class Method(ABC):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; the table in `presets_for` holds the recipe and run that go
+        """The method with the fields of a named preset; the table in `presets_for` holds the training and run that go
         with it.
 
         Raises:

@@ -15,7 +15,7 @@ from fedkin.core.net import Net
 from fedkin.core.robust import Rule
 from fedkin.core.samples import Samples
 from fedkin.core.seeds import generator
-from fedkin.core.train import Recipe
+from fedkin.core.train import Training
 
 _CHUNK = 256  # samples per forward pass outside training
 
@@ -29,7 +29,7 @@ class Client:
         data: its training part, ``x [n, *shape]``, ``y [n]``.
         validation: its validation part.
         net: the network, a pure function of a flat vector.
-        recipe: how it trains unless a request says otherwise.
+        training: how it trains unless a request says otherwise.
         received: what ``distribute`` sent to it.
         state: what stays on it between rounds; assign a new bundle. Committed only when its upload was aggregated.
         group: the true group of its data where the federation knows it, else -1; for reference rows only.
@@ -39,7 +39,7 @@ class Client:
     data: Samples
     validation: Samples
     net: Net
-    recipe: Recipe
+    training: Training
     received: Bundle
     state: Bundle
     seed: int = 0

@@ -35,14 +35,14 @@ def head_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Training:
     """Local training unless the method does it otherwise: plain SGD, with a new optimiser in every round."""
 
     epochs: int = 1
     """Passes over the client's training data per round (not used when steps is given)."""
     steps: int | None = None
     """Mini-batch steps per round instead of epochs."""
-    batch: int = 10
+    batch_size: int = 10
     """Samples per mini-batch; a last, smaller batch is used as well."""
     lr: float = 0.01
     """Step size of SGD."""
@@ -58,7 +58,7 @@ class Recipe:
     """Factor on the step size after every local epoch."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
+        for name in ("epochs", "batch_size"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.steps is not None and self.steps < 1:
@@ -74,8 +74,8 @@ class Recipe:
                 raise ConfigError(f"{name} must be in (0, 1], got {value}")
 
     def steps_for(self, samples: int) -> int:
-        """Mini-batch steps that this recipe takes on a number of samples."""
-        return self.steps if self.steps is not None else self.epochs * math.ceil(samples / self.batch)
+        """Return the number of mini-batch steps on a number of samples."""
+        return self.steps if self.steps is not None else self.epochs * math.ceil(samples / self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Train:
         clip: longest norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
             Default: each request draws its own.
-        epochs, steps, batch, lr, momentum, weight_decay: otherwise the run's `Recipe`.
+        epochs, steps, batch_size, lr, momentum, weight_decay: otherwise the run's `Training`.
     """
 
     start: Tensor
@@ -113,7 +113,7 @@ class Train:
     batches: int | None = None
     epochs: int | None = None
     steps: int | None = None
-    batch: int | None = None
+    batch_size: int | None = None
     lr: float | None = None
     momentum: float | None = None
     weight_decay: float | None = None
@@ -126,11 +126,11 @@ class Train:
         """The same request with ``logits [n, C]`` of a partner that stands still added to the model's own."""
         return replace(self, per_sample=self.per_sample.but(offset=logits))
 
-    def recipe(self, run: Recipe) -> Recipe:
-        """The run's recipe with this request's own settings put in."""
+    def training(self, run: Training) -> Training:
+        """Return the run's settings with those of this request put in."""
         own: dict[str, Any] = {
             name: value
-            for name in ("epochs", "steps", "batch", "lr", "momentum", "weight_decay")
+            for name in ("epochs", "steps", "batch_size", "lr", "momentum", "weight_decay")
             if (value := getattr(self, name)) is not None
         }
         if self.epochs is not None and self.steps is None:
@@ -152,7 +152,7 @@ class Train:
             self.prox_after,
             self.clip,
             self.batches,
-            (self.epochs, self.steps, self.batch, self.lr, self.momentum, self.weight_decay),
+            (self.epochs, self.steps, self.batch_size, self.lr, self.momentum, self.weight_decay),
         )
 
 

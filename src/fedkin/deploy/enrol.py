@@ -125,7 +125,7 @@ class Enrolment:
         """
         members = self._clerk.members
         said: dict[int, Bundle] = {}
-        schema = described(self._clerk.settings.method, net, self._clerk.settings.recipe)
+        schema = described(self._clerk.settings.method, net, self._clerk.settings.training)
         self.new = {name: n for name, n in self.new.items() if n.node in self._keys}
         while self.new:
             names = sorted(self.new)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Recipe, Samples
+from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training
 from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
@@ -37,7 +37,7 @@ def _instance(method: Method, step: str, value: T, kind: type[T], wanted: str) -
     return value
 
 
-def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey: bool = False) -> Bundle:
+def probe(method: Method, net: Net, training: Training, received: Bundle, *, survey: bool = False) -> Bundle:
     """What an honest client's answer looks like: its program itself, run on made-up data without training.
 
     The made-up client has one blank sample per class and no history. Only names, shapes and dtypes of the result mean
@@ -46,34 +46,34 @@ def probe(method: Method, net: Net, recipe: Recipe, received: Bundle, *, survey:
     Args:
         survey: the answer to a survey instead of an upload.
     """
-    return _answered(method, net, recipe, received, survey)[0]
+    return _answered(method, net, training, received, survey)[0]
 
 
-def keeps(method: Method, net: Net, recipe: Recipe, received: Bundle) -> Bundle:
+def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bundle:
     """What an honest client keeps after its first round, as in `probe`."""
-    return _answered(method, net, recipe, received)[1].state
+    return _answered(method, net, training, received)[1].state
 
 
 def _answered(
-    method: Method, net: Net, recipe: Recipe, received: Bundle, survey: bool = False
+    method: Method, net: Net, training: Training, received: Bundle, survey: bool = False
 ) -> tuple[Bundle, Client]:
     data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
-    client = Client(0, data, data, net, recipe, received, Bundle())
+    client = Client(0, data, data, net, training, received, Bundle())
     work = method.answer(client) if survey else method.client_update(client)
     return drive(work, lambda request: request.start.detach().clone()), client
 
 
-def described(method: Method, net: Net, recipe: Recipe) -> Bundle:
+def described(method: Method, net: Net, training: Training) -> Bundle:
     """What an honest client's words at joining look like, as in `probe`."""
     data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
-    client = Client(0, data, data, net, recipe, Bundle(), Bundle(), group=0)
+    client = Client(0, data, data, net, training, Bundle(), Bundle(), group=0)
     return Bundle(size=torch.tensor(net.classes), **method.describe(client))
 
 
-def scored(method: Method, net: Net, recipe: Recipe, received: Bundle, moment: Moment = "delivered") -> set[str]:
+def scored(method: Method, net: Net, training: Training, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
     data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
-    client = Client(0, data, data, net, recipe, received, Bundle())
+    client = Client(0, data, data, net, training, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}

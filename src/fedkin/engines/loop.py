@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedkin.core import Net, Recipe, Samples, Train
+from fedkin.core import Net, Samples, Train, Training
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer, perform
 from fedkin.privacy.dp_sgd import PrivateSteps
@@ -46,7 +46,7 @@ def sgd(
     request: Train,
     data: Samples,
     net: Net,
-    run: Recipe,
+    run: Training,
     rng: torch.Generator,
     private: PrivateSteps | None = None,
     gradient: Gradient = "auto",
@@ -60,47 +60,47 @@ def sgd(
         private: draws the batches and takes the loss's gradient instead; the other terms depend on no sample.
         gradient: how gradients are found, see `fedkin.engines.steps`.
     """
-    recipe = request.recipe(run)
+    training = request.training(run)
     w = request.start.detach().clone()
     part = request.only or slice(0, len(w))
     if part.start == part.stop:  # nothing moves
         return w
-    step = step_for(request, recipe, data, net, w, part, private, gradient)
-    lr = recipe.lr
+    step = step_for(request, training, data, net, w, part, private, gradient)
+    lr = training.lr
     if private is None:
-        drawn = batches(len(data), recipe, rng, skip_single=net.batchnorm)
+        drawn = batches(len(data), training, rng, skip_single=net.batchnorm)
     else:
-        drawn = private.batches(len(data), recipe)
+        drawn = private.batches(len(data), training)
     for epoch_end, index in drawn:
         step(index, lr)
         if epoch_end:
-            lr *= recipe.epoch_decay
+            lr *= training.epoch_decay
     return w
 
 
-def orders(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+def orders(n: int, training: Training, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
     """The samples of each epoch in the order in which they are trained on, without replacement; ``(whole, index)``.
 
     The last epoch may be cut short (not whole) where training is counted in steps. ``skip_single`` leaves out batches
     of one sample, on which BatchNorm cannot train.
     """
-    left = recipe.steps_for(n) if n else 0
+    left = training.steps_for(n) if n else 0
     while left > 0:
         order = torch.randperm(n, generator=rng)
-        if skip_single and (n - 1) % recipe.batch == 0:
-            left -= 0 if recipe.steps is not None else 1
+        if skip_single and (n - 1) % training.batch_size == 0:
+            left -= 0 if training.steps is not None else 1
             order = order[:-1]
             if len(order) == 0:
                 return
-        count = math.ceil(len(order) / recipe.batch)
+        count = math.ceil(len(order) / training.batch_size)
         if left > 0:
-            yield left >= count, order[: left * recipe.batch]
+            yield left >= count, order[: left * training.batch_size]
         left -= count
 
 
-def batches(n: int, recipe: Recipe, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
+def batches(n: int, training: Training, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
     """The index batches of `orders`, a last short one of each epoch too; ``(last of its epoch, index [B])``."""
-    for whole, order in orders(n, recipe, rng, skip_single=skip_single):
-        parts = order.split(recipe.batch)
+    for whole, order in orders(n, training, rng, skip_single=skip_single):
+        parts = order.split(training.batch_size)
         for i, index in enumerate(parts):
             yield whole and i == len(parts) - 1, index

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedkin.core import Bundle, Method, Net, Recipe, Roster, Round, stack
+from fedkin.core import Bundle, Method, Net, Roster, Round, Training, stack
 from fedkin.core.rows import kept_by
 from fedkin.engines.check import described, keeps
 
@@ -64,14 +64,14 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"
 
 
-def needs(method: Method, net: Net, recipe: Recipe) -> Needs | None:
+def needs(method: Method, net: Net, training: Training) -> Needs | None:
     """What a method keeps: the server when clients have joined, a client after its first round.
 
     The clients have one blank sample per class and train nothing. A bank that is not made for newcomers, but only of
     uploads, is not noticed. None where made-up clients make no sense to the method.
     """
     try:
-        one, two, three = (_kept(method, net, recipe, k) for k in (1, 2, 3))
+        one, two, three = (_kept(method, net, training, k) for k in (1, 2, 3))
     except Exception:  # an estimate must not be what ends a run
         return None
     pair = max(0, (three[0] - 2 * two[0] + one[0]) // 2)
@@ -79,14 +79,14 @@ def needs(method: Method, net: Net, recipe: Recipe) -> Needs | None:
     return Needs(max(0, one[0] - row - pair), row, pair, three[1])
 
 
-def _kept(method: Method, net: Net, recipe: Recipe, clients: int) -> tuple[int, int]:
+def _kept(method: Method, net: Net, training: Training, clients: int) -> tuple[int, int]:
     """Bytes of the server's state with a number of clients, and of one client's."""
-    said = described(method, net, recipe)
+    said = described(method, net, training)
     everyone = stack(dict.fromkeys(range(clients), said))
     roster = Roster(everyone.size, Bundle({name: rows for name, rows in everyone.items() if name != "size"}))
     r = Round(1, 100, net, roster, torch.arange(clients), cohort=clients, step="admit")
     with kept_by(None), torch.random.fork_rng(devices=[]):
         before = r.but(index=0, roster=Roster(everyone.size[:0]), ids=r.ids[:0], step="init")
         s = method.admit(method.init(before), r)
-        state = keeps(method, net, recipe, method.distribute(s, r.but(step="distribute")).row(0))
+        state = keeps(method, net, training, method.distribute(s, r.but(step="distribute")).row(0))
     return s.nbytes, state.nbytes

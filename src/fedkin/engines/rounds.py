@@ -17,9 +17,9 @@ from fedkin.core import (
     Method,
     MethodError,
     Net,
-    Recipe,
     Roster,
     Round,
+    Training,
     stack,
     to_all,
 )
@@ -139,7 +139,7 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
 
 
 def rounds(
-    method: Method, net: Net, recipe: Recipe, transport: Transport, plan: Plan, server: Server
+    method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server
 ) -> Iterator[Report]:
     """Runs the rounds that are left, changing ``server``; a report after each, when the server is consistent.
 
@@ -147,14 +147,14 @@ def rounds(
         MethodError: the method broke its contract on the server side.
     """
     while server.round < plan.rounds:
-        yield _one(method, net, recipe, transport, plan, server)
+        yield _one(method, net, training, transport, plan, server)
 
 
-def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: Plan, server: Server) -> Report:
+def _one(method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server) -> Report:
     started, t = time.perf_counter(), server.round + 1
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
-    heard = _heard(method, recipe, transport, plan, server, _round(net, plan, server, t, "survey", here))
+    heard = _heard(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
     if plan.secure and cohort:
@@ -167,7 +167,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
-    good, refused = _checked(method, recipe, plan, r, messages, replies)
+    good, refused = _checked(method, training, plan, r, messages, replies)
     abandoned, less = len(good) < plan.min_answers, dict[int, tuple[int, int]]()
     if not abandoned:
         ids = torch.tensor(list(good))
@@ -181,7 +181,7 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    shown = _evaluated(method, recipe, transport, plan, server, everyone) if plan.evaluates(t) else _Shown()
+    shown = _evaluated(method, training, transport, plan, server, everyone) if plan.evaluates(t) else _Shown()
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
     return Report(
@@ -213,12 +213,17 @@ def _one(method: Method, net: Net, recipe: Recipe, transport: Transport, plan: P
 
 
 def _checked(
-    method: Method, recipe: Recipe, plan: Plan, r: Round, messages: Mapping[int, Message], replies: Mapping[int, Bundle]
+    method: Method,
+    training: Training,
+    plan: Plan,
+    r: Round,
+    messages: Mapping[int, Message],
+    replies: Mapping[int, Bundle],
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
     """Uploads that can be used, with secure aggregation the means of their pools instead; and why others cannot."""
     if not replies:
         return {}, {}
-    schema = probe(method, r.net, recipe, messages[min(replies)].body)
+    schema = probe(method, r.net, training, messages[min(replies)].body)
     if plan.secure:
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
@@ -287,7 +292,7 @@ class _Heard:
     sent: dict[int, Bundle] = field(default_factory=dict)
 
 
-def _heard(method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round) -> _Heard:
+def _heard(method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round) -> _Heard:
     """Holds a survey if the method wants one now; the answers go into the state."""
     download = method.survey(server.state, r) if len(r.ids) else None
     if download is None:
@@ -298,7 +303,7 @@ def _heard(method: Method, recipe: Recipe, transport: Transport, plan: Plan, ser
     seconds = time.perf_counter() - sent
     refused: dict[int, str] = {}
     if replies:
-        schema = probe(method, r.net, recipe, messages[min(replies)].body, survey=True)
+        schema = probe(method, r.net, training, messages[min(replies)].body, survey=True)
         why = {i: refusal(reply, schema, plan.bound) for i, reply in replies.items()}
         refused = {i: f"survey: {reason}" for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
@@ -355,7 +360,9 @@ class _Shown:
     bytes_down: int = 0
 
 
-def _evaluated(method: Method, recipe: Recipe, transport: Transport, plan: Plan, server: Server, r: Round) -> _Shown:
+def _evaluated(
+    method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round
+) -> _Shown:
     """Every client that has joined, in batches, with the models as they are after the round."""
     found, false, missing, bytes_down = dict[int, Bundle](), dict[int, str](), dict[int, str](), 0
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
@@ -366,7 +373,7 @@ def _evaluated(method: Method, recipe: Recipe, transport: Transport, plan: Plan,
         answers, late = transport.exchange(messages)
         missing |= late
         if answers:
-            names = scored(method, r.net, recipe, messages[min(answers)].body, plan.evaluate)
+            names = scored(method, r.net, training, messages[min(answers)].body, plan.evaluate)
         for i, b in answers.items():
             size = int(server.sizes[i]) if plan.outcomes else None  # with privacy options counts hold noise
             last = r.index == plan.outcomes_in

@@ -138,7 +138,7 @@ class StackedSession:
         kinds: dict[Kind, list[int]] = {}
         for i, request in asked:
             c = turns[i].client
-            one = _One(turns[i], Asked(request, c.data, c.recipe, turns[i].draws(request)))
+            one = _One(turns[i], Asked(request, c.data, c.training, turns[i].draws(request)))
             kinds.setdefault(one.asked.kind(), []).append(len(todo))
             todo.append(one)
         trained: list[Tensor] = [torch.empty(0)] * len(todo)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train
+from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import key
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
@@ -33,22 +33,22 @@ class Asked:
 
     Attributes:
         data: the client's training part, on the host.
-        run: the client's recipe in this round.
+        run: the client's training settings in this round.
     """
 
     request: Train
     data: Samples
-    run: Recipe
+    run: Training
     draws: Draws
 
     @cached_property
-    def recipe(self) -> Recipe:
-        return self.request.recipe(self.run)
+    def training(self) -> Training:
+        return self.request.training(self.run)
 
     @property
     def steps(self) -> int:
-        """How many the recipe asks for."""
-        return self.recipe.steps_for(len(self.data)) if len(self.data) else 0
+        """Number of steps that the training settings ask for."""
+        return self.training.steps_for(len(self.data)) if len(self.data) else 0
 
     @property
     def pull(self) -> Tensor | None:
@@ -62,8 +62,8 @@ class Asked:
         """
         free: dict[str, Any] = {"batches": None, "epochs": None, "steps": None, "center": None, "mu": 0.0}
         settled: dict[str, Any] = {"batch": None, "lr": None, "momentum": None, "weight_decay": None}
-        r = self.recipe
-        settings = (r.batch, r.momentum, r.weight_decay, r.decay_biases, r.epoch_decay, r.lr)
+        r = self.training
+        settings = (r.batch_size, r.momentum, r.weight_decay, r.decay_biases, r.epoch_decay, r.lr)
         return (*self.request.but(**free, **settled).signature(), *settings)
 
 
@@ -119,7 +119,7 @@ class Steps:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
         self.part = request.only or slice(0, len(request.start))
-        self._terms = Terms.of(request, first.recipe, net, len(request.start), self.part)
+        self._terms = Terms.of(request, first.training, net, len(request.start), self.part)
         if isinstance(self._terms.decay, Tensor):
             self._terms = replace(self._terms, decay=place.up(self._terms.decay))
         moving = net.training(request.only)
@@ -179,15 +179,15 @@ def train(
     Args:
         products: convolutions as products of matrices.
     """
-    drawn = [list(orders(len(a.data), a.recipe, a.draws.rng(), skip_single=net.batchnorm)) for a in asked]
-    recipe = asked[0].recipe
-    order = sorted(range(len(asked)), key=lambda i: -steps_of(drawn[i], recipe.batch))
+    drawn = [list(orders(len(a.data), a.training, a.draws.rng(), skip_single=net.batchnorm)) for a in asked]
+    training = asked[0].training
+    order = sorted(range(len(asked)), key=lambda i: -steps_of(drawn[i], training.batch_size))
     stack = [asked[i] for i in order]
     steps = Steps(stack[0], net, place, products=products)
     rows = _rows(stack, steps.part, place)
     if steps.part.start < steps.part.stop:
         place.seed(key(stack[0].draws.noise, *(a.draws.noise for a in stack[1:])))
-        todo = plan([drawn[i] for i in order], recipe.batch, decays=recipe.epoch_decay != 1.0)
+        todo = plan([drawn[i] for i in order], training.batch_size, decays=training.epoch_decay != 1.0)
         with warnings.catch_warnings():  # of a layer that is not stacked after all, but taken client by client
             warnings.filterwarnings("error", "There is a performance drop")
             _carry_out(todo, stack, steps, rows, place, run)
@@ -199,14 +199,14 @@ def train(
 
 def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, place: Place, run: Run) -> None:
     samples, index, beside = _samples(stack, todo, place)
-    recipe = stack[0].recipe
+    training = stack[0].training
     for s in todo.segments:
         who = s.rows if isinstance(s.rows, slice) else place.up(s.rows)
         part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
         both = [t[here].view(s.steps, s.m, s.size) for t in (index, beside)]
-        lr: float | Tensor = recipe.lr
-        if recipe.epoch_decay != 1.0:
-            lr = place.up(torch.tensor([[recipe.lr * recipe.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
+        lr: float | Tensor = training.lr
+        if training.epoch_decay != 1.0:
+            lr = place.up(torch.tensor([[training.lr * training.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
         run(steps, part, (samples.take(both[0][t], both[1][t]) for t in range(s.steps)), lr)
         rows.put(who, part)
 
@@ -240,7 +240,7 @@ def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
     linear = [r.linear for r in requests if r.linear is not None]  # all of a kind have one, or none
     return Rows(
         w=w,
-        velocity=torch.zeros_like(w[:, part]) if stack[0].recipe.momentum else None,
+        velocity=torch.zeros_like(w[:, part]) if stack[0].training.momentum else None,
         center=center,
         linear=place.rows([t[part] for t in linear]) if linear else None,
         mu=mu,
@@ -257,12 +257,12 @@ def bytes_of(a: Asked, net: Net, place: Place) -> int:
         kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
-    n, request = min(len(a.data), a.recipe.batch), a.request
+    n, request = min(len(a.data), a.training.batch_size), a.request
     extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
     w = place.rows([request.start])[0].requires_grad_(True)
     batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
-    step = sum(kept.values()) * a.recipe.batch / max(1, n)
+    step = sum(kept.values()) * a.training.batch_size / max(1, n)
     beside = sum(t.nbytes for t in request.per_sample.values())
     return int(_STEP * step + _VECTORS * w.nbytes + a.data.x.nbytes + beside)

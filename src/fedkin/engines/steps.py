@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train, cross_entropy, head_loss
+from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entropy, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
@@ -36,7 +36,7 @@ class Step(Protocol):
 
 def step_for(
     request: Train,
-    recipe: Recipe,
+    training: Training,
     data: Samples,
     net: Net,
     w: Tensor,
@@ -45,11 +45,11 @@ def step_for(
     gradient: Gradient = "auto",
 ) -> Step:
     """The step for a request, moving ``w[part]`` in place."""
-    terms = Terms.of(request, recipe, net, len(w), part)
+    terms = Terms.of(request, training, net, len(w), part)
     if private is None and gradient != "autograd":
         layers = written_out(request, net, part)
         if not isinstance(layers, str):
-            return _Explicit(request, recipe, data, net, w, part, terms, layers)
+            return _Explicit(request, training, data, net, w, part, terms, layers)
     return _General(request, data, net, w, part, terms, private)
 
 
@@ -89,7 +89,7 @@ class _Explicit:
     def __init__(
         self,
         request: Train,
-        recipe: Recipe,
+        training: Training,
         data: Samples,
         net: Net,
         w: Tensor,
@@ -99,15 +99,15 @@ class _Explicit:
     ) -> None:
         self._x, self._y = request.per_sample.get("z", data.x), data.y
         self._offset, self._eye = request.per_sample.get("offset"), _eye(net.classes)
-        self._w, self._terms, self._part, self._momentum = w[part], terms, part, recipe.momentum
+        self._w, self._terms, self._part, self._momentum = w[part], terms, part, training.momentum
         self._clipped = request.clip is not None
         self._velocity: Tensor | None = None
-        self._direct = not self._clipped and not recipe.momentum
+        self._direct = not self._clipped and not training.momentum
         self._aim = w if self._direct else torch.zeros_like(w)
         self._pass = Pass(layers, w, self._aim, part)
         if not self._clipped:
-            self._pass.factors.keep = self._pass.factors.keep_bias = recipe.momentum
-        self._decay = (recipe.weight_decay, recipe.weight_decay if recipe.decay_biases else 0.0)
+            self._pass.factors.keep = self._pass.factors.keep_bias = training.momentum
+        self._decay = (training.weight_decay, training.weight_decay if training.decay_biases else 0.0)
         self._mu, self._lr = request.mu if terms.center is not None else 0.0, -1.0
         self._shift: Tensor | None = None
 

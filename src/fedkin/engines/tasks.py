@@ -11,7 +11,19 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ClientError, FedkinError, Method, MethodError, Net, Recipe, Samples, Train, Work
+from fedkin.core import (
+    Bundle,
+    Client,
+    ClientError,
+    FedkinError,
+    Method,
+    MethodError,
+    Net,
+    Samples,
+    Train,
+    Training,
+    Work,
+)
 from fedkin.core.method import Moment
 from fedkin.core.samples import ClientData
 from fedkin.core.seeds import generator, key
@@ -36,7 +48,7 @@ class Trainer(Protocol):
         request: Train,
         data: Samples,
         net: Net,
-        run: Recipe,
+        run: Training,
         rng: torch.Generator,
         private: PrivateSteps | None = ...,
         /,
@@ -57,7 +69,7 @@ class Job:
 
     method: Method
     net: Net
-    recipe: Recipe
+    training: Training
     shards: Sequence[ClientData]
     seed: int
     told: Told | None = None
@@ -186,7 +198,7 @@ class Turn:
             data=Samples(job.net.layout(self.shard.train.x), self.shard.train.y),
             validation=Samples(job.net.layout(self.shard.validation.x), self.shard.validation.y),
             net=job.net,
-            recipe=_recipe_of(job.recipe, task.round),
+            training=_training_in(job.training, task.round),
             received=_aligned(task.received),
             state=_aligned(task.state),
             seed=job.seed,
@@ -236,9 +248,9 @@ class Turn:
         started = time.perf_counter()
         c, private = self.client, draws.private
         if private is None:
-            w = train(request, c.data, c.net, c.recipe, draws.rng())
+            w = train(request, c.data, c.net, c.training, draws.rng())
         else:
-            w = train(request, c.data, c.net, c.recipe, draws.rng(), private)
+            w = train(request, c.data, c.net, c.training, draws.rng(), private)
             self.spent[private.rate] = self.spent.get(private.rate, 0) + private.taken
         self.seconds += time.perf_counter() - started
         return w
@@ -256,10 +268,10 @@ def _aligned(bundle: Bundle) -> Bundle:
     return Bundle({name: t if t.data_ptr() % 64 == 0 else t.clone() for name, t in bundle.items()})
 
 
-def _recipe_of(recipe: Recipe, round: int) -> Recipe:
-    if recipe.lr_decay == 1.0:
-        return recipe
-    return Recipe(**{**recipe.__dict__, "lr": recipe.lr * recipe.lr_decay ** max(0, round - 1)})
+def _training_in(training: Training, round: int) -> Training:
+    if training.lr_decay == 1.0:
+        return training
+    return Training(**{**training.__dict__, "lr": training.lr * training.lr_decay ** max(0, round - 1)})
 
 
 def _describe(turn: Turn) -> Bundle:

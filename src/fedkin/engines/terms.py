@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkin.core import Net, Recipe, Train
+from fedkin.core import Net, Train, Training
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the request and the recipe put beside the loss's gradient, and one step by the sum: the part of a model
-    that moves ``[p]``, or a stack of such parts ``[S, p]``.
+    """What the request and the run put beside the loss's gradient, and one step by the sum: the part of a model that
+    moves ``[p]``, or a stack of such parts ``[S, p]``.
 
     Attributes:
         linear, center: ``[..., p]`` or None.
@@ -33,11 +33,11 @@ class Terms:
     tail: slice | None
 
     @classmethod
-    def of(cls, request: Train, recipe: Recipe, net: Net, length: int, part: slice) -> Terms:
+    def of(cls, request: Train, training: Training, net: Net, length: int, part: slice) -> Terms:
         """The terms of one request on a vector of this length."""
-        decay: float | Tensor = recipe.weight_decay
-        if recipe.weight_decay and not recipe.decay_biases:
-            decay = net.matrices(length)[part] * recipe.weight_decay
+        decay: float | Tensor = training.weight_decay
+        if training.weight_decay and not training.decay_biases:
+            decay = net.matrices(length)[part] * training.weight_decay
         # running statistics are the tail of a network's vector
         tail = None
         if length >= net.size and net.buffers.start < net.buffers.stop:
@@ -48,9 +48,9 @@ class Terms:
             clip=request.clip,
             center=request.center[part] if request.mu != 0 and request.center is not None else None,
             mu=request.mu,
-            after=recipe.lr if request.prox_after else None,  # before epoch_decay
+            after=training.lr if request.prox_after else None,  # before epoch_decay
             decay=decay,
-            momentum=recipe.momentum,
+            momentum=training.momentum,
             tail=tail,
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.core import ConfigError, FedkinError, Method, Net, Recipe, RunFolderError
+from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError, Training
 from fedkin.data import Federation
 from fedkin.engines import Report
 from fedkin.experiment.result import Result
@@ -52,7 +52,7 @@ class Comparison:
     seeds: tuple[int, ...] = (0,)
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    recipe: Recipe = field(default_factory=Recipe)
+    training: Training = field(default_factory=Training)
     run: RunSettings = field(default_factory=RunSettings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str = "local"
@@ -104,7 +104,7 @@ class Comparison:
         if self.run.secure_aggregation:
             method.require_secure()
         how = _private(dataclasses.replace(self.run, seed=seed), method)
-        return Settings(name, method, self.data, self.model, self.recipe, how)
+        return Settings(name, method, self.data, self.model, self.training, how)
 
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
@@ -115,7 +115,7 @@ class Comparison:
         table |= {
             "data": plain(self.data.resolved()),
             "model": self.model.table(),
-            "recipe": plain(self.recipe),
+            "training": plain(self.training),
             "run": run,
         }
         own = {}
@@ -182,7 +182,7 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
         tuple(seeds),
         fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
         model_from(table.get("model", {}), f"{where}: [model]"),
-        fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
+        fill(Training(), table.get("training", {}), f"{where}: [training]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         own,
         str(table.get("baseline", "local")),

@@ -111,7 +111,7 @@ def _executed(
         told = None if e.privacy.asked else _told(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    for report in run_rounds(e.method, e.net, e.recipe, transport, e.plan, server):
+    for report in run_rounds(e.method, e.net, e.training, transport, e.plan, server):
         lines = lines_of(report, people, told)
         if e.privacy.dp_noise is not None:
             spent = transport.take_spent(counted)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedkin.core import Method, Net, Recipe
+from fedkin.core import Method, Net, Training
 from fedkin.data import Federation
 from fedkin.engines import Attack, Plan
 from fedkin.experiment.settings import decisive
@@ -60,7 +60,7 @@ def table_of(
     method: Method,
     federation: Federation,
     model: Model,
-    recipe: Recipe,
+    training: Training,
     plan: Plan,
     dropout: float,
     late: str | None,
@@ -78,6 +78,6 @@ def table_of(
         "method": {"name": type(method).__name__, **own},
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},
-        "recipe": plain(recipe),
+        "training": plain(training),
         "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {}), **attacked, **how},
     }

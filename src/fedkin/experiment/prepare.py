@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedkin.core import ClientData, Method, Net, Recipe, Rule, Samples
+from fedkin.core import ClientData, Method, Net, Rule, Samples, Training
 from fedkin.data import Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Attack, Job, Plan
@@ -39,7 +39,7 @@ class Experiment:
     Attributes:
         method: with its hyperparameters.
         net: the network, at the values that the run starts from.
-        recipe: local training, unless the method says otherwise.
+        training: local training, unless the method says otherwise.
         run: the settings of the run itself.
         plan: what the round loop needs of them.
         privacy: what is promised to single samples.
@@ -51,7 +51,7 @@ class Experiment:
 
     method: Method
     net: Net
-    recipe: Recipe
+    training: Training
     run: RunSettings
     plan: Plan
     privacy: Privacy
@@ -77,7 +77,7 @@ class Experiment:
         require_two_classes(federation)
         plan = plan_of(settings.run)
         return cls._made(
-            settings.method, federation, settings.model, settings.recipe, settings.run, plan, len(federation),
+            settings.method, federation, settings.model, settings.training, settings.run, plan, len(federation),
             title=title or get_title(settings.name), table=settings.table(), data=federation.fingerprint(),
             size=sizes_of(federation),
         )  # fmt: skip
@@ -88,7 +88,7 @@ class Experiment:
         method: Method,
         federation: Federation,
         model: Model,
-        recipe: Recipe,
+        training: Training,
         run: RunSettings,
         *,
         head: str | None = None,
@@ -99,8 +99,8 @@ class Experiment:
         require_two_classes(federation)
         plan = plan_of(run)
         return cls._made(
-            method, federation, _Start(model, head, init_weights), recipe, run, plan, len(federation),
-            title=title or method.title, table=_table(method, federation, model, recipe, run, plan),
+            method, federation, _Start(model, head, init_weights), training, run, plan, len(federation),
+            title=title or method.title, table=_table(method, federation, model, training, run, plan),
             data=federation.fingerprint(), size=sizes_of(federation),
         )  # fmt: skip
 
@@ -119,7 +119,7 @@ class Experiment:
         """
         start = _Start(settings.model.model, settings.model.head, None)  # a letter must not choose a file to be read
         return cls._made(
-            settings.method, card, start, settings.recipe, settings.run, plan_of(settings.run, settings.hosts),
+            settings.method, card, start, settings.training, settings.run, plan_of(settings.run, settings.hosts),
             title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ class Experiment:
         method: Method,
         of: Described,
         start: ModelSettings | _Start,
-        recipe: Recipe,
+        training: Training,
         run: RunSettings,
         plan: Plan,
         clients: int | None = None,
@@ -145,7 +145,7 @@ class Experiment:
         net = Net(make, of.shape, of.classes, head=start.head, seed=run.seed)
         privacy.require(method, net)
         marks = {"config": digest(table), "data": data, "network": network_mark(net)}
-        return cls(method, net, recipe, run, plan, privacy, title, table, marks, about_of(table, size, net))
+        return cls(method, net, training, run, plan, privacy, title, table, marks, about_of(table, size, net))
 
     def laid_out(self, clients: Sequence[ClientData]) -> Sequence[ClientData]:
         """Return clients' data in the memory layout that the network is fastest on.
@@ -169,7 +169,7 @@ class Experiment:
         return Job(
             self.method,
             self.net,
-            self.recipe,
+            self.training,
             clients,
             seed,
             told=None if secret or epsilon is None else KeyedCounts(epsilon, seed),
@@ -190,11 +190,11 @@ class _Start:
 
 
 def _table(
-    method: Method, federation: Federation, model: Model, recipe: Recipe, run: RunSettings, plan: Plan
+    method: Method, federation: Federation, model: Model, training: Training, run: RunSettings, plan: Plan
 ) -> dict[str, Any]:
     attack = Attack(run.attack, run.attackers, run.seed)
     return table_of(
-        method, federation, model, recipe, plan, run.dropout, run.join_late, attack, privacy_of(run), run.gradient
+        method, federation, model, training, plan, run.dropout, run.join_late, attack, privacy_of(run), run.gradient
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.core import ConfigError, Method, Net, Recipe
+from fedkin.core import ConfigError, Method, Net, Training
 from fedkin.core.method import Moment
 from fedkin.data import Federation
 from fedkin.engines import (
@@ -49,7 +49,7 @@ def run(
     method: Method,
     federation: Federation,
     model: Model = "mlp",
-    recipe: Recipe | None = None,
+    training: Training | None = None,
     *,
     rounds: int = 50,
     participation: float = 1.0,
@@ -89,7 +89,7 @@ def run(
         federation: the clients' data.
         model: a name from ``fedkin list models``, an import path, a module (its values are the common start), or a
             function that makes one.
-        recipe: how clients train unless the method says otherwise.
+        training: how clients train unless the method says otherwise.
         rounds: communication rounds.
         participation: share of the clients sampled in each round.
         seed: of every random draw.
@@ -164,7 +164,7 @@ def run(
         state=state,
     )
     experiment = Experiment.of(
-        method, federation, model, recipe or Recipe(), settings, head=head, init_weights=init_weights, title=title
+        method, federation, model, training or Training(), settings, head=head, init_weights=init_weights, title=title
     )
     given = None if isinstance(engine, str) else engine
     return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=given)
@@ -283,7 +283,7 @@ def _in_files(state: str, net: Net, clients: int) -> bool:
 def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
     """Raises `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
-        found = needs(e.method, e.net, e.recipe)
+        found = needs(e.method, e.net, e.training)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent

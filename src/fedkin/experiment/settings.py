@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core import ConfigError, Method, Training
 from fedkin.core.errors import nearest
 from fedkin.core.method import Moment
 from fedkin.data import (
@@ -359,7 +359,7 @@ class Settings:
     method: Method
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    recipe: Recipe = field(default_factory=Recipe)
+    training: Training = field(default_factory=Training)
     run: RunSettings = field(default_factory=RunSettings)
     hosts: HostSettings = field(default_factory=HostSettings)
 
@@ -374,7 +374,7 @@ class Settings:
     def table(self) -> dict[str, Any]:
         """As nested tables of plain values, complete, without settings that are not set."""
         method = {"name": self.code.portable, **self.code.entry(), **plain(self.method)}
-        parts: dict[str, Any] = {"recipe": self.recipe, "run": self.run}
+        parts: dict[str, Any] = {"training": self.training, "run": self.run}
         if self.hosts != HostSettings():
             parts["hosts"] = self.hosts
         first = {"method": method, "data": plain(self.data.resolved()), "model": self.model.table()}
@@ -425,7 +425,7 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
     Raises:
         ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
     """
-    known = ("method", "data", "model", "recipe", "run", "hosts")
+    known = ("method", "data", "model", "training", "run", "hosts")
     if "made_by" in table:
         raise ConfigError(
             f"{where} was made by a program with {table['made_by']}, which only that program has; run it there"
@@ -446,7 +446,7 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
         fill(made, method, f"{where}: [method]"),
         fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
         model_from(table.get("model", {}), f"{where}: [model]"),
-        fill(Recipe(), table.get("recipe", {}), f"{where}: [recipe]"),
+        fill(Training(), table.get("training", {}), f"{where}: [training]"),
         fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
         fill(HostSettings(), table.get("hosts", {}), f"{where}: [hosts]"),
     )

@@ -35,7 +35,7 @@ from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
 from fedkin.storage.toml import differences, read_toml
 
-PARTS = ("method", "model", "recipe", "run")
+PARTS = ("method", "model", "training", "run")
 OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
 """Called after each round with the trial's number, how many there are, its values, the seed and the round's line."""
 
@@ -46,7 +46,7 @@ class Sweep:
 
     Attributes:
         base: all settings that stay.
-        space: ``"recipe.lr"`` and the like -> the values it may have, or a range.
+        space: ``"training.lr"`` and the like -> the values it may have, or a range.
         trials: how many settings are drawn from the space by Optuna; 0: all combinations of its values.
         seeds: every setting is run with each of them, on the same data, and judged by the mean.
     """
@@ -58,7 +58,9 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise ConfigError('a sweep needs settings to try, such as --grid recipe.lr=0.01,0.1 or [sweep] "recipe.lr"')
+            raise ConfigError(
+                'a sweep needs settings to try, such as --grid training.lr=0.01,0.1 or [sweep] "training.lr"'
+            )
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"a sweep needs one or several seeds that differ, got {list(self.seeds)}")
         if self.trials < 0:
@@ -82,10 +84,10 @@ class Sweep:
         table = self.base.table()
         # one's own code where it lies now; tables name the copies beside them
         table["method"]["name"], table["model"]["model"] = self.base.name, self.base.model.model
-        if {"recipe.epochs", "recipe.steps"} <= values.keys():
-            raise ConfigError("a sweep varies recipe.epochs or recipe.steps, not both: steps would win over epochs")
-        if "recipe.epochs" in values:  # as on the command line: they beat steps from a file
-            table["recipe"].pop("steps", None)
+        if {"training.epochs", "training.steps"} <= values.keys():
+            raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
+        if "training.epochs" in values:  # as on the command line: they beat steps from a file
+            table["training"].pop("steps", None)
         for name, value in values.items():
             place, key = self._place(table, name)
             place[key] = value

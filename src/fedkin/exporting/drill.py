@@ -167,7 +167,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
             clients.restore(p.states, p.server.acks)
             seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
             found, clusters = {0: seen[new]}, {0: _of(labels, new)}
-            for report in islice(rounds(c.method, c.net, c.recipe, clients, plan, server), last):
+            for report in islice(rounds(c.method, c.net, c.training, clients, plan, server), last):
                 if report.weights is not None and weights is None and new in report.cohort:
                     weights = report.weights[report.cohort.index(new)]
                 at = report.round - start
@@ -202,7 +202,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
             server = begin(method, c.net, plan)
             seen, _ = welcome(method, c.net, clients, plan, server)
             found[0] = _accuracy(seen[0].test)
-            for report in islice(rounds(method, c.net, c.recipe, clients, plan, server), max(after)):
+            for report in islice(rounds(method, c.net, c.training, clients, plan, server), max(after)):
                 if report.round in after:
                     own = next(asked(method, c.net, clients, plan, server, "evaluate"))[0]
                     found[report.round] = _accuracy(own[0].test)

@@ -16,9 +16,9 @@ from fedkin.core import (
     Method,
     MethodError,
     Net,
-    Recipe,
     Round,
     Train,
+    Training,
     Work,
     cross_entropy,
     finish,
@@ -33,24 +33,29 @@ from fedkin.functional.damping import moved_by_share
 Order: TypeAlias = Literal["simultaneous", "cluster-first", "global-first"]
 Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Tensor, Bundle]]
 
-_TABLES = {"steps": 10, "batch": 32, "lr": 0.001, "momentum": 0.9}  # of the paper; fedbase is the package behind them
+_TABLES = {
+    "steps": 10,
+    "batch_size": 32,
+    "lr": 0.001,
+    "momentum": 0.9,
+}  # of the paper; fedbase is the package behind them
 _PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrapped method
     "IFCA": {
-        "paper": {"update": "damped", "recipe": _TABLES},
+        "paper": {"update": "damped", "training": _TABLES},
         "fedbase-0.10.3-ifca": {
             "order": "cluster-first",
             "update": "mean",
             "choose_on": "cluster",
-            "recipe": _TABLES,
+            "training": _TABLES,
         },
     },
     "FeSEM": {
-        "paper": {"warmup_of": "cluster", "update": "mean", "recipe": _TABLES},
+        "paper": {"warmup_of": "cluster", "update": "mean", "training": _TABLES},
         "fedbase-0.10.3-fesem": {
             "warmup_of": "cluster",
             "order": "global-first",
             "update": "mean",
-            "recipe": _TABLES,
+            "training": _TABLES,
         },
     },
 }
@@ -78,7 +83,7 @@ class CAM(Method):
     beside_training = property(lambda m: m.inner.beside_training)
     follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
-    presets: ClassVar = {"paper": {"recipe": _TABLES}}  # around methods that the paper does not wrap
+    presets: ClassVar = {"paper": {"training": _TABLES}}  # around methods that the paper does not wrap
 
     inner: Method
     """The clustered method that is wrapped."""
@@ -222,7 +227,7 @@ class CAM(Method):
     def _alone(self, c: Client) -> Train:
         """Warm-up of f: the request of the rounds that the server asks for, without h."""
         own = c.state.own if "own" in c.state else c.net.fresh("inner", 0)
-        return for_rounds(own, int(c.received.warmup), c.recipe)
+        return for_rounds(own, int(c.received.warmup), c.training)
 
     def personalize(self, c: Client) -> Bundle:
         if not c.received.inside("inner"):
@@ -312,8 +317,8 @@ def train_both(
     return g, w, finish(work, w)
 
 
-def for_rounds(start: Tensor, rounds: int, recipe: Recipe) -> Train:
-    """Return one request for as much training from ``start [P]`` as the recipe asks for in ``rounds`` rounds."""
-    if recipe.steps is not None:
-        return Train(start, steps=rounds * recipe.steps)
-    return Train(start, epochs=rounds * recipe.epochs)
+def for_rounds(start: Tensor, rounds: int, training: Training) -> Train:
+    """Return one request for as much training from ``start [P]`` as the run asks for in ``rounds`` rounds."""
+    if training.steps is not None:
+        return Train(start, steps=rounds * training.steps)
+    return Train(start, epochs=rounds * training.epochs)

@@ -25,7 +25,7 @@ class CFIC(Method):
     robust = True
     presets: ClassVar = {
         # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's
-        "paper": {"register": "lazy", "recipe": {"epochs": 5, "batch": 64, "lr": 0.01}},
+        "paper": {"register": "lazy", "training": {"epochs": 5, "batch_size": 64, "lr": 0.01}},
     }
 
     memory: float = 0.9

@@ -36,7 +36,7 @@ class CFL(Method):
     presets: ClassVar = {
         "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs clients the same
             "linkage": "complete",
-            "recipe": {"epochs": 1, "batch": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
+            "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
         },
     }
 

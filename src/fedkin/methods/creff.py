@@ -32,7 +32,7 @@ class CReFF(Method):
     reveals = "its model, which classes it has and a gradient of the classifier for each"
     beside_training = "which classes it has and a gradient of the classifier for each"
     secure_aggregation = False
-    presets: ClassVar = {"code": {"recipe": {"epochs": 10, "lr": 0.1, "batch": 32}}}
+    presets: ClassVar = {"code": {"training": {"epochs": 10, "lr": 0.1, "batch_size": 32}}}
 
     features: int = 100
     """Federated features per class."""

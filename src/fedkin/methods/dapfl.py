@@ -38,7 +38,7 @@ class DAPFL(Method):
             "include_self": True,
             "equal": "one",
             "prox": "after",
-            "recipe": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
+            "training": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
         },
     }
 

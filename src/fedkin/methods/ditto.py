@@ -19,7 +19,10 @@ class Ditto(Method):
     robust = True
     secure_aggregation = True
     presets: ClassVar = {
-        "code": {"coupled_steps": True, "recipe": {"steps": 2, "batch": 16, "lr": 0.05}},  # the Fashion-MNIST script
+        "code": {
+            "coupled_steps": True,
+            "training": {"steps": 2, "batch_size": 16, "lr": 0.05},
+        },  # the Fashion-MNIST script
     }
 
     lam: float = 1.0

@@ -151,7 +151,9 @@ class FedAMP(Method):
 
     def client_update(self, c: Client) -> Work:
         asked = float(c.received.pull)
-        pull = min(asked, 0.5 / c.recipe.lr)  # at most half the way to the mixture in a step; from 2/lr on it diverges
+        pull = min(
+            asked, 0.5 / c.training.lr
+        )  # at most half the way to the mixture in a step; from 2/lr on it diverges
         w = yield Train(c.state.get("model", c.w0), center=c.received.model, mu=pull)
         c.state = Bundle(model=w)
         return Bundle(model=w, pull=torch.tensor(pull), clamped=torch.tensor(float(pull < asked)))

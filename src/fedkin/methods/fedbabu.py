@@ -22,7 +22,7 @@ class FedBABU(Method):
     robust = True
     secure_aggregation = True
     presets: ClassVar = {
-        "code": {"finetune_lr": 1e-3, "recipe": {"lr": 0.1, "momentum": 0.9, "batch": 50}},
+        "code": {"finetune_lr": 1e-3, "training": {"lr": 0.1, "momentum": 0.9, "batch_size": 50}},
     }
 
     part: Literal["full", "head", "body"] = "full"
@@ -63,7 +63,7 @@ class FedBABU(Method):
         only = {"full": None, "head": c.net.head, "body": c.net.body}[self.part]
         if self.finetune_epochs:
             # the features have grown beside a head that stood still: with the full step it would overshoot
-            lr = 0.1 * c.recipe.lr if self.finetune_lr is None else self.finetune_lr
+            lr = 0.1 * c.training.lr if self.finetune_lr is None else self.finetune_lr
             w = yield Train(w, only=only, epochs=self.finetune_epochs, lr=lr)
         return Bundle(model=w)
 

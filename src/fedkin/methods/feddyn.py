@@ -27,10 +27,10 @@ class FedDyn(Method):
             "adaptive": True,
             "clip": 10.0,
             "eval_model": "all-mean",
-            "recipe": {"epochs": 5, "batch": 50, "lr": 0.1, "weight_decay": 1e-3},
+            "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3},
         },
         "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors probably compare
-            "recipe": {"epochs": 5, "batch": 64, "lr": 0.01},
+            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
         },
     }
 

@@ -22,7 +22,9 @@ class FedFa(Method):
     beside_training = "its training accuracy"
     robust = True
     presets: ClassVar = {
-        "cfic-table": {"recipe": {"epochs": 5, "batch": 64, "lr": 0.01}},  # FLGo's; that CFIC ran on it is inferred
+        "cfic-table": {
+            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01}
+        },  # FLGo's; that CFIC ran on it is inferred
         "three-rounds": {"client_momentum": 0.5, "every": 3},  # another implementation's, on FedLab
     }
 

@@ -33,7 +33,7 @@ class FedFomo(Method):
             "norm": "l1",
             "affinity": "normalised",
             "run": {"evaluate": "trained"},
-            "recipe": {"epochs": 5, "batch": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
+            "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
         },
     }
 

@@ -27,7 +27,7 @@ class FedGH(Method):
         "code": {
             "clip": 50.0,
             "run": {"evaluate": "trained"},
-            "recipe": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "epochs": 10, "batch": 64},
+            "training": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "epochs": 10, "batch_size": 64},
         },
     }
 

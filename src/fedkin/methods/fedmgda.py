@@ -29,11 +29,11 @@ class FedMGDA(Method):
         "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients use momentum 0.5 whatever is asked
             "eps": 1.0,
             "decay": 0.89,
-            "recipe": {"epochs": 1, "batch": 10, "lr": 0.01, "momentum": 0.5},
+            "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
         },
         "cfic-table": {  # FLGo's (WwZzz/easyFL); that CFIC's authors compare with it is inferred
             "lambda0": "samples",
-            "recipe": {"epochs": 5, "batch": 64, "lr": 0.01},
+            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
         },
     }
 

@@ -24,11 +24,11 @@ class FedProto(Method):
     export_rule: ClassVar = {"kind": "prototypes"}
     secure_aggregation = False
     presets: ClassVar = {
-        "code": {"restrict_classes": True, "recipe": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch": 4}},
+        "code": {"restrict_classes": True, "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4}},
         "code-cifar10": {
             "lam": 0.1,
             "restrict_classes": True,
-            "recipe": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch": 4},
+            "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4},
         },
     }
 

@@ -41,8 +41,12 @@ class FedProx(Method):
         return Bundle(model=w)
 
     def _epochs(self, c: Client) -> int | None:
-        full = c.recipe.epochs
-        if c.recipe.steps is not None or full < 2 or float(torch.rand((), generator=c.rng)) >= self.straggler_fraction:
+        full = c.training.epochs
+        if (
+            c.training.steps is not None
+            or full < 2
+            or float(torch.rand((), generator=c.rng)) >= self.straggler_fraction
+        ):
             return None
         return int(torch.randint(1, full, (), generator=c.rng))
 

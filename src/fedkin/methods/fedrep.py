@@ -13,7 +13,7 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, he
 _CODE = {
     "final_head_epochs": 10,
     "first_head": "average",
-    "recipe": {"lr": 0.01, "batch": 10, "momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False},
+    "training": {"lr": 0.01, "batch_size": 10, "momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False},
 }
 
 

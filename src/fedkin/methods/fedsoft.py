@@ -29,7 +29,7 @@ class FedSoft(Method):
             "clusters": 2,
             "lam": 0.01,
             "per_cluster": 15,
-            "recipe": {"epochs": 10, "batch": 64},
+            "training": {"epochs": 10, "batch_size": 64},
         },
     }
 

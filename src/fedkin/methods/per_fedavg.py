@@ -25,11 +25,11 @@ class PerFedAvg(Method):
     robust = True
     secure_aggregation = True
     presets: ClassVar = {
-        "paper": {"outer_lr": 0.001, "recipe": {"batch": 40}},
+        "paper": {"outer_lr": 0.001, "training": {"batch_size": 40}},
         "pfedcs": {  # one step size for both, as in the comparison of the PFedCS paper
             "inner_lr": 0.005,
             "outer_lr": 0.005,
-            "recipe": {"lr": 0.005, "batch": 100, "epochs": 5},
+            "training": {"lr": 0.005, "batch_size": 100, "epochs": 5},
         },
     }
 
@@ -64,10 +64,12 @@ class PerFedAvg(Method):
         aux = Bundle(inner_lr=torch.tensor(self.inner_lr))
         if self.order == "hessian-free":
             aux = aux.but(delta=torch.tensor(self.delta))
-        batch = c.recipe.batch * (2 if self.order == "first" else 3)  # one mini-batch for each gradient of a meta-step
-        steps = max(1, c.recipe.steps_for(len(c.data)))  # as many as FedAvg takes
-        lr = c.recipe.lr if self.outer_lr == "run" else self.outer_lr
-        meta = Train(c.received.model, loss=meta_loss, aux=aux, steps=steps, batch=batch, lr=lr)
+        batch = c.training.batch_size * (
+            2 if self.order == "first" else 3
+        )  # one mini-batch for each gradient of a meta-step
+        steps = max(1, c.training.steps_for(len(c.data)))  # as many as FedAvg takes
+        lr = c.training.lr if self.outer_lr == "run" else self.outer_lr
+        meta = Train(c.received.model, loss=meta_loss, aux=aux, steps=steps, batch_size=batch, lr=lr)
         w = yield meta.but(momentum=0.0, weight_decay=0.0)
         return Bundle(model=w)
 

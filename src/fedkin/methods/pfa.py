@@ -32,7 +32,7 @@ class PFA(Method):
     robust = True
     secure_aggregation = True
     presets: ClassVar = {
-        "code": {"recipe": {"epochs": 5, "batch": 32, "lr": 0.01, "momentum": 0.5}},
+        "code": {"training": {"epochs": 5, "batch_size": 32, "lr": 0.01, "momentum": 0.5}},
     }
 
     clusters: int = 3

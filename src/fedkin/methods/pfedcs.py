@@ -34,8 +34,8 @@ class PFedCS(Method):
     robust = True
     presets: ClassVar = {  # the paper's model of a client is the one after its last local training
         # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet
-        "paper": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.005}},
-        "paper-resnet18": {"run": {"evaluate": "trained"}, "recipe": {"epochs": 5, "batch": 100, "lr": 0.1}},
+        "paper": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.005}},
+        "paper-resnet18": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.1}},
     }
 
     beta: int | None = None

@@ -11,7 +11,18 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedkin.core import Batch, Bundle, ConfigError, MethodError, ModelError, Net, Recipe, Samples, Train, cross_entropy
+from fedkin.core import (
+    Batch,
+    Bundle,
+    ConfigError,
+    MethodError,
+    ModelError,
+    Net,
+    Samples,
+    Train,
+    Training,
+    cross_entropy,
+)
 from fedkin.core.seeds import generator
 from fedkin.privacy.noise import Keyed, Secret, Source
 
@@ -62,17 +73,17 @@ class PrivateSteps:
         self._expected = 1.0
         self.rate, self.taken = 0.0, 0
 
-    def batches(self, n: int, recipe: Recipe) -> Iterator[tuple[bool, Tensor]]:
+    def batches(self, n: int, training: Training) -> Iterator[tuple[bool, Tensor]]:
         """As many batches as plain SGD takes; each sample is in each of them by chance: ``(epoch's end, index)``.
 
         Batches differ in size and may be empty: that is what makes the noise hide more than it does on fixed ones.
         """
         if n == 0:
             return
-        self._expected = float(min(recipe.batch, n))
+        self._expected = float(min(training.batch_size, n))
         self.rate = self._expected / n
-        per_epoch = math.ceil(n / recipe.batch)
-        for step in range(recipe.steps_for(n)):
+        per_epoch = math.ceil(n / training.batch_size)
+        for step in range(training.steps_for(n)):
             self.taken += 1
             index = (self._source.uniform(n) < self.rate).nonzero().flatten()
             yield (step + 1) % per_epoch == 0, index

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Method, MethodError, Net, Recipe, Samples
+from fedkin.core import Bundle, Client, ConfigError, Method, MethodError, Net, Samples, Training
 from fedkin.core.seeds import generator
 
 _LEAST = 1e-6  # smallest epsilon: noise of a million samples hides everything that a client could have
@@ -168,7 +168,7 @@ def says(method: Method, net: Net) -> list[str]:
     found: list[Bundle] = []
     for group in (0, 1):  # the only thing, beside data, in which two clients with equal counts differ
         hidden = Hidden(torch.arange(net.classes))
-        made_up = Client(0, hidden, hidden, net, Recipe(), Bundle(), Bundle(), group=group)
+        made_up = Client(0, hidden, hidden, net, Training(), Bundle(), Bundle(), group=group)
         found.append(method.describe(made_up))
     for name, t in found[0].items():
         if name not in found[1] or not torch.equal(t, found[1][name]):

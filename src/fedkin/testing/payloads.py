@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, ClientData, Method, Net, Recipe, Samples
+from fedkin.core import Bundle, ClientData, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, rounds
 from fedkin.testing.trial import calm
@@ -79,11 +79,11 @@ def payloads(method: Method) -> Payloads:
     letters = {**_own_lengths(method), **_SIZES}
     found, plan = Payloads(), Plan(_ROUNDS, participation=0.75)
     with calm(0):
-        shards, recipe = [_shard(i) for i in range(_CLIENTS)], Recipe(epochs=1, batch=10, lr=0.1)
-        session = Loop().start(Job(method, net, recipe, shards, plan.seed))
+        shards, training = [_shard(i) for i in range(_CLIENTS)], Training(epochs=1, batch_size=10, lr=0.1)
+        session = Loop().start(Job(method, net, training, shards, plan.seed))
         wire = _Wire(Simulation(session, _CLIENTS), found, letters)
         server = begin(method, net, plan)
-        for _ in rounds(method, net, recipe, wire, plan, server):
+        for _ in rounds(method, net, training, wire, plan, server):
             pass
         for state in wire.simulation.states(server.acks).values():
             found.add("keeps", state, letters)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ClientData, ConfigError, Download, Method, Recipe, Round, Rule, Samples, stack
+from fedkin.core import Bundle, ClientData, ConfigError, Download, Method, Round, Rule, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
@@ -137,7 +137,7 @@ def _learned(trial: Trial) -> dict[str, Tensor]:
 def _trains(usual: Trial, case: Case) -> bool:
     """Whether what is learned depends on training at all: on the step size."""
     setting = case.setting("mlp")
-    slower = case.play(replace(setting, recipe=replace(setting.recipe, lr=setting.recipe.lr / 2)))
+    slower = case.play(replace(setting, training=replace(setting.training, lr=setting.training.lr / 2)))
     return difference(_learned(usual), _learned(slower)) is not None
 
 
@@ -188,7 +188,7 @@ def _alone(
 ) -> dict[str, Tensor]:
     """What one client answers, keeps and predicts after all others had their turn in the same process."""
     net = setting.network()
-    session = Loop().start(Job(case.anew(), net, setting.recipe, shards, setting.plan.seed))
+    session = Loop().start(Job(case.anew(), net, setting.training, shards, setting.plan.seed))
     order = [i for i in messages if i != last] + [last]
     list(session.map([Task("describe", i, 1, Bundle(), Bundle()) for i in range(len(shards))]))
     found: dict[str, Tensor] = {}
@@ -236,7 +236,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
     large = ClientData(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
-    by_steps = Recipe(steps=3, batch=4, lr=0.1, weight_decay=0.01, decay_biases=False)
+    by_steps = Training(steps=3, batch_size=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
         "drop-outs": replace(usual, dropout=0.4),
         "late joiners": replace(usual, joins=join_rounds(6, "2@3")),
@@ -249,7 +249,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
         "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, rule=case.rule)),
         "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
-        "training by steps": replace(usual, recipe=by_steps),
+        "training by steps": replace(usual, training=by_steps),
     }
     found: dict[str, tuple[Setting, Touch | None]] = {name: (setting, None) for name, setting in changed.items()}
     found["rounds without an answer"] = (usual, lose({1: everyone, 3: everyone}))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ClientData, Method, Net, Recipe
+from fedkin.core import Bundle, ClientData, Method, Net, Training
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Report, Server, Simulation, begin, rounds
 from fedkin.testing.toys import Kind, federation, network
 
@@ -26,7 +26,7 @@ class Setting:
 
     kind: Kind = "mlp"
     shards: tuple[ClientData, ...] = field(default_factory=federation)
-    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=4, lr=0.1, momentum=0.5))
+    training: Training = field(default_factory=lambda: Training(epochs=2, batch_size=4, lr=0.1, momentum=0.5))
     plan: Plan = field(default_factory=lambda: Plan(rounds=4, participation=0.7, seed=1))
     dropout: float = 0.0
     joins: list[int] | None = None
@@ -97,7 +97,7 @@ def play(
     """
     net = setting.network()
     with calm(ambient):
-        session = (engine or Loop()).start(Job(method, net, setting.recipe, setting.shards, setting.plan.seed))
+        session = (engine or Loop()).start(Job(method, net, setting.training, setting.shards, setting.plan.seed))
         try:
             simulation = Simulation(
                 session,
@@ -111,7 +111,7 @@ def play(
                 simulation.restore(copied(since).states, server.acks)
             wire = Wire(simulation, touch)
             trial = Trial([], [_moment(server, simulation)], wire.uploads, wire.messages, simulation, server)
-            for report in rounds(method, net, setting.recipe, wire, setting.plan, server):
+            for report in rounds(method, net, setting.training, wire, setting.plan, server):
                 trial.reports.append(report)
                 trial.moments.append(_moment(server, simulation))
                 if report.round == stop:

@@ -117,12 +117,12 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "model for images": (archive(), f"run fedavg {OWN} --model small-cnn", ["small-cnn", "[5]"]),
     "model that cannot be imported": (nothing, "run fedavg --model no.such:thing", ["no.such"]),
     "unknown head": (nothing, "run fedavg --head tail", ["'tail'"]),
-    # method, recipe, run
+    # method, training, run
     "field out of range": (nothing, "run da-pfl --lam -1", ["lam of DAPFL must be at least 0, got -1"]),
     "lr 0": (nothing, "run fedavg --lr 0", ["lr must be a positive number, got 0"]),
     "lr NaN": (nothing, "run fedavg --lr nan", ["lr", "nan"]),
     "momentum 1": (nothing, "run fedavg --momentum 1", ["momentum", "1"]),
-    "batch 0": (nothing, "run fedavg --batch 0", ["batch must be at least 1, got 0"]),
+    "batch 0": (nothing, "run fedavg --batch-size 0", ["batch_size must be at least 1, got 0"]),
     "epochs and steps": (nothing, "run fedavg --epochs 1 --steps 1", ["--epochs or --steps"]),
     "rounds 0": (nothing, "run fedavg --rounds 0", ["rounds must be at least 1, got 0"]),
     "participation 2": (nothing, "run fedavg --participation 2", ["participation must be in (0, 1], got 2"]),

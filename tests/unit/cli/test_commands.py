@@ -566,13 +566,13 @@ def test_an_accuracy_that_cannot_be_reached(value: str, fedkin: Command, small: 
 # ---- sweep --------------------------------------------------------------------------------------------------------
 def test_sweep_from_flags_and_from_a_file(fedkin: Command, small: str) -> None:
     """Flags and [sweep] in a file give the same; resume shows it again; fedkin run takes what was chosen."""
-    done = fedkin(f"sweep fedprox {small} --grid recipe.lr=0.1,0.5 method.mu=0.1,1 --seeds 3 --out a")
+    done = fedkin(f"sweep fedprox {small} --grid training.lr=0.1,0.5 method.mu=0.1,1 --seeds 3 --out a")
     again = fedkin("sweep a/sweep.toml --out b --json")
 
     assert (done.code, done.err, again.code) == (0, "", 0)
     assert "bold: chosen by it, test accuracy" in " ".join(done.out.split())
     trials = json.loads(again.out)
-    assert [t["values"]["recipe.lr"] for t in trials] == [0.1, 0.1, 0.5, 0.5]
+    assert [t["values"]["training.lr"] for t in trials] == [0.1, 0.1, 0.5, 0.5]
     assert sum(t["chosen"] for t in trials) == 1
     assert all((t["test"] is not None) == t["chosen"] for t in trials)
     assert Path("a/sweep.csv").read_text() == Path("b/sweep.csv").read_text()
@@ -587,9 +587,9 @@ def test_sweep_from_flags_and_from_a_file(fedkin: Command, small: str) -> None:
     [
         ("", "settings to try"),
         ("--grid lr", "PART.SETTING=VALUE"),
-        ("--grid recipe.lrr=1", "did you mean 'lr'"),
-        ("--grid recipe.lr=0.1 --seed 3", "--seeds"),
-        ("--space recipe.lr=1..0 --trials 3", "lower end first"),
+        ("--grid training.lrr=1", "did you mean 'lr'"),
+        ("--grid training.lr=0.1 --seed 3", "--seeds"),
+        ("--space training.lr=1..0 --trials 3", "lower end first"),
     ],
 )
 def test_sweep_refuses_what_it_cannot_try(flags: str, said: str, fedkin: Command, small: str) -> None:

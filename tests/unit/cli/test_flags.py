@@ -10,12 +10,12 @@ import pytest
 
 from commandline import Command
 from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, run_flags
-from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core import ConfigError, Method, Training
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.methods import METHODS, FedGH, get_method
 
-COMMON = (DataSettings, ModelSettings, Recipe, RunSettings, ShowRun)
-TOGETHER = (DataSettings, ModelSettings, Recipe, RunSettings, RunsSettings, ShowCompare)
+COMMON = (DataSettings, ModelSettings, Training, RunSettings, ShowRun)
+TOGETHER = (DataSettings, ModelSettings, Training, RunSettings, RunsSettings, ShowCompare)
 
 
 def fields_of(method: Method) -> list[tuple[str, Any]]:
@@ -101,7 +101,7 @@ def test_every_common_setting_is_a_flag() -> None:
         data_seed=3,
     )
     assert settings.model == ModelSettings("small-cnn", "0")
-    assert settings.recipe == Recipe(steps=3, lr=1.0, decay_biases=False)
+    assert settings.training == Training(steps=3, lr=1.0, decay_biases=False)
     assert settings.run == RunSettings(
         6, 0.5, 8, weighting="uniform", join_late="2@3", gradient="autograd", engine="loop", workers=3
     )
@@ -122,18 +122,18 @@ def test_a_field_that_is_not_set_by_default() -> None:
 
 # ---- presets ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("given", [["--preset", "code"], ["--preset=code"]], ids=" ".join)
-def test_a_preset_changes_fields_and_recipe(given: list[str]) -> None:
-    """da-pfl's "code" sets the fields and the recipe of the authors' program."""
+def test_a_preset_changes_fields_and_training(given: list[str]) -> None:
+    """da-pfl's "code" sets the fields and the training settings of the authors' program."""
     settings, _ = run_flags(["da-pfl", *given])
     preset = type(get_method("da-pfl")).presets["code"]
 
-    assert preset["recipe"]
-    for name, value in preset["recipe"].items():
-        assert getattr(settings.recipe, name) == value
+    assert preset["training"]
+    for name, value in preset["training"].items():
+        assert getattr(settings.training, name) == value
     for name, value in preset.items():
-        if name not in ("recipe", "run"):
+        if name not in ("training", "run"):
             assert getattr(settings.method, name) == value
-    assert settings.recipe != Recipe()
+    assert settings.training != Training()
     assert settings.method != get_method("da-pfl")
 
 
@@ -152,7 +152,7 @@ def test_other_flags_win_over_a_preset() -> None:
     plain, _ = run_flags(["da-pfl", "--preset", "code"])
     settings, _ = run_flags(["da-pfl", "--momentum", "0.25", "--preset", "code", "--distance", "squared"])
 
-    assert settings.recipe == dataclasses.replace(plain.recipe, momentum=0.25)
+    assert settings.training == dataclasses.replace(plain.training, momentum=0.25)
     assert settings.method == dataclasses.replace(plain.method, distance="squared")  # type: ignore[type-var]
 
 
@@ -183,12 +183,12 @@ def test_flags_win_over_a_file(tmp_path: Path) -> None:
     """A setting from the file stays unless a flag gives it; what neither gives has its default."""
     (tmp_path / "my.toml").write_text(
         '[method]\nname = "fesem-cam"\nwarmup = 2\n[method.inner]\nclusters = 4\nlam = 0.5\n'
-        "[run]\nrounds = 9\nseed = 3\n[recipe]\nlr = 0.2\n"
+        "[run]\nrounds = 9\nseed = 3\n[training]\nlr = 0.2\n"
     )
     settings, _ = run_flags([str(tmp_path / "my.toml"), "--rounds", "5", "--clusters", "2", "--epochs", "3"])
 
     assert (settings.name, settings.run) == ("fesem-cam", RunSettings(rounds=5, seed=3))
-    assert settings.recipe == Recipe(epochs=3, lr=0.2)
+    assert settings.training == Training(epochs=3, lr=0.2)
     assert settings.method == dataclasses.replace(  # type: ignore[type-var]
         get_method("fesem-cam"),
         warmup=2,
@@ -199,11 +199,11 @@ def test_flags_win_over_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [["--epochs", "3"], ["--epochs=3"]], ids=" ".join)
 def test_epochs_on_the_command_line_beat_steps_in_a_file(given: list[str], tmp_path: Path) -> None:
     """A file that counts in steps, and --epochs: epochs it is. Without the flag steps stay."""
-    (tmp_path / "my.toml").write_text('[method]\nname = "fedavg"\n[recipe]\nsteps = 7\n')
+    (tmp_path / "my.toml").write_text('[method]\nname = "fedavg"\n[training]\nsteps = 7\n')
     path = str(tmp_path / "my.toml")
 
-    assert run_flags([path, *given])[0].recipe == Recipe(epochs=3)
-    assert run_flags([path])[0].recipe == Recipe(steps=7)
+    assert run_flags([path, *given])[0].training == Training(epochs=3)
+    assert run_flags([path])[0].training == Training(steps=7)
 
 
 @pytest.mark.parametrize("read", [run_flags, compare_flags], ids=["run", "compare"])

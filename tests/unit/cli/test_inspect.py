@@ -100,7 +100,7 @@ def test_nothing_is_said_of_findings_where_nothing_else_is(flag: str, fedkin: Co
     assert "inspect:" not in fedkin(f"run fedavg --data digits --alpha 0.05 --min-samples 2 {SHORT} --out b").err
 
 
-@pytest.mark.parametrize("command", ["run fedavg", "compare fedavg", "sweep fedavg --grid recipe.lr=0.1"])
+@pytest.mark.parametrize("command", ["run fedavg", "compare fedavg", "sweep fedavg --grid training.lr=0.1"])
 def test_one_class_is_refused_as_by_inspect(command: str, fedkin: Command) -> None:
     """Exit code 2 with the words of the finding, and no folder is left."""
     Path("a.csv").write_text("\n".join(["x,ill", *(f"{i},1" for i in range(60)), ""]))

@@ -218,7 +218,7 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
         ),
         (("= half()", ""), "./own/mine.py:Cautious", "field step needs a default, such as step: float = 0.5"),
         (("step: float", "name: float"), "./own/mine.py:Cautious", "a field cannot be called 'name'"),
-        (("step: float", "lr: float"), "./own/mine.py:Cautious", "--lr is a flag of fedkin run already (Recipe)"),
+        (("step: float", "lr: float"), "./own/mine.py:Cautious", "--lr is a flag of fedkin run already (Training)"),
         (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 5: ModuleNotFoundError"),
         (("def init(", "def init(("), "./own/mine.py:Cautious", "SyntaxError"),
         (

@@ -21,7 +21,7 @@ from fedkin.cli.flags import run_flags
 from fedkin.experiment.run import resume, run_settings
 from folders import lines_in
 
-FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch 5 --rounds 24 --workers 2"
+FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch-size 5 --rounds 24 --workers 2"
 RUN = ["run", "da-pfl", *FLAGS.split()]
 
 

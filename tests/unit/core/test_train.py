@@ -1,11 +1,11 @@
-"""Requests for training and recipes."""
+"""Requests for training and settings of it."""
 
 import math
 
 import pytest
 import torch
 
-from fedkin.core import Batch, Bundle, ConfigError, Recipe, Train, cross_entropy
+from fedkin.core import Batch, Bundle, ConfigError, Train, Training, cross_entropy
 from toys import close, logit_net, quadratic, squares
 
 BASE = Train(
@@ -55,7 +55,7 @@ def test_equal_requests_can_be_stacked() -> None:
         {"batches": 0},
         {"epochs": 2},
         {"steps": 2},
-        {"batch": 7},
+        {"batch_size": 7},
         {"lr": 0.2},
         {"momentum": 0.5},
         {"weight_decay": 0.1},
@@ -91,33 +91,40 @@ def test_cross_entropy_adds_the_offset() -> None:
 
 def test_a_requests_own_settings_beat_the_runs() -> None:
     """What a request leaves open is the run's; asking for epochs beats a run that counts in steps."""
-    run = Recipe(epochs=3, steps=7, batch=4, lr=0.5, momentum=0.9, lr_decay=0.5)
-    assert Train(torch.zeros(1)).recipe(run) is run
-    own = Train(torch.zeros(1), epochs=2, lr=0.1, weight_decay=0.3).recipe(run)
-    assert (own.epochs, own.steps, own.batch, own.lr, own.momentum, own.weight_decay) == (2, None, 4, 0.1, 0.9, 0.3)
-    assert Train(torch.zeros(1), epochs=2, steps=5).recipe(run).steps == 5
-    assert Train(torch.zeros(1), lr=0.1).recipe(run).steps == 7
+    run = Training(epochs=3, steps=7, batch_size=4, lr=0.5, momentum=0.9, lr_decay=0.5)
+    assert Train(torch.zeros(1)).training(run) is run
+    own = Train(torch.zeros(1), epochs=2, lr=0.1, weight_decay=0.3).training(run)
+    assert (own.epochs, own.steps, own.batch_size, own.lr, own.momentum, own.weight_decay) == (
+        2,
+        None,
+        4,
+        0.1,
+        0.9,
+        0.3,
+    )
+    assert Train(torch.zeros(1), epochs=2, steps=5).training(run).steps == 5
+    assert Train(torch.zeros(1), lr=0.1).training(run).steps == 7
 
 
 @pytest.mark.parametrize(
-    ("recipe", "samples", "steps"),
+    ("training", "samples", "steps"),
     [
-        (Recipe(epochs=2, batch=3), 7, 6),
-        (Recipe(epochs=2, batch=3), 6, 4),
-        (Recipe(epochs=5, batch=10), 1, 5),
-        (Recipe(steps=4, batch=10), 1000, 4),
+        (Training(epochs=2, batch_size=3), 7, 6),
+        (Training(epochs=2, batch_size=3), 6, 4),
+        (Training(epochs=5, batch_size=10), 1, 5),
+        (Training(steps=4, batch_size=10), 1000, 4),
     ],
 )
-def test_steps_of_a_recipe(recipe: Recipe, samples: int, steps: int) -> None:
+def test_number_of_steps(training: Training, samples: int, steps: int) -> None:
     """Epochs times batches, the last short one included; or the steps asked for."""
-    assert recipe.steps_for(samples) == steps
+    assert training.steps_for(samples) == steps
 
 
 @pytest.mark.parametrize(
     ("field", "value", "wanted"),
     [
         ("epochs", 0, "at least 1"),
-        ("batch", 0, "at least 1"),
+        ("batch_size", 0, "at least 1"),
         ("steps", 0, "at least 1"),
         ("lr", 0.0, "positive"),
         ("lr", math.nan, "positive"),
@@ -131,10 +138,10 @@ def test_steps_of_a_recipe(recipe: Recipe, samples: int, steps: int) -> None:
         ("epoch_decay", 0.0, r"\(0, 1\]"),
     ],
 )
-def test_recipes_out_of_range(field: str, value: float, wanted: str) -> None:
+def test_settings_out_of_range(field: str, value: float, wanted: str) -> None:
     """The error names field, range and value."""
     with pytest.raises(ConfigError, match=rf"{field} must be .*{wanted}.*, got {value}"):
-        Recipe(**{field: value})
+        Training(**{field: value})
 
 
 def test_losses_see_the_rows_of_their_batch() -> None:

@@ -58,9 +58,9 @@ def test_a_run_on_it_is_the_same(tmp_path: Path) -> None:
     one = federation()
     one.save(tmp_path / "f")
     other = fedkin.Federation.open(tmp_path / "f")
-    recipe = fedkin.Recipe(batch=4)
+    training = fedkin.Training(batch_size=4)
     results = [
-        fedkin.run(fedkin.get_method("fedper"), data, "linear", recipe, rounds=3, engine=engine, workers=2)
+        fedkin.run(fedkin.get_method("fedper"), data, "linear", training, rounds=3, engine=engine, workers=2)
         for data in (one, other)
         for engine in ("loop", "workers")
     ]

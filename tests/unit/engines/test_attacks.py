@@ -116,7 +116,7 @@ def test_a_share_of_nobody_is_refused() -> None:
 
 # ---- in the simulator ---------------------------------------------------------------------------------------------
 def simulation(method: Any = None, **more: Any) -> Simulation:
-    job = Job(method or FedAvg(), network("mlp"), fedkin.Recipe(epochs=1, batch=4, lr=0.1), federation(), seed=1)
+    job = Job(method or FedAvg(), network("mlp"), fedkin.Training(epochs=1, batch_size=4, lr=0.1), federation(), seed=1)
     return Simulation(Loop().start(job), 6, **more)
 
 
@@ -146,13 +146,13 @@ def test_attackers_predict_like_everybody() -> None:
 
 def test_what_an_attacker_keeps_is_its_own_training() -> None:
     """Its state is not falsified: with a method that sends nothing, an attack changes nothing at all."""
-    plan, net, recipe = Plan(2, seed=1), network("mlp"), fedkin.Recipe(epochs=1, batch=4, lr=0.1)
+    plan, net, training = Plan(2, seed=1), network("mlp"), fedkin.Training(epochs=1, batch_size=4, lr=0.1)
     for method in (Local(), DAPFL()):
         states = []
         for attack in (None, Attack("scale", 0.5)):
             s = simulation(method, attack=attack)
             server = begin(method, net, plan)
-            next(rounds(method, net, recipe, s, plan, server))
+            next(rounds(method, net, training, s, plan, server))
             states.append(s.states(server.acks))
         for i in range(6):
             assert torch.equal(states[0][i].model, states[1][i].model)
@@ -162,7 +162,9 @@ def test_an_upload_beyond_the_bound_is_refused() -> None:
     """The plan's bound comes first: what is refused reaches no rule."""
     plan, net = Plan(1, bound=5.0, seed=1), network("mlp")
     s = simulation(attack=Attack("scale", 0.34))
-    report = next(rounds(FedAvg(), net, fedkin.Recipe(epochs=3, batch=4, lr=0.3), s, plan, begin(FedAvg(), net, plan)))
+    report = next(
+        rounds(FedAvg(), net, fedkin.Training(epochs=3, batch_size=4, lr=0.3), s, plan, begin(FedAvg(), net, plan))
+    )
     assert set(report.refused) <= set(s.attackers)
     assert report.refused
     assert set(report.answered) | set(report.refused) == set(range(6))
@@ -171,7 +173,7 @@ def test_an_upload_beyond_the_bound_is_refused() -> None:
 # ---- in a run -----------------------------------------------------------------------------------------------------
 def digits(method: Any, **more: Any) -> fedkin.Result:
     data = federate(load("digits"), Dirichlet(alpha=0.5), clients=10, seed=0, samples_per_client=60)
-    return fedkin.run(method, data, "mlp", fedkin.Recipe(epochs=2, batch=10, lr=0.2), rounds=8, engine="loop",
+    return fedkin.run(method, data, "mlp", fedkin.Training(epochs=2, batch_size=10, lr=0.2), rounds=8, engine="loop",
                       eval_every=8, **more)  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Recipe
+from fedkin.core import Bundle, Training
 from fedkin.core.bundle import refusal
 from fedkin.engines.check import false_score, probe
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
@@ -69,7 +69,7 @@ def test_a_probe_has_the_form_of_an_upload() -> None:
         (CAM(inner=IFCA()), model, {"model": (p,)}),
     ]
     for method, received, shapes in forms:
-        found = probe(method, net, Recipe(), received)
+        found = probe(method, net, Training(), received)
         assert {n: tuple(t.shape) for n, t in found.items()} == {n: tuple(s) for n, s in shapes.items()}, method
 
 
@@ -118,6 +118,6 @@ def test_a_probe_writes_nothing() -> None:
     """What a client was sent is as before."""
     net = network("mlp")
     received = Bundle(model=net.w0)
-    probe(METHODS["fedavg"](), net, Recipe(), received)
+    probe(METHODS["fedavg"](), net, Training(), received)
     assert torch.equal(received.model, net.w0)
     assert received.model._version == 0

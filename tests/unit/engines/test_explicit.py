@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Net, Recipe, Samples, Train, cross_entropy, head_loss
+from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.steps import layers_of, written_out
@@ -25,17 +25,17 @@ def data_for(shape: tuple[int, ...], n: int = 12) -> Samples:
     return Samples(torch.randn(n, *shape, generator=rng), torch.randint(CLASSES, (n,), generator=rng))
 
 
-def both(net: Net, request: Train, data: Samples, recipe: Recipe) -> tuple[Tensor, Tensor]:
+def both(net: Net, request: Train, data: Samples, training: Training) -> tuple[Tensor, Tensor]:
     """The vectors that passes written out and autograd come to."""
     data = Samples(net.layout(data.x), data.y)
     assert not isinstance(written_out(request, net, request.only or slice(0, len(request.start))), str)
-    explicit = sgd(request, data, net, recipe, generator(0))
-    return explicit, sgd(request, data, net, recipe, generator(0), gradient="autograd")
+    explicit = sgd(request, data, net, training, generator(0))
+    return explicit, sgd(request, data, net, training, generator(0), gradient="autograd")
 
 
-def agree(net: Net, request: Train, data: Samples, recipe: Recipe, tolerance: float = 2e-5) -> Tensor:
+def agree(net: Net, request: Train, data: Samples, training: Training, tolerance: float = 2e-5) -> Tensor:
     """That they agree: the difference is a small part of the way they went, far above rounding for a wrong term."""
-    explicit, reference = both(net, request, data, recipe)
+    explicit, reference = both(net, request, data, training)
     way = float((reference - request.start).abs().max())
     assert way > 1e-4
     assert float((explicit - reference).abs().max()) <= tolerance * max(1.0, way)
@@ -114,10 +114,16 @@ def test_random_chains_and_terms(
         linear=0.1 * torch.randn(net.size, generator=rng) if linear else None,
         clip=clip,
     )
-    recipe = Recipe(
-        steps=7, batch=5, lr=0.05, momentum=momentum, weight_decay=decay, decay_biases=decay_biases, epoch_decay=0.7
+    training = Training(
+        steps=7,
+        batch_size=5,
+        lr=0.05,
+        momentum=momentum,
+        weight_decay=decay,
+        decay_biases=decay_biases,
+        epoch_decay=0.7,
     )
-    explicit, reference = both(net, request, data, recipe)
+    explicit, reference = both(net, request, data, training)
     torch.testing.assert_close(explicit, reference, rtol=1e-4, atol=3e-5)
 
 
@@ -126,7 +132,7 @@ def test_the_catalogues_networks_are_written_out(name: str) -> None:
     """Twelve steps of the papers' chains on images end within 2e-5 of autograd's."""
     shape = (1, 28, 28)
     net = Net(factory(name, shape, CLASSES), shape, CLASSES)
-    agree(net, Train(net.w0), data_for(shape, 20), Recipe(steps=12, batch=8, lr=0.02, momentum=0.9))
+    agree(net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
 def test_a_classifier_on_stored_features_is_written_out() -> None:
@@ -134,20 +140,20 @@ def test_a_classifier_on_stored_features_is_written_out() -> None:
     net = Net(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), (6,), CLASSES)
     z = torch.randn(12, 5, generator=generator(9))
     request = Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z))
-    agree(net, request, data_for((6,)), Recipe(steps=9, batch=5, lr=0.3))
+    agree(net, request, data_for((6,)), Training(steps=9, batch_size=5, lr=0.3))
 
 
 def test_ties_in_a_pooling_send_the_gradient_to_one_place() -> None:
     """On blank images all places of a window are equal; the gradient goes to one of them, as with autograd."""
     net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
     blank = Samples(torch.ones(12, 1, 8, 8), torch.arange(12) % CLASSES)
-    agree(net, Train(net.w0), blank, Recipe(steps=4, batch=6, lr=0.1))
+    agree(net, Train(net.w0), blank, Training(steps=4, batch_size=6, lr=0.1))
 
 
 def test_what_stands_still_keeps_its_bits() -> None:
     net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
     w = sgd(Train(net.w0, only=net.head, mu=1.0, center=torch.zeros(net.size)), data_for((1, 8, 8)), net,
-            Recipe(batch=4, lr=0.1, weight_decay=0.1), generator(0))  # fmt: skip
+            Training(batch_size=4, lr=0.1, weight_decay=0.1), generator(0))  # fmt: skip
     assert torch.equal(w[net.body], net.w0[net.body])
     assert not torch.equal(w[net.head], net.w0[net.head])
 
@@ -157,7 +163,7 @@ def test_neither_start_nor_data_are_written_to() -> None:
     net = Net(lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, CLASSES)), (6,), CLASSES)
     data, start = data_for((6,)), net.w0
     before = (data.x.clone(), start.clone())
-    agree(net, Train(start), data, Recipe(steps=6, batch=12, lr=0.1))
+    agree(net, Train(start), data, Training(steps=6, batch_size=12, lr=0.1))
     assert torch.equal(data.x, before[0])
     assert torch.equal(start, before[1])
 
@@ -188,7 +194,7 @@ def test_forward_passes_that_are_chains(flatten: Callable[[Tensor], Tensor]) -> 
     """Users write flattening in many ways."""
     net = Net(lambda: Forward(lambda m, x: m.fc(flatten(torch.relu(m.conv(x)).relu()))), (1, 4, 4), CLASSES)
     assert not isinstance(layers_of(net), str)
-    agree(net, Train(net.w0), data_for((1, 4, 4)), Recipe(steps=5, batch=4, lr=0.2))
+    agree(net, Train(net.w0), data_for((1, 4, 4)), Training(steps=5, batch_size=4, lr=0.2))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +211,7 @@ def test_forward_passes_that_are_none(forward: Callable[[Any, Tensor], Tensor], 
     """They are trained by autograd, and it is said why."""
     net = Net(lambda: Forward(forward), (1, 4, 4), CLASSES)
     assert why in str(layers_of(net))
-    w = sgd(Train(net.w0), data_for((1, 4, 4)), net, Recipe(steps=2, batch=4, lr=0.1), generator(0))
+    w = sgd(Train(net.w0), data_for((1, 4, 4)), net, Training(steps=2, batch_size=4, lr=0.1), generator(0))
     assert not torch.equal(w, net.w0)
 
 
@@ -258,4 +264,4 @@ def test_an_offset_leaves_what_the_last_layer_kept() -> None:
     net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES), nn.ReLU()), (6,), CLASSES)
     offset = 3 * torch.randn(12, CLASSES, generator=generator(4))
     request = Train(net.w0, per_sample=Bundle(offset=offset))
-    agree(net, request, data_for((6,)), Recipe(steps=6, batch=5, lr=0.2))
+    agree(net, request, data_for((6,)), Training(steps=6, batch_size=5, lr=0.2))

@@ -9,7 +9,7 @@ import torch
 
 import fedkin
 import fedkin.experiment.run
-from fedkin.core import ConfigError, Recipe
+from fedkin.core import ConfigError, Training
 from fedkin.engines import Needs, needs
 from fedkin.methods import METHODS, get_method
 from fedkin.testing.toys import CLASSES, network
@@ -21,7 +21,7 @@ P = network("mlp").size
 @pytest.mark.parametrize("name", METHODS)
 def test_needs_are_those_of_a_run(name: str) -> None:
     """Server and clients of a real run of six, after its first round, keep what was found on three made-up ones."""
-    found, setting = needs(get_method(name), network("mlp"), Recipe()), Setting()
+    found, setting = needs(get_method(name), network("mlp"), Training()), Setting()
     trial = play(get_method(name), setting, stop=1)
     states = [b.nbytes for b in trial.moments[-1].states.values() if b]
 
@@ -38,9 +38,9 @@ def test_needs_are_those_of_a_run(name: str) -> None:
 
 def test_a_bank_states_and_pairs() -> None:
     """FedAvg keeps a model and nothing of anybody; Local a model on each client; FedAvg's three numbers are exact."""
-    assert needs(get_method("fedavg"), network("mlp"), Recipe()) == Needs(4 * P, 0, 0, 0)
-    assert needs(get_method("local"), network("mlp"), Recipe()) == Needs(0, 0, 0, 4 * P)
-    some = needs(get_method("fedsoft"), network("mlp"), Recipe())
+    assert needs(get_method("fedavg"), network("mlp"), Training()) == Needs(4 * P, 0, 0, 0)
+    assert needs(get_method("local"), network("mlp"), Training()) == Needs(0, 0, 0, 4 * P)
+    some = needs(get_method("fedsoft"), network("mlp"), Training())
     assert some is not None
     assert (some.row, some.state) == (8 * get_method("fedsoft").clusters + 1, 4 * P)  # type: ignore[attr-defined]
 
@@ -89,4 +89,4 @@ def test_a_method_that_made_up_clients_make_no_sense_to() -> None:
         def describe(self, c: Any) -> Any:
             raise ZeroDivisionError
 
-    assert needs(Odd(), network("mlp"), Recipe()) is None  # type: ignore[arg-type]
+    assert needs(Odd(), network("mlp"), Training()) is None  # type: ignore[arg-type]

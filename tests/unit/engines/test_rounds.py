@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Recipe, Round, to_all, to_each
+from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Round, Training, to_all, to_each
 from fedkin.engines import Message, Plan, Report, begin, join_rounds, rounds
 from fedkin.engines.rounds import chosen
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
@@ -279,7 +279,7 @@ def test_rounds_pass_while_nobody_is_there(name: str) -> None:
     method = METHODS[name]()
     server = begin(method, net, plan)
     before = server.state.owned()
-    for r in rounds(method, net, Recipe(), Nobody(), plan, server):
+    for r in rounds(method, net, Training(), Nobody(), plan, server):
         assert (r.cohort, r.answered, r.joined, r.evaluation) == ([], [], [], {})
         assert (r.bytes_down, r.bytes_up) == (0, 0)
     assert server.round == 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train, cross_entropy
+from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
 from fedkin.engines.steps import take
@@ -33,11 +33,13 @@ LINEAR = Net(lambda: nn.Sequential(nn.Linear(1, 1)), (1,), 1)  # [weight, bias]:
 SCALAR = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), 1)
 
 
-def train(recipe: dict[str, Any], request: dict[str, Any], n: int = 1, start: float = 1.0, net: Net = SCALAR) -> Tensor:
+def train(
+    training: dict[str, Any], request: dict[str, Any], n: int = 1, start: float = 1.0, net: Net = SCALAR
+) -> Tensor:
     """SGD of the quadratic loss from ``start`` in every number, lr 0.1."""
     w = torch.full((net.size,), start)
     asked = Train(w, **{"loss": quadratic, **request})
-    return sgd(asked, points(n), net, Recipe(**{"lr": 0.1, **recipe}), generator(0))
+    return sgd(asked, points(n), net, Training(**{"lr": 0.1, **training}), generator(0))
 
 
 def test_plain_sgd() -> None:
@@ -70,8 +72,8 @@ def test_weight_decay_may_spare_biases() -> None:
 
 def test_weight_decay_spares_biases_inside_a_part() -> None:
     """The same when only a part moves: here the bias alone, which is spared."""
-    recipe = {"steps": 1, "weight_decay": 0.5, "decay_biases": False}
-    torch.testing.assert_close(train(recipe, {"only": slice(1, 2)}, net=LINEAR), torch.tensor([1.0, 1.2]))
+    training = {"steps": 1, "weight_decay": 0.5, "decay_biases": False}
+    torch.testing.assert_close(train(training, {"only": slice(1, 2)}, net=LINEAR), torch.tensor([1.0, 1.2]))
 
 
 def test_proximal_term() -> None:
@@ -94,10 +96,10 @@ def test_proximal_step_after_the_gradient_step() -> None:
 def test_proximal_step_keeps_the_step_size_of_the_round() -> None:
     """epoch_decay 0.5 shortens the step of SGD alone: 1 + 0.2 - 0.1 = 1.1, then + 0.05 * 1.9 - 0.1 * 1.1 = 1.085. In
     the gradient the pull falls with it: 1.1, then 1.1 + 0.05 * (1.9 - 1.1) = 1.14."""
-    recipe = {"epochs": 2, "epoch_decay": 0.5}
+    training = {"epochs": 2, "epoch_decay": 0.5}
     pull = {"center": torch.zeros(1), "mu": 1.0}
-    torch.testing.assert_close(train(recipe, {**pull, "prox_after": True}), torch.tensor([1.085]))
-    torch.testing.assert_close(train(recipe, pull), torch.tensor([1.14]))
+    torch.testing.assert_close(train(training, {**pull, "prox_after": True}), torch.tensor([1.085]))
+    torch.testing.assert_close(train(training, pull), torch.tensor([1.14]))
 
 
 def test_a_center_without_weight_pulls_nothing() -> None:
@@ -137,7 +139,7 @@ def test_a_frozen_part_has_no_gradient() -> None:
     """With only the head moving the body is not differentiated: its gradient would come out as zero."""
     net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), (2,), 2)
     data = Samples(torch.randn(4, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1]))
-    w = sgd(Train(net.w0, only=net.head), data, net, Recipe(lr=0.1), generator(0))
+    w = sgd(Train(net.w0, only=net.head), data, net, Training(lr=0.1), generator(0))
     assert torch.equal(w[net.body], net.w0[net.body])
     assert not torch.equal(w[net.head], net.w0[net.head])
 
@@ -197,7 +199,7 @@ def test_nothing_that_was_given_is_written_to() -> None:
     kept = {**given, "x": data.x, "y": data.y}
     before = {n: (t.clone(), t._version) for n, t in kept.items()}
     asked = Train(**given, loss=to_mean, mu=0.5)
-    got = sgd(asked, data, SCALAR, Recipe(momentum=0.9, weight_decay=0.1, batch=2), generator(0))
+    got = sgd(asked, data, SCALAR, Training(momentum=0.9, weight_decay=0.1, batch_size=2), generator(0))
     assert not torch.equal(got, given["start"])
     assert all(torch.equal(t, before[n][0]) and t._version == before[n][1] for n, t in kept.items())
     assert not got.requires_grad
@@ -206,8 +208,8 @@ def test_nothing_that_was_given_is_written_to() -> None:
 def test_a_client_without_samples_keeps_its_start() -> None:
     """No samples, no steps, counted in epochs or in steps."""
     empty = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
-    for recipe in (Recipe(epochs=3), Recipe(steps=3)):
-        got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, recipe, generator(0))
+    for training in (Training(epochs=3), Training(steps=3)):
+        got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, training, generator(0))
         assert torch.equal(got, torch.ones(1))
 
 
@@ -216,7 +218,7 @@ def test_a_client_without_samples_keeps_its_start() -> None:
 
 def test_an_epoch_covers_every_sample_once() -> None:
     """Batches of an epoch are a permutation; the next epoch has another; only the last batch ends the epoch."""
-    found = list(batches(7, Recipe(batch=3, epochs=2), generator(4), skip_single=False))
+    found = list(batches(7, Training(batch_size=3, epochs=2), generator(4), skip_single=False))
     assert [len(index) for _, index in found] == [3, 3, 1, 3, 3, 1]
     assert [end for end, _ in found] == [False, False, True] * 2
     first, second = (torch.cat([index for _, index in found[i : i + 3]]).tolist() for i in (0, 3))
@@ -226,30 +228,30 @@ def test_an_epoch_covers_every_sample_once() -> None:
 
 def test_steps_go_on_over_new_permutations() -> None:
     """Four steps on five samples in batches of two: a whole pass of three, and the first of the next."""
-    found = list(batches(5, Recipe(batch=2, steps=4), generator(4), skip_single=False))
+    found = list(batches(5, Training(batch_size=2, steps=4), generator(4), skip_single=False))
     assert [len(index) for _, index in found] == [2, 2, 1, 2]
     assert [end for end, _ in found] == [False, False, True, False]
     assert sorted(torch.cat([index for _, index in found[:3]]).tolist()) == list(range(5))
 
 
 @pytest.mark.parametrize(
-    ("n", "recipe", "sizes"),
+    ("n", "training", "sizes"),
     [
-        (5, Recipe(batch=2, epochs=2), [2, 2, 2, 2]),
-        (5, Recipe(batch=2, steps=3), [2, 2, 2]),
-        (4, Recipe(batch=2, epochs=1), [2, 2]),
-        (1, Recipe(batch=2, epochs=3), []),
-        (1, Recipe(batch=2, steps=3), []),
+        (5, Training(batch_size=2, epochs=2), [2, 2, 2, 2]),
+        (5, Training(batch_size=2, steps=3), [2, 2, 2]),
+        (4, Training(batch_size=2, epochs=1), [2, 2]),
+        (1, Training(batch_size=2, epochs=3), []),
+        (1, Training(batch_size=2, steps=3), []),
     ],
 )
-def test_a_batch_of_one_can_be_left_out(n: int, recipe: Recipe, sizes: list[int]) -> None:
+def test_a_batch_of_one_can_be_left_out(n: int, training: Training, sizes: list[int]) -> None:
     """For batch normalisation: epochs get shorter, steps are filled from the next pass, one sample gives none."""
-    assert [len(index) for _, index in batches(n, recipe, generator(4), skip_single=True)] == sizes
+    assert [len(index) for _, index in batches(n, training, generator(4), skip_single=True)] == sizes
 
 
 def test_the_epoch_ends_with_the_last_batch_that_is_used() -> None:
     """With the single sample left out, the batch before it ends the epoch (and lowers the step size)."""
-    assert [end for end, _ in batches(5, Recipe(batch=2), generator(4), skip_single=True)] == [False, True]
+    assert [end for end, _ in batches(5, Training(batch_size=2), generator(4), skip_single=True)] == [False, True]
 
 
 def test_rows_keep_their_memory_layout() -> None:
@@ -292,7 +294,7 @@ def test_running_statistics_are_moved_by_the_forward_pass_only(terms: dict[str, 
         terms = {**terms, "center": net.w0 + 100}
     if "linear" in terms:
         terms = {**terms, "linear": torch.full((net.size,), 100.0)}
-    one = Recipe(steps=1, batch=8, lr=0.1)
+    one = Training(steps=1, batch_size=8, lr=0.1)
     plain = sgd(Train(net.w0), data, net, one, generator(0))
     pulled = sgd(Train(net.w0, **terms), data, net, one, generator(0))
     assert torch.equal(plain[net.buffers], pulled[net.buffers])
@@ -306,19 +308,19 @@ def test_running_statistics_are_those_of_torch() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     module.load_state_dict(net.unflatten(net.w0), strict=False)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)
-    recipe = Recipe(batch=4, lr=0.1, momentum=0.5, weight_decay=0.01)
-    for _, index in batches(8, recipe, generator(0), skip_single=True):
+    training = Training(batch_size=4, lr=0.1, momentum=0.5, weight_decay=0.01)
+    for _, index in batches(8, training, generator(0), skip_single=True):
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(data.x[index]), data.y[index]).backward()
         optimiser.step()
-    torch.testing.assert_close(sgd(Train(net.w0), data, net, recipe, generator(0)), net.flatten(module))
+    torch.testing.assert_close(sgd(Train(net.w0), data, net, training, generator(0)), net.flatten(module))
 
 
 def test_a_frozen_body_keeps_its_running_statistics() -> None:
     """With only the head moving, batch normalisation runs in eval mode and learns nothing; with the body it does."""
     net, data = _norm_net(), _norm_data(8)
-    head = sgd(Train(net.w0, only=net.head), data, net, Recipe(lr=0.1), generator(0))
-    body = sgd(Train(net.w0, only=net.body), data, net, Recipe(lr=0.1), generator(0))
+    head = sgd(Train(net.w0, only=net.head), data, net, Training(lr=0.1), generator(0))
+    body = sgd(Train(net.w0, only=net.body), data, net, Training(lr=0.1), generator(0))
     assert torch.equal(head[net.buffers], net.w0[net.buffers])
     assert not torch.equal(body[net.buffers], net.w0[net.buffers])
     assert torch.equal(body[net.head], net.w0[net.head])
@@ -328,7 +330,7 @@ def test_a_frozen_body_keeps_its_running_statistics() -> None:
 def test_a_network_with_batch_normalisation_skips_a_batch_of_one(n: int, moves: bool) -> None:
     """One sample cannot be trained on at all; of three in batches of two, the last is left out. No error."""
     net = _norm_net()
-    got = sgd(Train(net.w0), _norm_data(n), net, Recipe(batch=2, lr=0.1), generator(0))
+    got = sgd(Train(net.w0), _norm_data(n), net, Training(batch_size=2, lr=0.1), generator(0))
     assert torch.equal(got, net.w0) != moves
     assert bool(got.isfinite().all())
 
@@ -339,5 +341,5 @@ def test_the_default_loss_is_cross_entropy() -> None:
     data = Samples(torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([0, 1]))
     w = net.w0.requires_grad_()
     (grad,) = torch.autograd.grad(cross_entropy(net, w, Batch(data.x, data.y), Bundle()), w)
-    got = sgd(Train(net.w0), data, net, Recipe(lr=0.1), generator(0))
+    got = sgd(Train(net.w0), data, net, Training(lr=0.1), generator(0))
     torch.testing.assert_close(got, net.w0 - 0.1 * grad)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Method, Recipe
+from fedkin.core import Bundle, ConfigError, Method, Training
 from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, join_rounds, rounds
 from fedkin.methods import DAPFL, FedAvg, Local
 from fedkin.testing.toys import federation, network
@@ -16,7 +16,7 @@ from fedkin.testing.trial import Setting, play
 
 
 def simulation(method: Method | None = None, **more: Any) -> Simulation:
-    job = Job(method or Local(), network("mlp"), Recipe(epochs=1, batch=4, lr=0.1), federation(), seed=1)
+    job = Job(method or Local(), network("mlp"), Training(epochs=1, batch_size=4, lr=0.1), federation(), seed=1)
     return Simulation(Loop().start(job), 6, **more)
 
 
@@ -182,11 +182,11 @@ def test_restored_clients_go_on_from_their_states() -> None:
 
 def test_seconds_of_training_are_those_of_the_last_round() -> None:
     """An evaluation after the round, in which nothing was trained, does not overwrite them; a silent round is 0."""
-    net, recipe = network("mlp"), Recipe(epochs=1, batch=4, lr=0.1)
+    net, training = network("mlp"), Training(epochs=1, batch_size=4, lr=0.1)
     method, plan = FedAvg(), Plan(rounds=2)
     s = simulation(method)
     server = begin(method, net, plan)
-    for _ in rounds(method, net, recipe, s, plan, server):
+    for _ in rounds(method, net, training, s, plan, server):
         assert s.training_s > 0
     s.exchange({})
     assert s.training_s == 0

@@ -22,9 +22,9 @@ from fedkin.core import (
     EngineError,
     Method,
     Net,
-    Recipe,
     Samples,
     Train,
+    Training,
     Work,
 )
 from fedkin.core.seeds import generator
@@ -52,7 +52,7 @@ def asks(*requests: Callable[[Client], Train]) -> Method:
 
 
 def job(m: Method, **changes: Any) -> Job:
-    return replace(Job(m, network("mlp"), Recipe(epochs=2, batch=4, lr=0.1), federation(), seed=1), **changes)
+    return replace(Job(m, network("mlp"), Training(epochs=2, batch_size=4, lr=0.1), federation(), seed=1), **changes)
 
 
 def tasks(j: Job, step: Any = "update", round: int = 1, **received: Tensor) -> list[Task]:
@@ -156,7 +156,7 @@ def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> 
 def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
     """Joining, surveys, training, evaluation and what is kept, on methods that look at their data in between."""
     m = get_method(name)
-    j = job(m, recipe=Recipe(epochs=2, batch=4, lr=0.1, lr_decay=0.5))
+    j = job(m, training=Training(epochs=2, batch_size=4, lr=0.1, lr_decay=0.5))
     w = j.net.w0
     received = {
         "fedavg-ft": {"model": w},

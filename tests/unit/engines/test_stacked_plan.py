@@ -7,16 +7,16 @@ import random
 import pytest
 import torch
 
-from fedkin.core import Recipe
+from fedkin.core import Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, orders
 from fedkin.engines.stacked_plan import Orders, Plan, plan, steps_of
 
 
-def drawn(sizes: list[int], recipe: Recipe, *, skip_single: bool = False) -> list[Orders]:
+def drawn(sizes: list[int], training: Training, *, skip_single: bool = False) -> list[Orders]:
     """The epochs of clients of so many samples, those with most steps first."""
-    found = [list(orders(n, recipe, generator(0, i), skip_single=skip_single)) for i, n in enumerate(sizes)]
-    return sorted(found, key=lambda mine: -steps_of(mine, recipe.batch))
+    found = [list(orders(n, training, generator(0, i), skip_single=skip_single)) for i, n in enumerate(sizes)]
+    return sorted(found, key=lambda mine: -steps_of(mine, training.batch_size))
 
 
 def members(p: Plan) -> list[list[int]]:
@@ -42,44 +42,44 @@ def test_every_client_meets_the_loops_batches_in_their_order(seed: int) -> None:
     """Random sizes, batches, epochs and steps: no batch is padded, left out, moved or met twice."""
     draw = random.Random(seed)
     steps = draw.choice([None, None, 1, 3, 8])
-    recipe = Recipe(epochs=draw.randint(1, 4), steps=steps, batch=draw.choice([1, 2, 5, 8, 40]))
-    sizes = sorted(draw.choices(range(30), k=draw.randint(1, 9)), key=lambda n: -recipe.steps_for(n) if n else 0)
-    skip = recipe.batch > 1 and draw.random() < 0.3
-    clients = [list(orders(n, recipe, generator(0, i), skip_single=skip)) for i, n in enumerate(sizes)]
+    training = Training(epochs=draw.randint(1, 4), steps=steps, batch_size=draw.choice([1, 2, 5, 8, 40]))
+    sizes = sorted(draw.choices(range(30), k=draw.randint(1, 9)), key=lambda n: -training.steps_for(n) if n else 0)
+    skip = training.batch_size > 1 and draw.random() < 0.3
+    clients = [list(orders(n, training, generator(0, i), skip_single=skip)) for i, n in enumerate(sizes)]
     decays = draw.random() < 0.5
-    got = met(plan(clients, recipe.batch, decays=decays), len(sizes))
+    got = met(plan(clients, training.batch_size, decays=decays), len(sizes))
     for i, n in enumerate(sizes):
-        wanted = [index.tolist() for _, index in batches(n, recipe, generator(0, i), skip_single=skip)]
+        wanted = [index.tolist() for _, index in batches(n, training, generator(0, i), skip_single=skip)]
         assert got[i] == wanted
 
 
 def test_equal_clients_step_together_all_the_way() -> None:
     """Three clients of 40 samples, two epochs of four batches: one segment of eight steps of the first three rows."""
-    (s,) = plan(drawn([40, 40, 40], Recipe(epochs=2, batch=10)), 10, decays=False).segments
+    (s,) = plan(drawn([40, 40, 40], Training(epochs=2, batch_size=10)), 10, decays=False).segments
     assert (s.rows, s.m, s.size, s.steps) == (slice(0, 3), 3, 10, 8)
 
 
 def test_those_who_have_finished_drop_out() -> None:
     """30, 20 and 10 samples in batches of 10: three rows, then two, then one, each time the first ones."""
-    p = plan(drawn([10, 30, 20], Recipe(batch=10)), 10, decays=False)
+    p = plan(drawn([10, 30, 20], Training(batch_size=10)), 10, decays=False)
     assert [s.rows for s in p.segments] == [slice(0, 3), slice(0, 2), slice(0, 1)]
 
 
 def test_short_last_batches_of_one_size_are_taken_together() -> None:
     """13, 23 and 33 samples: each has a last batch of 3, and they wait for one another before it."""
-    p = plan(drawn([13, 23, 33], Recipe(batch=10)), 10, decays=False)
+    p = plan(drawn([13, 23, 33], Training(batch_size=10)), 10, decays=False)
     assert [(s.m, s.size) for s in p.segments] == [(3, 10), (2, 10), (1, 10), (3, 3)]
 
 
 def test_of_clients_with_equally_many_steps_left_the_smallest_batch_goes_first() -> None:
     """13 and 20 samples, two epochs: after a common batch of 10 the first takes its 3, then both take 10 again."""
-    p = plan(drawn([13, 20], Recipe(epochs=2, batch=10)), 10, decays=False)
+    p = plan(drawn([13, 20], Training(epochs=2, batch_size=10)), 10, decays=False)
     assert [(s.m, s.size) for s in p.segments[:3]] == [(2, 10), (1, 3), (2, 10)]
 
 
 def test_epochs_are_told_apart_where_the_step_size_changes() -> None:
     """With a decay after each epoch no segment has steps of two, and each row says in which it is."""
-    p = plan(drawn([20, 10], Recipe(epochs=2, batch=10)), 10, decays=True)
+    p = plan(drawn([20, 10], Training(epochs=2, batch_size=10)), 10, decays=True)
     seen: dict[int, list[int]] = {0: [], 1: []}
     for s, rows in zip(p.segments, members(p), strict=True):
         for i, epoch in zip(rows, s.epochs, strict=True):
@@ -88,19 +88,21 @@ def test_epochs_are_told_apart_where_the_step_size_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "recipe", "at_most"),
+    ("sizes", "training", "at_most"),
     [
-        ([random.Random(0).randint(50, 350) for _ in range(100)], Recipe(epochs=5, batch=10), 1.35),
-        ([200 * i for i in range(1, 26)], Recipe(epochs=5, batch=100), 1.0),
-        ([1000 + 250 * i + i for i in range(8)], Recipe(epochs=5, batch=10), 1.1),
+        ([random.Random(0).randint(50, 350) for _ in range(100)], Training(epochs=5, batch_size=10), 1.35),
+        ([200 * i for i in range(1, 26)], Training(epochs=5, batch_size=100), 1.0),
+        ([1000 + 250 * i + i for i in range(8)], Training(epochs=5, batch_size=10), 1.1),
     ],
     ids=["many small", "even", "few large"],
 )
-def test_a_stack_takes_few_steps_more_than_its_largest_client(sizes: list[int], recipe: Recipe, at_most: float) -> None:
+def test_a_stack_takes_few_steps_more_than_its_largest_client(
+    sizes: list[int], training: Training, at_most: float
+) -> None:
     """Nobody who is needed waits: launches, as a multiple of the steps of the client with most."""
-    clients = drawn(sizes, recipe)
-    taken = sum(s.steps for s in plan(clients, recipe.batch, decays=False).segments)
-    assert taken <= at_most * steps_of(clients[0], recipe.batch)
+    clients = drawn(sizes, training)
+    taken = sum(s.steps for s in plan(clients, training.batch_size, decays=False).segments)
+    assert taken <= at_most * steps_of(clients[0], training.batch_size)
 
 
 def test_nobody_has_anything_to_do() -> None:

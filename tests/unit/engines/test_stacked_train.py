@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedkin.core import Batch, Bundle, Net, Recipe, Samples, Train
+from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.stacked_device import Place
@@ -59,17 +59,17 @@ def place() -> Place:
     return Place("cpu", 0.0, False)
 
 
-def asked(requests: Sequence[Train], data: Sequence[Samples], recipe: Recipe) -> list[Asked]:
+def asked(requests: Sequence[Train], data: Sequence[Samples], training: Training) -> list[Asked]:
     draws = [Draws(3, ("update", 1, i, 0)) for i in range(len(requests))]
-    return [Asked(r, d, recipe, g) for r, d, g in zip(requests, data, draws, strict=True)]
+    return [Asked(r, d, training, g) for r, d, g in zip(requests, data, draws, strict=True)]
 
 
-def agree(requests: Sequence[Train], data: Sequence[Samples], recipe: Recipe, net: Net = NET) -> None:
+def agree(requests: Sequence[Train], data: Sequence[Samples], training: Training, net: Net = NET) -> None:
     """Asserts that the stack's vectors are the loop's."""
-    one = asked(requests, data, recipe)
+    one = asked(requests, data, training)
     assert len({a.kind() for a in one}) == 1
     for got, a in zip(train(one, net, place()), one, strict=True):
-        wanted = sgd(a.request, a.data, net, recipe, a.draws.rng())
+        wanted = sgd(a.request, a.data, net, training, a.draws.rng())
         torch.testing.assert_close(got, wanted, **TOLERANCE)
 
 
@@ -77,13 +77,13 @@ def clients(sizes: Sequence[int] = (9, 5, 1, 12)) -> list[Samples]:
     return [samples(0, i, "train", n) for i, n in enumerate(sizes)]
 
 
-RECIPES = {
-    "plain": Recipe(epochs=2, batch=4, lr=0.1),
-    "steps": Recipe(steps=7, batch=4, lr=0.1),
-    "momentum": Recipe(epochs=3, batch=4, lr=0.1, momentum=0.9),
-    "decay": Recipe(epochs=2, batch=5, lr=0.1, weight_decay=0.05),
-    "decay of matrices": Recipe(epochs=2, batch=5, lr=0.1, weight_decay=0.05, decay_biases=False, momentum=0.5),
-    "falling": Recipe(epochs=3, batch=4, lr=0.2, epoch_decay=0.5, momentum=0.5),
+TRAININGS = {
+    "plain": Training(epochs=2, batch_size=4, lr=0.1),
+    "steps": Training(steps=7, batch_size=4, lr=0.1),
+    "momentum": Training(epochs=3, batch_size=4, lr=0.1, momentum=0.9),
+    "decay": Training(epochs=2, batch_size=5, lr=0.1, weight_decay=0.05),
+    "decay of matrices": Training(epochs=2, batch_size=5, lr=0.1, weight_decay=0.05, decay_biases=False, momentum=0.5),
+    "falling": Training(epochs=3, batch_size=4, lr=0.2, epoch_decay=0.5, momentum=0.5),
 }
 REQUESTS: dict[str, dict[str, Any]] = {
     "nothing else": {},
@@ -99,22 +99,22 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_a_stack_trains_as_each_alone(request_: str, recipe: str) -> None:
-    """Every term of a request under every kind of recipe, on clients of 9, 5, 1 and 12 samples."""
+def test_a_stack_trains_as_each_alone(request_: str, training: str) -> None:
+    """Every term of a request under every kind of training settings, on clients of 9, 5, 1 and 12 samples."""
     starts = [noise("start", i) for i in range(4)]
-    agree([Train(w, **REQUESTS[request_]) for w in starts], clients(), RECIPES[recipe])
+    agree([Train(w, **REQUESTS[request_]) for w in starts], clients(), TRAININGS[training])
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_any_mixture_of_settings_agrees(seed: int) -> None:
     """Settings and sizes drawn at random, some clients without data, each with its own center."""
     draw = random.Random(seed)
-    recipe = Recipe(
+    training = Training(
         epochs=draw.randint(1, 3),
         steps=draw.choice([None, 4]),
-        batch=draw.choice([1, 3, 6]),
+        batch_size=draw.choice([1, 3, 6]),
         lr=0.1,
         momentum=draw.choice([0, 0.6]),
         weight_decay=draw.choice([0, 0.02]),
@@ -137,7 +137,7 @@ def test_any_mixture_of_settings_agrees(seed: int) -> None:
         )
         for i in range(5)
     ]
-    agree(requests, data, recipe)
+    agree(requests, data, training)
 
 
 def test_what_a_loss_needs_comes_row_by_row() -> None:
@@ -152,7 +152,7 @@ def test_what_a_loss_needs_comes_row_by_row() -> None:
         )
         for i, d in enumerate(data)
     ]
-    agree(requests, data, RECIPES["plain"])
+    agree(requests, data, TRAININGS["plain"])
 
 
 def test_a_head_by_itself_on_stored_features() -> None:
@@ -160,13 +160,13 @@ def test_a_head_by_itself_on_stored_features() -> None:
     data = clients()
     z = [torch.randn(len(d), 7, generator=generator(1, i)) for i, d in enumerate(data)]
     requests = [Train(noise("h", i, size=24), loss=on_head, per_sample=Bundle(z=z[i])) for i in range(4)]
-    agree(requests, data, RECIPES["decay of matrices"])
+    agree(requests, data, TRAININGS["decay of matrices"])
 
 
 def test_two_models_in_one_vector() -> None:
     """The vector is longer than a model, and one of its models is also used without gradient."""
     requests = [Train(noise("two", i, size=2 * NET.size), loss=two_in_one) for i in range(4)]
-    agree(requests, clients(), RECIPES["momentum"])
+    agree(requests, clients(), TRAININGS["momentum"])
 
 
 def test_convolutions_pooling_and_group_norm() -> None:
@@ -180,22 +180,22 @@ def test_convolutions_pooling_and_group_norm() -> None:
     ]
     for only in (None, CONV.head, CONV.body):
         requests = [Train(CONV.w0 + noise("conv", i, size=CONV.size), only=only) for i in range(3)]
-        agree(requests, images, RECIPES["momentum"], CONV)
+        agree(requests, images, TRAININGS["momentum"], CONV)
 
 
 def test_one_client_alone_is_a_stack_too() -> None:
     """A stack of one."""
-    agree([Train(NET.w0)], clients((9,)), RECIPES["plain"])
+    agree([Train(NET.w0)], clients((9,)), TRAININGS["plain"])
 
 
 def test_an_empty_part_or_no_data_leave_the_start_as_it_is() -> None:
     """What does not move comes back in memory of its own; the start is not written to."""
     start = NET.w0
     for request, data in ((Train(start, only=slice(5, 5)), clients((9,))), (Train(start), clients((0,)))):
-        (got,) = train(asked([request], data, RECIPES["momentum"]), NET, place())
+        (got,) = train(asked([request], data, TRAININGS["momentum"]), NET, place())
         assert torch.equal(got, NET.w0)
         assert got.data_ptr() != start.data_ptr()
-    train(asked([Train(start)], clients((9,)), RECIPES["plain"]), NET, place())
+    train(asked([Train(start)], clients((9,)), TRAININGS["plain"]), NET, place())
     assert torch.equal(start, NET.w0)
 
 
@@ -229,7 +229,7 @@ def test_dropout_draws_by_client_and_by_seed() -> None:
 
     def once(seed: int) -> list[Tensor]:
         draws = Draws(seed, ("update", 1, 0, 0))
-        return train([Asked(Train(net.w0), d, Recipe(batch=8), draws) for d in data], net, place())
+        return train([Asked(Train(net.w0), d, Training(batch_size=8), draws) for d in data], net, place())
 
     (a, b), again, other = once(1), once(1), once(2)
     assert not torch.equal(a, b)
@@ -240,8 +240,8 @@ def test_dropout_draws_by_client_and_by_seed() -> None:
 # ---- kinds --------------------------------------------------------------------------------------------------------
 
 
-def kind(recipe: Recipe = RECIPES["plain"], **changes: Any) -> object:
-    return asked([Train(NET.w0, **changes)], clients((9,)), recipe)[0].kind()
+def kind(training: Training = TRAININGS["plain"], **changes: Any) -> object:
+    return asked([Train(NET.w0, **changes)], clients((9,)), training)[0].kind()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_steps_that_compute_the_same_have_one_key() -> None:
 
     def key(lr: float, *, after: bool) -> object:
         request = Train(NET.w0, center=noise("c"), mu=0.5, prox_after=after, lr=lr)
-        return Steps(asked([request], clients((9,)), RECIPES["plain"])[0], NET, place()).key
+        return Steps(asked([request], clients((9,)), TRAININGS["plain"])[0], NET, place()).key
 
     assert key(0.1, after=False) == key(0.2, after=False)
     assert key(0.1, after=True) == key(0.1, after=True)
@@ -292,9 +292,9 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_every_tensor_of_a_step_is_on_the_device(request_: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's "meta" device, which computes shapes only, no step touches a tensor that was left on the host."""
     there = place()
     there.device = torch.device("meta")
@@ -311,8 +311,8 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, recipe: str, mon
 
     monkeypatch.setattr(Steps, "__call__", watched)
     with OneDevice():
-        train(asked(requests, data, RECIPES[recipe]), NET, there)
-        assert bytes_of(asked(requests, data, RECIPES[recipe])[0], NET, there) > 0
+        train(asked(requests, data, TRAININGS[training]), NET, there)
+        assert bytes_of(asked(requests, data, TRAININGS[training])[0], NET, there) > 0
     assert set(seen) == {"meta"}
 
 
@@ -322,7 +322,7 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, recipe: str, mon
 def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
     """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
     data = clients((1000,))
-    one = asked([Train(NET.w0)], data, Recipe(batch=100))[0]
+    one = asked([Train(NET.w0)], data, Training(batch_size=100))[0]
     found = bytes_of(one, NET, place())
     assert found > 1000 * 6 * 4 + 100 * 7 * 4 + 3 * NET.size * 4
-    assert bytes_of(asked([Train(NET.w0)], data, Recipe(batch=200))[0], NET, place()) > found
+    assert bytes_of(asked([Train(NET.w0)], data, Training(batch_size=200))[0], NET, place()) > found

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Recipe, Samples, Train, Work
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.check import scored
@@ -24,7 +24,7 @@ PARTS = ("test", "validation")
 
 
 def job(m: Method, **changes: Any) -> Job:
-    made = Job(m, network("mlp"), Recipe(epochs=2, batch=4, lr=0.1), federation(), seed=1)
+    made = Job(m, network("mlp"), Training(epochs=2, batch_size=4, lr=0.1), federation(), seed=1)
     return replace(made, **changes)
 
 
@@ -76,11 +76,11 @@ def test_the_step_size_falls_with_the_rounds() -> None:
     seen: list[float] = []
 
     def client_update(self: Method, c: Client) -> Work:
-        seen.append(c.recipe.lr)
+        seen.append(c.training.lr)
         yield Train(c.w0)
         return Bundle()
 
-    j = job(method(client_update=client_update), recipe=Recipe(lr=0.1, lr_decay=0.5))
+    j = job(method(client_update=client_update), training=Training(lr=0.1, lr_decay=0.5))
     for t in (1, 2, 3):
         step(j, round=t)
     assert seen == pytest.approx([0.1, 0.05, 0.025])
@@ -344,7 +344,7 @@ def test_the_moment_that_is_scored() -> None:
     assert torch.equal(kept[1], zero)
     net = network("mlp")
     for moment, found in (("delivered", now), ("trained", then)):
-        assert scored(m, net, Recipe(), Bundle(), moment) == set(found)
+        assert scored(m, net, Training(), Bundle(), moment) == set(found)
     without = [dict(step(job(method(), evaluate=moment), "evaluate").reply) for moment in ("delivered", "trained")]
     assert without[0].keys() == without[1].keys()
     assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())

@@ -24,9 +24,9 @@ from fedkin.core import (
     EngineError,
     Method,
     Net,
-    Recipe,
     Samples,
     Train,
+    Training,
     Work,
     stack,
     to_all,
@@ -79,7 +79,7 @@ def asks(what: Callable[[Client], Bundle]) -> Method:
 
 
 def job(m: Method, net: Net | None = None, shards: Any = None) -> Job:
-    return Job(m, net or network("mlp"), Recipe(epochs=1, batch=4, lr=0.1), shards or federation(), seed=1)
+    return Job(m, net or network("mlp"), Training(epochs=1, batch_size=4, lr=0.1), shards or federation(), seed=1)
 
 
 def tasks(j: Job, round: int = 1) -> list[Task]:
@@ -474,12 +474,12 @@ def test_workers_end_with_their_parent() -> None:
     """A killed program leaves no processes behind, idle or at work: their pipes end."""
     program = """
         import torch
-        from fedkin.core import Recipe
+        from fedkin.core import Training
         from fedkin.engines import Job, Workers
         from fedkin.methods import FedAvg
         from fedkin.testing.toys import federation, network
         import time
-        session = Workers(3).start(Job(FedAvg(), network("mlp"), Recipe(), federation(), 1))
+        session = Workers(3).start(Job(FedAvg(), network("mlp"), Training(), federation(), 1))
         print(*[w.process.pid for w in session._workers], flush=True)
         time.sleep(60)
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.core import ConfigError, DataError, ModelError, PartitionError, Recipe, RunFolderError
+from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
@@ -20,7 +20,7 @@ DATA = DataSettings(clients=5, samples_per_client=24)
 SMALL: dict[str, Any] = {
     "data": DATA,
     "model": ModelSettings("linear"),
-    "recipe": Recipe(steps=2, batch=5, lr=0.1),
+    "training": Training(steps=2, batch_size=5, lr=0.1),
     "run": RunSettings(rounds=4, participation=0.6, engine="loop"),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
-from fedkin.core import ConfigError, Recipe, RunFolderError
+from fedkin.core import ConfigError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
@@ -315,7 +315,7 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
         ("fedavg",),
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),
-        recipe=Recipe(steps=1),
+        training=Training(steps=1),
         run=RunSettings(rounds=2, engine="loop"),
     )
     compare(plan, tmp_path / "c")
@@ -338,12 +338,12 @@ def test_other_settings_are_told_with_both_values(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; .* --rounds N"):
         run_settings(other, out=tmp_path / "a", resume=True)
     table = other.table()
-    table["recipe"]["lr"] = 0.5
+    table["training"]["lr"] = 0.5
     del table["run"]["join_late"]
     with pytest.raises(RunFolderError) as caught:
         run_settings(settings_from(table), out=tmp_path / "a", resume=True)
     assert str(caught.value).endswith(
-        "belongs to a run with another config: recipe.lr was 0.1 there and is 0.5 here; rounds was 5 there and is 6 "
+        "belongs to a run with another config: training.lr was 0.1 there and is 0.5 here; rounds was 5 there and is 6 "
         "here; join_late was '1@4' there and is not set here; resume it as it was begun"
     )
     config = tmp_path / "a" / "config.toml"

@@ -42,7 +42,7 @@ def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation
     here = Experiment.prepare(settings, federation)
     there = Experiment.on_hosts(settings, Card(), "run 7")
     assert torch.equal(here.net.w0, there.net.w0)
-    assert (here.recipe, here.run, here.privacy, here.title) == (there.recipe, there.run, there.privacy, "DA-PFL")
+    assert (here.training, here.run, here.privacy, here.title) == (there.training, there.run, there.privacy, "DA-PFL")
     assert there.title == here.title
     assert replace(here.plan, max_share=0.25, max_samples=10_000_000) == there.plan
     assert (here.plan.max_share, here.plan.uniform, here.plan.eval_every) == (1.0, True, 1)
@@ -55,7 +55,7 @@ def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation
 def test_the_same_run_of_objects(settings: Settings, federation: Federation) -> None:
     """A program's run starts from the same values; its table says that it was made by a program."""
     here = Experiment.prepare(settings, federation)
-    made = Experiment.of(DAPFL(), federation, "linear", settings.recipe, settings.run)
+    made = Experiment.of(DAPFL(), federation, "linear", settings.training, settings.run)
     assert torch.equal(here.net.w0, made.net.w0)
     assert (here.plan, here.privacy, here.title) == (made.plan, made.privacy, made.title)
     assert here.marks["network"] == made.marks["network"]
@@ -95,7 +95,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_made(settings: Settin
     with pytest.raises(ConfigError, match="aggregation = 'krum' cannot be used with FedProto"):
         Experiment.on_hosts(fedproto, Card(), "run 7")
     with pytest.raises(ConfigError, match="aggregation = 'krum' cannot be used with FedProto"):
-        Experiment.of(fedproto.method, federation, "linear", settings.recipe, krum)
+        Experiment.of(fedproto.method, federation, "linear", settings.training, krum)
     few = replace(settings, name="fedavg", method=FedAvg(), run=RunSettings(secure_aggregation=True, participation=0.5))
     with pytest.raises(ConfigError, match="secure_aggregation needs at least 3 uploads"):
         Experiment.prepare(few, federation)

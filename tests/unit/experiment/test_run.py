@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin import Bundle, Client, Federation, Method, Recipe, Round, Train, Work, run, to_all
+from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, Work, run, to_all
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
@@ -25,7 +25,7 @@ from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in, records, small
 from toys import Averaging
 
-RECIPE = Recipe(steps=2, batch=5, lr=0.1)
+TRAINING = Training(steps=2, batch_size=5, lr=0.1)
 
 
 def planted(clients: int = 6, groups: int = 2) -> Federation:
@@ -35,8 +35,8 @@ def planted(clients: int = 6, groups: int = 2) -> Federation:
 
 def play(method: Method, federation: Federation | None = None, **more: Any) -> Result:
     """Four rounds in this process."""
-    how = {"model": "linear", "recipe": RECIPE, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
-    return run(method, federation or planted(), how.pop("model"), how.pop("recipe"), **how)
+    how = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
+    return run(method, federation or planted(), how.pop("model"), how.pop("training"), **how)
 
 
 def assert_same(a: Result, b: Result) -> None:
@@ -186,8 +186,8 @@ def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:
 def test_a_run_that_diverged_says_since_when(method: Method) -> None:
     """With a step size of 1e30 the products of two layers overflow: FedAvg's uploads are refused, and the clients of
     Local, which upload nothing, predict NaN."""
-    recipe = Recipe(steps=3, batch=5, lr=1e30)
-    result = play(method, model="mlp", rounds=3, recipe=recipe, participation=1.0)
+    training = Training(steps=3, batch_size=5, lr=1e30)
+    result = play(method, model="mlp", rounds=3, training=training, participation=1.0)
 
     assert result.summary["diverged"] == 1
     assert [line.get("unpredicted", []) for line in result.rounds] == [
@@ -334,7 +334,7 @@ def test_weighting_changes_the_mean() -> None:
 
 def test_an_upload_that_cannot_be_used_is_refused_and_named() -> None:
     """A training that diverges is refused in the lines with its reason; the run goes on with what is good."""
-    result = play(FedAvg(), recipe=Recipe(steps=3, lr=1e12), rounds=2)
+    result = play(FedAvg(), training=Training(steps=3, lr=1e12), rounds=2)
     refused = result.rounds[0]["refused"]
 
     assert set(refused) == {str(i) for i in result.rounds[0]["cohort"]}
@@ -353,7 +353,7 @@ def test_a_module_starts_from_its_values() -> None:
     module = small_network()
     before = {n: t.clone() for n, t in module.state_dict().items()}
     seen: list[torch.Tensor] = []
-    run(Kept(seen), planted(), module, RECIPE, rounds=1, engine="loop")
+    run(Kept(seen), planted(), module, TRAINING, rounds=1, engine="loop")
 
     wanted = torch.cat([before[n].reshape(-1) for n in ("2.weight", "2.bias", "0.weight", "0.bias")])
     assert torch.equal(seen[0], wanted)
@@ -496,13 +496,13 @@ def test_a_programs_config_is_not_run_from_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"recipe": Recipe(steps=3)}, "config"),
+        ({"training": Training(steps=3)}, "config"),
         ({"seed": 1}, "config"),
         ({"federation": unequal()}, "config"),
         ({"head": "0"}, "network"),
         ({"model": nn.Sequential(nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 4))}, "config|network"),
     ],
-    ids=["recipe", "seed", "data", "head", "values"],
+    ids=["training", "seed", "data", "head", "values"],
 )
 def test_another_run_cannot_go_on_in_a_folder(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     """Resuming with another setting, other data, another head or other start values is refused, and changes nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.core import ConfigError, Method, Recipe
+from fedkin.core import ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, digest, settings_from
@@ -47,7 +47,7 @@ CHANGED = {  # every field at a value that is not its default
         data_seed=4,
     ),
     "model": ModelSettings("package.module:factory", "head.1", "/a/start.safetensors"),
-    "recipe": Recipe(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
+    "training": Training(2, 3, 4, 0.5, 0.9, 1e-4, False, 0.99, 0.9),
     "run": RunSettings(
         *(9, 0.5, 7, 2, "trained", "uniform", 0.25, "2@4,1@5", 2, 1.5),
         aggregation="trimmed",
@@ -97,12 +97,15 @@ def test_every_method_survives_its_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_presets_survive_their_file(name: str) -> None:
-    """The fields, the recipe and the run of every preset can be written and read."""
+    """The fields, the training settings and the run of every preset can be written and read."""
     base = get_method(name)
     for preset, table in base.presets_for(vars(base)).items():
         method = fill(base, {k: v for k, v in table.items() if k not in PRESET_TABLES}, preset)
-        recipe, run = fill(Recipe(), table.get("recipe", {}), preset), fill(RunSettings(), table.get("run", {}), preset)
-        settings = Settings(name, method, recipe=recipe, run=run)
+        training, run = (
+            fill(Training(), table.get("training", {}), preset),
+            fill(RunSettings(), table.get("run", {}), preset),
+        )
+        settings = Settings(name, method, training=training, run=run)
 
         written = dataclasses.replace(settings, data=settings.data.resolved())
         assert settings_from(tomllib.loads(settings.toml())) == written
@@ -144,10 +147,10 @@ def test_a_wrapped_method_has_a_table_of_its_own() -> None:
 
 def test_whole_numbers_stand_for_floats() -> None:
     """lr = 1 is lr = 1.0, with the same digest; it is a float afterwards."""
-    one, other = (settings_from({"method": {"name": "fedavg"}, "recipe": {"lr": v}}) for v in (1, 1.0))
+    one, other = (settings_from({"method": {"name": "fedavg"}, "training": {"lr": v}}) for v in (1, 1.0))
 
     assert one == other
-    assert type(one.recipe.lr) is float
+    assert type(one.training.lr) is float
     assert one.digest() == other.digest()
     assert digest({"run": {"dropout": 0}}) == digest({"run": {"dropout": 0.0}})
 
@@ -195,7 +198,7 @@ FEDAVG = {"name": "fedavg"}
         ({"method": {"lam": 1}}, "needs a name"),
         ({"method": {"name": "fedavgg"}}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"method": {"name": 3}}, "unknown method '3'"),
-        ({"method": FEDAVG, "recipes": {}}, r"unknown table \[recipes\]; did you mean 'recipe'"),
+        ({"method": FEDAVG, "trainings": {}}, r"unknown table \[trainings\]; did you mean 'training'"),
         ({"method": FEDAVG, "rounds": 3}, r"unknown table \[rounds\]"),
         ({"method": "fedavg"}, r"\[method\] must be a table, got 'fedavg'"),
         ({"method": FEDAVG, "data": "digits"}, r"\[data\] must be a table, got 'digits'"),
@@ -219,7 +222,7 @@ FEDAVG = {"name": "fedavg"}
         ({"method": {"name": "ifca-cam", "inner": {"clusers": 3}}}, r"inner: unknown setting clusers; .*'clusters'"),
         ({"method": {"name": "ifca-cam", "inner": {"clusters": 0}}}, "clusters of IFCA must be at least 1, got 0"),
         ({"method": {"name": "fedprox", "mu": -1}}, "mu of FedProx must be at least 0, got -1"),
-        ({"method": FEDAVG, "recipe": {"lr": 0}}, "lr must be a positive number, got 0"),
+        ({"method": FEDAVG, "training": {"lr": 0}}, "lr must be a positive number, got 0"),
         ({"method": FEDAVG, "made_by": "method Mine"}, "made by a program with method Mine"),
     ],
     ids=str,

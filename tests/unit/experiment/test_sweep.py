@@ -23,7 +23,7 @@ class Stop(Exception):
     """Ends a sweep in the middle."""
 
 
-GRID = {"recipe.lr": (0.01, 0.1), "method.mu": (0.1, 1)}
+GRID = {"training.lr": (0.01, 0.1), "method.mu": (0.1, 1)}
 
 
 def sweep(space: dict[str, Any] = GRID, **more: Any) -> Sweep:
@@ -35,7 +35,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
     """Runs give what ``finals`` says for their learning rate."""
 
     def run(settings: Any, **_: Any) -> SimpleNamespace:
-        final = finals[settings.recipe.lr]
+        final = finals[settings.training.lr]
         if isinstance(final, Exception):
             raise final
         figures = {"rounds": "rounds 3 to 4", **{n: v for n, v in final.items() if n != "diverged"}}
@@ -77,15 +77,15 @@ def test_what_is_no_space_is_refused(bad: Any) -> None:
     ("space", "more", "said"),
     [
         ({}, {}, "settings to try"),
-        ({"recipe.lrr": (1,)}, {}, "did you mean 'lr'"),
-        ({"recipe.lr": ("much",)}, {}, "must be a number, got 'much'"),
-        ({"recipe.lr": (0.1, "much")}, {}, "must be a number, got 'much'"),
+        ({"training.lrr": (1,)}, {}, "did you mean 'lr'"),
+        ({"training.lr": ("much",)}, {}, "must be a number, got 'much'"),
+        ({"training.lr": (0.1, "much")}, {}, "must be a number, got 'much'"),
         ({"data.alpha": (1,)}, {}, "not the data and the seed"),
         ({"run.seed": (1, 2)}, {}, "not the data and the seed"),
-        ({"lr": (1,)}, {}, "recipe.SETTING"),
+        ({"lr": (1,)}, {}, "training.SETTING"),
         ({"method.inner.x": (1,)}, {}, "there is no inner"),
-        ({"recipe.lr": Range(0.1, 1)}, {}, "--trials"),
-        ({"recipe.epochs": (1,), "recipe.steps": (1,)}, {}, "not both"),
+        ({"training.lr": Range(0.1, 1)}, {}, "--trials"),
+        ({"training.epochs": (1,), "training.steps": (1,)}, {}, "not both"),
         (GRID, {"seeds": (0, 0)}, "seeds that differ"),
         (GRID, {"seeds": ()}, "seeds that differ"),
         (GRID, {"trials": -1}, "trials must be 0"),
@@ -107,8 +107,8 @@ def test_validation_data_are_needed() -> None:
 
 def test_epochs_beat_steps_of_the_base() -> None:
     """As on the command line: otherwise steps would make all of them equal."""
-    settings = sweep({"recipe.epochs": (1, 2)}).settings({"recipe.epochs": 2}, 0)
-    assert (settings.recipe.epochs, settings.recipe.steps) == (2, None)
+    settings = sweep({"training.epochs": (1, 2)}).settings({"training.epochs": 2}, 0)
+    assert (settings.training.epochs, settings.training.steps) == (2, None)
 
 
 def test_fields_of_a_wrapped_method_go_by_their_own_names() -> None:
@@ -124,15 +124,15 @@ def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
     """0.1 has the best test accuracy, 0.2 the best validation accuracy: 0.2 it is, and only its test figure is told."""
     finals = {0.1: (0.70, 0.99), 0.2: (0.72, 0.61), 0.3: (0.71, 0.65)}
     planted(monkeypatch, {lr: {"validation": v, "accuracy": a} for lr, (v, a) in finals.items()})
-    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
+    trials = run_sweep(sweep({"training.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
     best = chosen(trials)
     lines = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
 
     assert best is not None
-    assert best.values == {"recipe.lr": 0.2}
+    assert best.values == {"training.lr": 0.2}
     assert [line["test_mean"] for line in lines] == ["", "0.61", ""]
     assert [line["chosen"] for line in lines] == ["false", "true", "false"]
-    assert settings_from(read_toml(tmp_path / "s" / "chosen.toml")).recipe.lr == 0.2
+    assert settings_from(read_toml(tmp_path / "s" / "chosen.toml")).training.lr == 0.2
     shown = sweep_table(trials)
     assert [row[0] for row in shown.rows] == ["0.2", "0.3", "0.1"]
     assert shown.bold == {(0, 1)}
@@ -152,7 +152,7 @@ def test_of_equals_the_first_is_chosen_and_a_failure_is_told(monkeypatch: pytest
     """A setting whose run fails is passed over, with its reason in the table."""
     same = {"validation": 0.5, "accuracy": 0.5}
     planted(monkeypatch, {0.1: ClientError("update", 3, 7, "not finite"), 0.2: same, 0.3: same})
-    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
+    trials = run_sweep(sweep({"training.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
     assert chosen(trials) is trials[1]
     assert "client 3 failed in round 7: not finite" in (tmp_path / "s" / "sweep.csv").read_text()
 
@@ -161,7 +161,7 @@ def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch,
     """Its validation accuracy is that of a model from before, however high: it is no choice."""
     fine = {"validation": 0.5, "accuracy": 0.5}
     planted(monkeypatch, {0.1: fine, 0.2: {"validation": 0.9, "accuracy": 0.9, "diverged": 3}})
-    trials = run_sweep(sweep({"recipe.lr": (0.1, 0.2)}), tmp_path / "s")
+    trials = run_sweep(sweep({"training.lr": (0.1, 0.2)}), tmp_path / "s")
     assert chosen(trials) is trials[0]
     assert trials[1].failed.startswith("seed 0: training diverged from round 3 on")
     assert sweep_table(trials).rows[1] == ("0.2", "failed", "–")
@@ -169,9 +169,9 @@ def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch,
 
 def test_seeds_are_averaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Real runs: the figure is the mean over both seeds' validation accuracy."""
-    made = sweep({"recipe.lr": (0.1, 0.5)}, seeds=(1, 2))
+    made = sweep({"training.lr": (0.1, 0.5)}, seeds=(1, 2))
     trials = run_sweep(made, tmp_path / "s")
-    single = [run_sweep(sweep({"recipe.lr": (0.1, 0.5)}, seeds=(s,)), tmp_path / f"s{s}") for s in (1, 2)]
+    single = [run_sweep(sweep({"training.lr": (0.1, 0.5)}, seeds=(s,)), tmp_path / f"s{s}") for s in (1, 2)]
     for trial, a, b in zip(trials, *single, strict=True):
         assert trial.validation is not None
         assert trial.validation.values == (*a.validation.values, *b.validation.values)  # type: ignore[union-attr]
@@ -183,7 +183,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_end(trials: int, tmp_path:
     """Stopped in the third setting's second round: the same files as without; nothing that was done is run again."""
     if trials:
         pytest.importorskip("optuna", reason="the extra optuna is not installed")
-    made = sweep({**GRID, "recipe.momentum": Range(0, 0.9)} if trials else GRID, trials=trials)
+    made = sweep({**GRID, "training.momentum": Range(0, 0.9)} if trials else GRID, trials=trials)
     run_sweep(made, tmp_path / "whole")
     again: list[int] = []
 
@@ -204,7 +204,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_end(trials: int, tmp_path:
 
 def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     """Neither a new sweep into it, nor another one resumed."""
-    run_sweep(sweep({"recipe.lr": (0.1,)}), tmp_path / "s")
+    run_sweep(sweep({"training.lr": (0.1,)}), tmp_path / "s")
     with pytest.raises(RunFolderError, match="exists already"):
         run_sweep(sweep(), tmp_path / "s")
     with pytest.raises(RunFolderError, match="another sweep"):

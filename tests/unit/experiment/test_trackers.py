@@ -20,7 +20,7 @@ from folders import lines_in, records, small
 
 pytestmark = pytest.mark.filterwarnings("default")  # what foreign packages warn of is not ours
 
-FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch 5 --rounds 4 --engine loop --quiet"
+FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch-size 5 --rounds 4 --engine loop --quiet"
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_mlflow_goes_on_with_the_same_entry(tmp_path: Path, monkeypatch: pytest.
 
     assert run.info.status == "FINISHED"
     assert sorted((m.step, m.value) for m in history) == list(enumerate(series(tmp_path / "r"), start=1))
-    assert run.data.params["recipe.lr"] == "0.1"
+    assert run.data.params["training.lr"] == "0.1"
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert run.data.metrics["final_accuracy"] == summary["final"]["accuracy"]
     assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["report.html"]
@@ -113,7 +113,7 @@ def test_wandb_writes_offline_under_one_id(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WANDB_MODE", "offline")
     stopped_and_resumed(("wandb",), tmp_path / "r")
     name = read_ids(tmp_path / "r")["wandb"]
-    words = (b"accuracy", b"recipe.lr", b"final/accuracy", b"report")
+    words = (b"accuracy", b"training.lr", b"final/accuracy", b"report")
     content = b""
     for _ in range(300):  # a process of wandb's own writes; on a busy machine it may still be at it
         files = sorted((tmp_path / "r" / "wandb").glob(f"offline-run-*/run-{name}.wandb"))
@@ -137,7 +137,7 @@ def test_the_flag_tracks_a_comparison_run_by_run(fedkin: Any, tmp_path: Path) ->
 def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> None:
     """Resume knows what was asked for."""
     needs("tensorboard")
-    grid = "--validation 0.2 --preset code --grid recipe.lr=0.1,0.2"
+    grid = "--validation 0.2 --preset code --grid training.lr=0.1,0.2"
     assert fedkin(f"sweep da-pfl {FLAGS} {grid} --track tensorboard --out a") == 0
     for name in ("000-seed0", "001-seed0"):
         assert list((tmp_path / "a" / name / "tensorboard").glob("events.*"))
@@ -145,7 +145,7 @@ def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> 
     assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
     preset = get_method("da-pfl").presets["code"]
     assert read_toml(tmp_path / "a" / "sweep.toml")["method"].items() >= {
-        (k, v) for k, v in preset.items() if k != "recipe"
+        (k, v) for k, v in preset.items() if k != "training"
     }
 
 

@@ -34,8 +34,8 @@ def one(group: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def after_run(method: fedkin.Method, **more: object) -> fedkin.Result:
-    recipe = fedkin.Recipe(lr=0.1, steps=5, batch=10)
-    return fedkin.run(method, people(), "linear", recipe, rounds=6, engine="loop", **more)
+    training = fedkin.Training(lr=0.1, steps=5, batch_size=10)
+    return fedkin.run(method, people(), "linear", training, rounds=6, engine="loop", **more)
 
 
 def test_ifca_puts_a_newcomer_to_its_like() -> None:
@@ -84,7 +84,7 @@ def test_every_kind_of_method_takes_a_newcomer(name: str, tmp_path: Path) -> Non
     table = {
         "method": {"name": name},
         "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
-        "recipe": {"batch": 10, "lr": 0.1},
+        "training": {"batch": 10, "lr": 0.1},
         "run": {"rounds": 2, "engine": "loop", "state": "file"},
     }
     run_settings(settings_from(table), out=tmp_path / "run")
@@ -106,7 +106,7 @@ def test_training_alone_is_a_run_of_local() -> None:
     drill = join(after_run(fedkin.methods.FedPer()), new, after=(0, 1, 2))
     alone = fedkin.run(
         fedkin.methods.Local(), fedkin.Federation.from_arrays([new], classes=2), "linear",
-        fedkin.Recipe(lr=0.1, steps=5, batch=10), rounds=6, engine="loop", eval_every=1,
+        fedkin.Training(lr=0.1, steps=5, batch_size=10), rounds=6, engine="loop", eval_every=1,
     )  # fmt: skip
     assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1]["accuracy"] for t in (1, 2, 6)]
 

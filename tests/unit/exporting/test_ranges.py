@@ -334,7 +334,7 @@ def test_join_says_what_to_know() -> None:
     """Few test samples; copies of training samples of others by name, and inside; another scale; nothing of good
     data."""
     people = Federation.from_arrays([blobs(k) for k in range(3)], classes=2, client_names=["ann", "bob", "cid"])
-    result = fedkin.run(fedkin.methods.FedAvg(), people, "linear", fedkin.Recipe(lr=0.5), rounds=4, engine="loop")
+    result = fedkin.run(fedkin.methods.FedAvg(), people, "linear", fedkin.Training(lr=0.5), rounds=4, engine="loop")
     assert join(result, blobs(9, 200), after=(0,)).notes == ()
     small = join(result, blobs(9, 100), after=(0,))
     assert small.notes == ("only 20 test samples: accuracies rest on few, see their intervals",)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, MethodError, Recipe, Train, Work, head_loss
+from fedkin.core import Bundle, MethodError, Train, Training, Work, head_loss
 from fedkin.methods import Local
 from fedkin.methods.cam import Both, for_rounds, train_both
 from toys import ByHand, copies, federation, mlp, mlp_with_batchnorm, vector_net
@@ -97,11 +97,12 @@ def test_two_trainings_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "samples", "steps"), [(Recipe(steps=4), 9, 12), (Recipe(epochs=2, batch=5), 9, 12), (Recipe(), 30, 9)]
+    ("training", "samples", "steps"),
+    [(Training(steps=4), 9, 12), (Training(epochs=2, batch_size=5), 9, 12), (Training(), 30, 9)],
 )
-def test_training_of_several_rounds_at_once(recipe: Recipe, samples: int, steps: int) -> None:
+def test_training_of_several_rounds_at_once(training: Training, samples: int, steps: int) -> None:
     """Three rounds of 4 steps are 12; of 2 epochs in 2 batches each are 12; of one epoch in 3 batches are 9."""
-    request = for_rounds(torch.zeros(1), 3, recipe)
-    assert request.recipe(recipe).steps_for(samples) == steps
-    one = for_rounds(torch.zeros(1), 1, recipe)
-    assert one.recipe(recipe).steps_for(samples) == recipe.steps_for(samples)
+    request = for_rounds(torch.zeros(1), 3, training)
+    assert request.training(training).steps_for(samples) == steps
+    one = for_rounds(torch.zeros(1), 1, training)
+    assert one.training(training).steps_for(samples) == training.steps_for(samples)

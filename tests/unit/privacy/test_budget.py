@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fedkin
-from fedkin.core import ConfigError, ModelError, Recipe
+from fedkin.core import ConfigError, ModelError, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import DataSettings, RunSettings, settings_from
@@ -35,7 +35,7 @@ PRIVATE = {
 def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
     """Four rounds on four clients of 30 samples (21 to train on), batches of 7."""
     federation = planted_groups(clients=4, groups=2, samples=30)
-    return fedkin.run(method, federation, "linear", Recipe(batch=7, lr=0.1), **{**HOW, **more})
+    return fedkin.run(method, federation, "linear", Training(batch_size=7, lr=0.1), **{**HOW, **more})
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def test_a_private_comparison(tmp_path: Path) -> None:
     plan = Comparison(
         ("fesem",),
         data=DataSettings(data="synthetic", clients=3, partition="iid"),
-        recipe=Recipe(batch=20),
+        training=Training(batch_size=20),
         run=RunSettings(rounds=1, dp_noise=2.0, engine="loop"),
     )
     runs = compare(plan, tmp_path / "c")

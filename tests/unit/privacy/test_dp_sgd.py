@@ -18,9 +18,9 @@ from fedkin.core import (
     ConfigError,
     ModelError,
     Net,
-    Recipe,
     Samples,
     Train,
+    Training,
     cross_entropy,
     head_loss,
 )
@@ -50,7 +50,7 @@ def squares(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 def test_without_noise_and_clipping_it_is_sgd() -> None:
     """On whole batches (rate 1) with momentum, decay, both proximal terms, a linear term and a head loss."""
     net, data = mlp(), blobs(12, [1.0, 1.0, 1.0], 0)
-    recipe = Recipe(steps=5, batch=12, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False)
+    training = Training(steps=5, batch_size=12, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False)
     center, linear = net.fresh("c"), 0.01 * net.fresh("l")
     z = net.features_and_logits(net.w0, data.x)[0].detach()
     requests = [
@@ -62,8 +62,8 @@ def test_without_noise_and_clipping_it_is_sgd() -> None:
         Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z)),
     ]
     for request in requests:
-        plain = sgd(request, data, net, recipe, generator(0))
-        private = sgd(request, data, net, recipe, generator(0), steps())
+        plain = sgd(request, data, net, training, generator(0))
+        private = sgd(request, data, net, training, generator(0), steps())
         close(private, plain, 1e-6)
         assert not torch.equal(private, request.start)
 
@@ -87,7 +87,7 @@ def test_samples_are_clipped_one_by_one() -> None:
     Divided by the expected batch of 2; clipping their mean (-1.5, -2.25) instead would give (-.55, -.83).
     """
     net, data = vector_net(0.0, 0.0), Samples(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
-    w = sgd(Train(net.w0, loss=squares), data, net, Recipe(steps=1, batch=2, lr=1.0), generator(0),
+    w = sgd(Train(net.w0, loss=squares), data, net, Training(steps=1, batch_size=2, lr=1.0), generator(0),
             steps(Private(0.0, clip=1.0)))  # fmt: skip
     close(w, [0.3, 0.65], 1e-6)
 
@@ -98,7 +98,7 @@ def test_only_the_moving_part_counts_for_the_clip() -> None:
     part = slice(1, 2)
     request = Train(net.w0, loss=squares, only=part)
     g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
-    assert [i.tolist() for _, i in g.batches(2, Recipe(steps=1, batch=2))] == [[0, 1]]
+    assert [i.tolist() for _, i in g.batches(2, Training(steps=1, batch_size=2))] == [[0, 1]]
     close(g.gradient(request, net, net.w0, data, torch.arange(2), part), [-0.75], 1e-6)
 
 
@@ -106,24 +106,24 @@ def test_an_infinite_gradient_does_not_drown_the_sum() -> None:
     """A sample whose gradient is not finite takes no part: else the sum would show that it is there."""
     net, data = vector_net(0.0), Samples(torch.tensor([[math.inf], [0.5]]), torch.zeros(2).long())
     g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
-    list(g.batches(2, Recipe(steps=1, batch=2)))
+    list(g.batches(2, Training(steps=1, batch_size=2)))
     close(g.gradient(Train(net.w0, loss=squares), net, net.w0, data, torch.arange(2), slice(0, 1)), [-0.25], 1e-6)
 
 
 def test_many_samples_are_taken_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum does not depend on how many gradients fit into memory at a time."""
     net, data = mlp(), blobs(30, [1.0, 1.0, 1.0], 0)
-    recipe = Recipe(steps=3, batch=30, lr=0.1)
-    whole = sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1)))
+    training = Training(steps=3, batch_size=30, lr=0.1)
+    whole = sgd(Train(net.w0), data, net, training, generator(0), steps(Private(0.0, 0.1)))
     monkeypatch.setattr("fedkin.privacy.dp_sgd._NUMBERS", 7 * net.size)
-    close(sgd(Train(net.w0), data, net, recipe, generator(0), steps(Private(0.0, 0.1))), whole, 1e-6)
+    close(sgd(Train(net.w0), data, net, training, generator(0), steps(Private(0.0, 0.1))), whole, 1e-6)
 
 
 # ---- batches and noise ---------------------------------------------------------------------------------------------
 def test_batches_by_chance() -> None:
     """n = 50, batches of 10: each sample is in a batch with chance 1/5, whatever else is in it; 5 steps an epoch."""
     g = steps()
-    drawn = list(g.batches(50, Recipe(epochs=200, batch=10)))
+    drawn = list(g.batches(50, Training(epochs=200, batch_size=10)))
     assert (len(drawn), g.taken, g.rate) == (1000, 1000, 0.2)
     assert [end for end, _ in drawn[:10]] == [False, False, False, False, True] * 2
     sizes = torch.tensor([len(index) for _, index in drawn], dtype=torch.float64)
@@ -136,9 +136,9 @@ def test_batches_by_chance() -> None:
 def test_small_clients_are_whole_batches() -> None:
     """Fewer samples than a batch: all of them in every step, and the sum is divided by their number."""
     g = steps()
-    assert [i.tolist() for _, i in g.batches(3, Recipe(steps=2, batch=10))] == [[0, 1, 2]] * 2
+    assert [i.tolist() for _, i in g.batches(3, Training(steps=2, batch_size=10))] == [[0, 1, 2]] * 2
     assert g.rate == 1.0
-    assert list(steps().batches(0, Recipe())) == []
+    assert list(steps().batches(0, Training())) == []
 
 
 def test_the_noise_has_the_size_that_was_asked_for() -> None:
@@ -146,7 +146,7 @@ def test_the_noise_has_the_size_that_was_asked_for() -> None:
     net = vector_net(*[0.0] * 4000)
     data = Samples(torch.zeros(8, 4000), torch.zeros(8).long())
     g = PrivateSteps(Private(2.0, 0.5), Keyed(generator(0)))
-    list(g.batches(8, Recipe(steps=1, batch=4)))
+    list(g.batches(8, Training(steps=1, batch_size=4)))
     for index in (torch.arange(8), torch.arange(0)):
         found = g.gradient(Train(net.w0, loss=squares), net, net.w0, data, index, slice(0, 4000))
         assert abs(float(found.std()) - 0.25) < 4 * 0.25 / math.sqrt(2 * 4000)
@@ -156,7 +156,7 @@ def test_the_noise_has_the_size_that_was_asked_for() -> None:
 # ---- through an engine ---------------------------------------------------------------------------------------------
 def answers(method: Method, private: Private, engine: Any = None, received: Bundle | None = None) -> list[Any]:
     net = mlp()
-    job = Job(method, net, Recipe(epochs=2, batch=4, lr=0.1), federation(), 3, private=private)
+    job = Job(method, net, Training(epochs=2, batch_size=4, lr=0.1), federation(), 3, private=private)
     session = (engine or Loop()).start(job)
     try:
         tasks = [Task("update", i, 1, received or Bundle(model=net.w0), Bundle()) for i in range(3)]
@@ -175,7 +175,7 @@ def test_every_engine_counts_the_steps() -> None:
 
 
 def test_all_trainings_of_a_round_are_counted() -> None:
-    """Ditto trains two models; FedRep 3 epochs on the head and then the body by the recipe's 2."""
+    """Ditto trains two models; FedRep 3 epochs on the head and then the body by the run's 2."""
     assert [a.spent for a in answers(Ditto(), Private(1.0))] == [{4 / 9: 12}, {4 / 23: 24}, {4 / 14: 16}]
     body = Bundle(body=mlp().w0[mlp().body])
     assert [a.spent[4 / 9] for a in answers(FedRep(head_epochs=3), Private(1.0), received=body)[:1]] == [9 + 6]
@@ -227,10 +227,12 @@ def test_plain_training_is_untouched() -> None:
     net, shards = mlp(), federation()
     (answer,) = (
         Loop()
-        .start(Job(FedAvg(), net, Recipe(batch=4), shards, 3))
+        .start(Job(FedAvg(), net, Training(batch_size=4), shards, 3))
         .map([Task("update", 1, 2, Bundle(model=net.w0), Bundle())])
     )
-    wanted = sgd(Train(net.w0), shards[1].train, net, Recipe(batch=4), generator(3, "batches", "update", 2, 1, 0))
+    wanted = sgd(
+        Train(net.w0), shards[1].train, net, Training(batch_size=4), generator(3, "batches", "update", 2, 1, 0)
+    )
     assert torch.equal(answer.reply.model, wanted)
     assert answer.spent == {}
 
@@ -289,6 +291,6 @@ def test_dropout_differs_from_sample_to_sample() -> None:
     torch.default_generator.manual_seed(0)
     rows = each(Train(net.w0), net.training(), net.w0, data, torch.arange(2))
     assert not torch.equal(rows[0], rows[1])
-    job = Job(FedAvg(), net, Recipe(batch=2), [replace(federation()[0], train=data)], 0, private=Private(1.0))
+    job = Job(FedAvg(), net, Training(batch_size=2), [replace(federation()[0], train=data)], 0, private=Private(1.0))
     a, b = (list(Loop().start(job).map([Task("update", 0, 1, Bundle(model=net.w0), Bundle())])) for _ in range(2))
     assert torch.equal(a[0].reply.model, b[0].reply.model)

@@ -60,8 +60,8 @@ def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
 def test_tables_of_a_sweep(name: str) -> None:
     """sweep.csv: values that are texts, and why a setting failed."""
-    good = Trial(0, {"method.a": name, "recipe.lr": -0.5}, spread([0.5]))
-    trials = [good, Trial(1, {"method.a": "b", "recipe.lr": 1.0}, None, name)]
+    good = Trial(0, {"method.a": name, "training.lr": -0.5}, spread([0.5]))
+    trials = [good, Trial(1, {"method.a": "b", "training.lr": 1.0}, None, name)]
     found = rows_of(_csv(trials, good))
     assert found[1][1:3] == ["'" + name, "-0.5"]
     assert found[2][-1] == "'" + name

@@ -93,8 +93,8 @@ def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
 
 def test_settings_are_folded_and_flat(folder):
     """Nested settings become lines a.b = value inside <details>."""
-    text = page.write_page(folder(config={"recipe": {"lr": 0.1}, "rounds": 3})).read_text(encoding="utf-8")
-    assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>recipe.lr = 0.1\nrounds = 3</pre>" in text
+    text = page.write_page(folder(config={"training": {"lr": 0.1}, "rounds": 3})).read_text(encoding="utf-8")
+    assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>training.lr = 0.1\nrounds = 3</pre>" in text
 
 
 def test_the_command_in_the_summary_is_shown(folder):

@@ -117,7 +117,7 @@ def test_cells_of_an_earlier_version_can_be_taken_over(toy: Paper, tmp_path: Pat
     one, other = cells(toy, "toy/one/fedavg/few/0", "toy/one/da-pfl/few/0")
     known = {
         "old": line("old", [0.5], config=told_config(one)),
-        "changed": line("changed", [0.5], config={**told_config(other), "recipe": {"steps": 3}}),
+        "changed": line("changed", [0.5], config={**told_config(other), "training": {"steps": 3}}),
     }
     assert adoptable([one, other], known) == [(one, known["old"])]
     assert adoptable([one], {**known, one.digest: line(one.digest, [0.5], config=told_config(one))}) == []

@@ -70,7 +70,7 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
     table = {
         "data": {"data": "digits", "partition": "dirichlet", "clients": 4, "samples_per_client": 20},
         "model": {"model": "linear"},
-        "recipe": {"steps": 2, "batch": 5, "lr": 0.1},
+        "training": {"steps": 2, "batch": 5, "lr": 0.1},
         "run": {"rounds": 1, "engine": "loop"},
     }
     name = f"{HERE / 'cfic' / 'momentum.py'}:ServerMomentum"
@@ -88,7 +88,7 @@ def test_the_control_for_ifca_cam_trains_fedavg_and_ifca_apart() -> None:
     table = {
         "data": {"data": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.2, "samples_per_client": 30},
         "model": {"model": "linear"},
-        "recipe": {"steps": 5, "batch": 1000, "lr": 0.5},
+        "training": {"steps": 5, "batch": 1000, "lr": 0.5},
         "run": {"rounds": 3, "participation": 1.0, "engine": "loop"},
     }
     name = f"{HERE / 'cam' / 'apart.py'}:Apart"
@@ -124,8 +124,8 @@ def test_later_layers_win(tmp_path: Path) -> None:
     weak, strong, code = (cell(table, f"{row}/few/0").settings for row in ("da-pfl", "strong", "code"))
     assert (weak.method.lam, strong.method.lam, code.method.lam) == (0.5, 2.0, 0.5)
     assert (code.method.distance, weak.method.distance) == ("l2", "squared")
-    assert (code.recipe.momentum, weak.recipe.momentum) == (0.5, 0.0)
-    assert code.recipe.lr == weak.recipe.lr == 0.1
+    assert (code.training.momentum, weak.training.momentum) == (0.5, 0.0)
+    assert code.training.lr == weak.training.lr == 0.1
     many, small = cell(table, "fedavg/many/1").settings, cell(table, "fedavg/many/0", "small").settings
     assert (many.data.clients, many.run.participation, many.run.rounds, many.run.seed) == (8, 0.5, 5, 1)
     assert (small.data.clients, small.run.participation, small.run.rounds, small.run.seed) == (7, 0.5, 2, 0)

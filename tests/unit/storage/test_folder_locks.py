@@ -24,7 +24,7 @@ import fedkin.cli.commands
 import fedkin.storage.lock
 from commandline import Command
 from fedkin.cli import BAD_INPUT, OK
-from fedkin.core import Recipe
+from fedkin.core import Training
 from fedkin.core.errors import FolderBusyError
 from fedkin.deploy import submitted
 from fedkin.deploy.serve import serve
@@ -282,7 +282,7 @@ def plan_of_two() -> Comparison:
         ("fedavg",),
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),
-        recipe=Recipe(steps=1),
+        training=Training(steps=1),
         run=RunSettings(rounds=2, engine="loop"),
     )
 
@@ -305,7 +305,7 @@ def test_a_comparison_locks_its_folder_and_its_runs(tmp_path: Path) -> None:
 
 def test_a_sweep_locks_its_folder(tmp_path: Path) -> None:
     """While a sweep runs nobody else can resume it."""
-    sweep = Sweep(small(data={"validation": 0.2}), {"recipe.lr": (0.1, 0.2)})
+    sweep = Sweep(small(data={"validation": 0.2}), {"training.lr": (0.1, 0.2)})
     seen: list[object] = []
     run_sweep(sweep, tmp_path / "a", on_trial=lambda *_: seen.append(owner(tmp_path / "a" / NAME)))
     assert seen

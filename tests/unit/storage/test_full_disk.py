@@ -124,7 +124,7 @@ def test_comparisons_and_sweeps_name_their_own_folder(tmp_path: Path, monkeypatc
     """What is to be resumed is the whole of it and not the run in it that met the full disk."""
     Disk(monkeypatch, tmp_path, 8)
     with pytest.raises(DiskFullError, match=TOLD + re.escape(str(tmp_path / "a")) + "$"):
-        run_sweep(Sweep(small(data={"validation": 0.2}), {"recipe.lr": (0.1, 0.2)}), tmp_path / "a")
+        run_sweep(Sweep(small(data={"validation": 0.2}), {"training.lr": (0.1, 0.2)}), tmp_path / "a")
 
 
 def test_a_server_on_hosts_names_its_own_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
