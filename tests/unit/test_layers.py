@@ -98,7 +98,7 @@ def test_a_method_is_one_file(path: Path) -> None:
     if path.stem != "__init__":
         wanted = ("fedkin.core", "fedkin.functional")
         assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 320  # the longest is Fed-CAM with its presets
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350  # the longest is Fed-CAM with its presets
 
 
 def test_local_sgd_exists_once() -> None:

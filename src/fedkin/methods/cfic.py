@@ -56,34 +56,41 @@ class CFIC(Method):
         self.check("beta_decay", above=0, at_most=1)
 
     def describe(self, c: Client) -> Bundle:
+        """Return the client's label feature (Eq. 2) with `register` "eager"."""
         return Bundle(label=self._label(c)) if self.register == "eager" else Bundle()
 
     def _label(self, c: Client) -> Tensor:
         return torch.tensor(label_feature(c.counts(), kind=self.feature, balanced=self.balanced))
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start, a correction h of zeros and no known labels."""
         h = torch.zeros(r.net.size)
         return Bundle(model=r.w0, h=h, label=torch.empty(0, dtype=torch.int64), ratio=torch.tensor(0.0))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with their label features, unknown for `register` "lazy"."""
         label = grow(s.label, len(r.roster), torch.tensor(_UNKNOWN))
         if self.register == "eager":
             label[r.ids] = r.roster.described.label[r.ids]
         return s.but(label=label)
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
+        """Return a cohort drawn evenly over the label groups; a uniform one in round 1 or without `even_sampling`."""
         if r.index == 1 or not self.even_sampling:
             return uniform_cohort(r)
         return even_cohort(r.ids, s.label[r.ids], r.cohort, self.quota, r.rng)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it, with the label feature for `register` "lazy"."""
         w = yield Train(c.received.model)
         return Bundle(model=w) if self.register == "eager" else Bundle(model=w, label=self._label(c))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the global model and the correction h after Eqs. 3-5."""
         label = s.label.clone()
         if "label" in up:
             label[r.ids] = up.label
@@ -108,17 +115,21 @@ class CFIC(Method):
         return out
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if the label is out of range."""
         bad = "label" in up and not _BALANCED <= int(up.label) < r.net.classes
         return f"label is {int(up.label)}, expected {_BALANCED} to {r.net.classes - 1}" if bad else None
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the label group of each client, int64 ``[K]``; -1 where it is unknown."""
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of groups: one per label, and one for uniform clients with `balanced` "own"."""
         return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""
         # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
 

@@ -63,6 +63,7 @@ class CFL(Method):
         self.check("gamma", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return one cluster at the common start, without divisions."""
         return Bundle(
             centres=r.fresh(0)[None].clone(),
             labels=torch.empty(0, dtype=torch.int64),
@@ -78,6 +79,7 @@ class CFL(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the first cluster, before any division."""
         k = len(r.roster)
         return s.but(
             labels=grow(s.labels, k, torch.tensor(0)),
@@ -88,6 +90,7 @@ class CFL(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its cluster's model, or the model at which the next division on its way was made."""
         return to_each(model=self._starts(s, r.ids))
 
     def _starts(self, s: Bundle, ids: Tensor) -> Tensor:
@@ -97,13 +100,20 @@ class CFL(Method):
         return rows
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send each client its cluster's model; at a fork that of the largest cluster it can still reach."""
         return to_each(model=s.centres[largest_within_reach(s.splits, s.labels, s.passed, r.ids)])
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the state after the round: clients at a fork assigned, clusters divided and averaged.
+
+        Clients at a fork take the next side of their way (Algorithm 4). Every cluster with participants is tested by
+        the two criteria and divided where they hold (Algorithm 1); then each moves to the mean of its members' models.
+        """
         home = self.relations(s, r)[r.ids] >= 0  # those at no fork
         update = (up.model - self._starts(s, r.ids))[:, r.net.params]
         s = self._walk(s, r.ids[~home], update[~home])
@@ -155,11 +165,14 @@ class CFL(Method):
         )
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the cluster of each client, int64 ``[K]``; -1 for a client at a fork."""
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of clusters."""
         return len(s.centres)
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the number of clusters, and both norms of the cluster nearest to a division."""
         mean, longest = max(s.norms.tolist(), key=lambda n: n[1] / max(n[0], 1e-30))  # the nearest to a division
         return {"clusters": len(s.centres), "mean_update": mean, "longest_update": longest}

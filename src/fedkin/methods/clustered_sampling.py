@@ -44,14 +44,17 @@ class ClusteredSampling(Method):
 
     @property
     def title(self) -> str:
+        """The name of the method, with "(size)" for Algorithm 1."""
         return "Clustered Sampling" + (" (size)" if self.by == "size" else "")
 
     @property
     def summary(self) -> str:
+        """What the method does in one sentence, with what the clients of a group have in common."""
         groups = "of similar size" if self.by == "size" else "with similar updates"
         return f"Cohorts drawn from groups of clients {groups}, without bias; one model."
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start; for `by` "similarity" with empty records of updates and their distances."""
         s = Bundle(model=r.w0)
         if self.by == "size":
             return s
@@ -59,6 +62,7 @@ class ClusteredSampling(Method):
         return s.but(updates=torch.empty(0, r.net.params.stop), unlike=torch.empty(0, 0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with an update of zeros; nothing for `by` "size"."""
         if self.by == "size" or len(r.ids) == 0:
             return s
         k, updates = len(s.updates), grow(s.updates, len(r.roster), torch.zeros(r.net.params.stop))
@@ -66,6 +70,7 @@ class ClusteredSampling(Method):
         return s.but(updates=updates, unlike=widened(s.unlike, len(r.roster), row))
 
     def sample(self, s: Bundle, r: Round) -> Bundle:
+        """Draw a client for each slot from the table's distributions; return them with how often each was drawn."""
         rng = r.rng
         drawn = r.ids[draw_slots(self.table(s, r, rng), rng)]
         ids, times = drawn.unique(return_counts=True)
@@ -82,6 +87,7 @@ class ClusteredSampling(Method):
         return table_by_group(sizes, r.cohort, group, rng)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model, and to each participant how often it was drawn."""
         return to_all(model=s.model) | to_each(times=self._times(r))
 
     def _times(self, r: Round) -> Tensor:
@@ -89,17 +95,21 @@ class ClusteredSampling(Method):
         return r.drawn.get("times", torch.ones_like(r.ids))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool, each client weighing as often as it was drawn."""
         return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every client."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model once per slot that drew the client and return the mean."""
         runs = int(c.received.times) if self.dedupe == "train" else 1
         trained = yield tuple(Train(c.received.model) for _ in range(runs))
         return Bundle(model=weighted_mean(torch.stack(trained), torch.ones(runs)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean over slots, 1/m sum_j w_(l_j), and store the participants' updates for the next table."""
         # every slot counts the same: sizes have had their say in the draw
         s_new = s.but(model=r.mean(up.model, self._times(r)))
         if self.by == "size":

@@ -80,14 +80,17 @@ class DAPFL(Method):
             self.check("sigma", above=0)
 
     def describe(self, c: Client) -> Bundle:
+        """Return the client's class counts ``[C]`` (S_i)."""
         return Bundle(counts=c.counts())
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty bank of models; for `variant` "v1" the common start as the global model."""
         if self.variant == "v1":
             return Bundle(model=r.w0)
         return Bundle(bank=torch.empty(0, r.net.size), least=torch.tensor(0.0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the common start and update the smallest affinity of all pairs."""
         if self.variant == "v1":
             return s
         least = s.least
@@ -107,6 +110,7 @@ class DAPFL(Method):
         return affinity(self._counts(r)[r.ids], single=self.single, floor=self.floor, least=float(s.least))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its mixture w_i^g of the others' last models (Eq. 9); for "v1" the global model."""
         if self.variant == "v1":
             return to_all(model=s.model)
         rows = s.bank[r.ids]
@@ -138,6 +142,7 @@ class DAPFL(Method):
         return factor
 
     def client_update(self, c: Client) -> Work:
+        """Train the client's own model on F_i(w) + lam/2 ||w - w_i^g||^2 (Eq. 10), keep it and return it."""
         # Eq. 10, from the client's last model
         own = Train(c.state.get("model", c.w0), center=c.received.model, mu=self.lam, prox_after=self.prox == "after")
         if self.variant == "v1":
@@ -148,14 +153,17 @@ class DAPFL(Method):
         return Bundle(model=sent)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Store the participants' models in the bank; for "v1" return the mean of the models trained for FedAvg."""
         if self.variant == "v1":
             return Bundle(model=r.mean(up.model))
         return s.but(bank=put(s.bank, r.ids, up.model))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send nothing: a client predicts with the model it keeps."""
         return to_all()
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
 

@@ -53,10 +53,12 @@ class FedAMP(Method):
 
     @property
     def title(self) -> str:
+        """FedAMP, or HeurFedAMP for `variant` "heur"."""
         return "HeurFedAMP" if self.variant == "heur" else "FedAMP"
 
     @property
     def summary(self) -> str:
+        """What the variant does in one sentence."""
         if self.variant == "heur":
             return "A model per client, pulled towards a mixture by the cosines of the models."
         return "A model per client, pulled towards a mixture in which similar models attract each other."
@@ -78,11 +80,13 @@ class FedAMP(Method):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """The presets for the ``variant`` in ``given``."""
         variant = given.get("variant")
         fits = {None, variant}  # a preset without a variant is for both
         return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty bank of models; sigma is unknown until models have been sent."""
         # sigma 0 stands for "not known yet": it is a median of distances between trained models, and none has been
         # sent. Until then no model enters another client's mixture, so the first participants train alone.
         sigma = 0.0 if isinstance(self.sigma, str) else self.sigma
@@ -93,6 +97,7 @@ class FedAMP(Method):
         return s.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the common start, with their distances to all others."""
         k, bank = len(s.seen), grow(s.bank, len(r.roster), r.w0)
         s = s.but(bank=bank, seen=grow(s.seen, len(r.roster), torch.tensor(False)))
         if "near" not in s or len(r.ids) == 0:
@@ -101,6 +106,7 @@ class FedAMP(Method):
         return s.but(near=widened(s.near, len(r.roster), row))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its mixture u_k = sum_j xi_kj w_j and the strength of the pull, lam / alpha_k."""
         xi = self.mixture(s, r)
         pull = torch.tensor(self.lam / self._alpha(r), dtype=torch.float64)
         return to_each(model=r.mix(xi, s.bank), weights=xi) | to_all(pull=pull)
@@ -150,6 +156,7 @@ class FedAMP(Method):
         return step, step < wanted
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) + pull/2 ||w - u_k||^2 from the client's own model, keep w and return it."""
         asked = float(c.received.pull)
         pull = min(
             asked, 0.5 / c.training.lr
@@ -159,6 +166,7 @@ class FedAMP(Method):
         return Bundle(model=w, pull=torch.tensor(pull), clamped=torch.tensor(float(pull < asked)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Store the participants' models and renew their distances and sigma."""
         step, guarded = self.step(s, r)  # as it was for this round, for the log
         new = s.but(bank=put(s.bank, r.ids, up.model), seen=put(s.seen, r.ids, torch.tensor(True)))
         sigma = float(s.sigma)
@@ -171,12 +179,15 @@ class FedAMP(Method):
         return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send nothing: a client predicts with the model it keeps."""
         return to_all()
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return scale and step of the weights, the pull, and how often these had to be limited."""
         wanted = ("pull", "clamped") if self.variant == "heur" else ("sigma", "step", "guarded", "pull", "clamped")
         return {name: float(s[name]) for name in wanted}
 

@@ -41,12 +41,15 @@ class FedBABU(Method):
             self.check("finetune_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start."""
         return Bundle(body=r.w0[r.net.body].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body to every participant; every client derives the fixed head by itself."""
         return to_all(body=s.body)
 
     def client_update(self, c: Client) -> Work:
+        """Train the body through the fixed head and return it."""
         w = yield Train(self._model(c), only=c.net.body)
         return Bundle(body=w[c.net.body])
 
@@ -56,9 +59,11 @@ class FedBABU(Method):
         return torch.cat([head, c.received.body])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained bodies, weighted by samples."""
         return Bundle(body=r.mean(up.body))
 
     def personalize(self, c: Client) -> Work:
+        """Fine-tune `part` of a copy of the common model for `finetune_epochs` epochs and return it."""
         w = self._model(c)
         only = {"full": None, "head": c.net.head, "body": c.net.body}[self.part]
         if self.finetune_epochs:
@@ -68,6 +73,7 @@ class FedBABU(Method):
         return Bundle(model=w)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the common model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=self._model(c))} if self.finetune_epochs else {}
 
 

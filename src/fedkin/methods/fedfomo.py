@@ -59,6 +59,7 @@ class FedFomo(Method):
         self.check("epsilon_decay", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return empty records of uploads, affinities and mixtures."""
         width = 1 + self.peers
         return Bundle(
             models=torch.empty(0, r.net.size),
@@ -71,6 +72,7 @@ class FedFomo(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients, each with affinity 0.1 to itself and a mixture of its own model alone."""
         own, itself = torch.full((len(r.ids), 1 + self.peers), -1), torch.eye(1 + self.peers, dtype=torch.float64)[0]
         own[:, 0] = r.ids
         return s.but(
@@ -81,6 +83,7 @@ class FedFomo(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant the models chosen for it, with the ids of their clients."""
         weights = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # as of their last participation
         return self._candidates(s, r) | to_each(weights=weights)
@@ -108,6 +111,7 @@ class FedFomo(Method):
         return max(0.0, self.epsilon - self.epsilon_decay * (t - 1))
 
     def client_update(self, c: Client) -> Work:
+        """Mix own and received models by their gains, train the mixture and return it with the gains."""
         start, ids, gained = self._mixed(c)
         w = yield Train(start)
         c.state = Bundle(before=start, model=w)
@@ -140,6 +144,7 @@ class FedFomo(Method):
         return gains(held.loss(before), torch.tensor(losses), torch.stack(away) * torch.tensor(there))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Add the gains to the affinities, P[k, n] += Delta_n, and replace the uploads in the pool."""
         who = torch.cat([r.ids[:, None], up.ids], 1)
         gained = torch.where(who >= 0, up.gains, 0.0)
         size = gained.sum(1, keepdim=True).abs().clamp(min=1e-9) if self.affinity == "normalised" else 1.0
@@ -157,20 +162,25 @@ class FedFomo(Method):
         return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if an id is out of range or occurs twice."""
         ids = up.ids[up.ids != -1]
         ok = bool(((ids >= 0) & (ids < len(r.roster))).all()) and len(ids.unique()) == len(ids)
         return None if ok else f"ids are {up.ids.tolist()}, there are {len(r.roster)} clients"
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send each client the models that would be chosen for it in the next round."""
         return self._candidates(s, r.but(index=r.index + 1))  # as the next round would begin
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the mixture of the client's own model and those received."""
         return Bundle(model=self._mixed(c)[0])
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", c.w0))}
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the mean weight of clients' own models and the fraction of participants without any gain."""
         return {"own_weight": float(s.learned[:, 0].mean()), "stuck": float(s.stuck)}
 
 

@@ -49,13 +49,16 @@ class FedGH(Method):
             self.check("clip", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the head of the common start as the header."""
         feature_size(r.net)  # raises unless the head is a linear layer
         return Bundle(head=r.w0[r.net.head].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the header to every participant."""
         return to_all(head=s.head)
 
     def client_update(self, c: Client) -> Work:
+        """Train the header on the client's own body, keep the model and return the mean feature of each class."""
         w = yield Train(self._start(c), clip=self.clip)
         c.state = Bundle(model=w)
         means, counts = c.class_means(w)  # eval mode, final weights, all samples
@@ -66,6 +69,7 @@ class FedGH(Method):
         return torch.cat([c.received.head, c.state.get("model", c.w0)[c.net.body]])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Train the header on the mean features of all clients, one pass by default, and return it."""
         y = up.has.nonzero()[:, 1]  # clients in the order of their ids, classes ascending within each
         x = with_bias(r.net, up.means[up.has])
         header = as_matrix(r.net, s.head)
@@ -73,7 +77,9 @@ class FedGH(Method):
         return Bundle(head=as_head(r.net, header))
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's body with the current header."""
         return Bundle(model=self._start(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", self._start(c)))}

@@ -61,17 +61,21 @@ class FedMGDA(Method):
             raise ConfigError("step_length of FedMGDA can be 'median-norm' for normalised updates only")
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         nothing = torch.tensor(0.0, dtype=torch.float64)
         return Bundle(model=r.w0, length=nothing, least=nothing.clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return w - eta sum_k lambda_k g_k / ||g_k||, with g_k = w - w_k and `weights` as lambda."""
         params = r.net.params
         g = (s.model - up.model)[:, params]
         products = gram(g)
@@ -100,5 +104,6 @@ class FedMGDA(Method):
         return out
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the norm of the common direction and its smallest inner product with an update."""
         # 0: no direction is good for all (Pareto-stationary); least_along below 0: somebody's update was worked against
         return {"common_length": float(s.length), "least_along": float(s.least)}

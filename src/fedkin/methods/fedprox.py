@@ -31,12 +31,15 @@ class FedProx(Method):
         self.check("straggler_fraction", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) + mu/2 ||w - w_received||^2 from the received model and return w."""
         w = yield Train(c.received.model, center=c.received.model, mu=self.mu, epochs=self._epochs(c))
         return Bundle(model=w)
 
@@ -51,4 +54,5 @@ class FedProx(Method):
         return int(torch.randint(1, full, (), generator=c.rng))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained models, weighted by samples."""
         return Bundle(model=r.mean(up.model))

@@ -49,13 +49,16 @@ class FedRep(Method):
             self.check("body_epochs", at_least=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start, and its head for `first_head` "average"."""
         s = Bundle(body=r.w0[r.net.body].clone())
         return s.but(head=r.w0[r.net.head].clone()) if self.first_head == "average" else s
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body, and for `first_head` "average" the mean head, to every participant."""
         return to_all(**s)
 
     def client_update(self, c: Client) -> Work:
+        """Train the head on the received body, then the body on that head; keep the head and return the body."""
         head = yield self._fit(c, self.head_epochs)
         w = yield Train(torch.cat([head, c.received.body]), only=c.net.body, epochs=self.body_epochs)
         c.state = Bundle(head=head)
@@ -74,13 +77,16 @@ class FedRep(Method):
         return torch.cat([self._head(c), c.received.body])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained bodies, and of the heads if they were sent, weighted by samples."""
         return Bundle({name: r.mean(rows) for name, rows in up.items()})
 
     def personalize(self, c: Client) -> Work:
+        """Return the common body with the client's head, fine-tuned on a copy for `final_head_epochs` epochs."""
         head = self._head(c)
         if self.final_head_epochs:
             head = yield self._fit(c, self.final_head_epochs)
         return Bundle(model=torch.cat([head, c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model before the final training of its head as the view "untuned"."""
         return {"untuned": Bundle(model=self._model(c))} if self.final_head_epochs else {}

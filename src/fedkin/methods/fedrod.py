@@ -39,14 +39,17 @@ class FedRoD(Method):
         self.check("hidden", at_least=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start, and a new hypernetwork for `personal` "hyper"."""
         if self.personal == "own":
             return Bundle(model=r.w0)
         return Bundle(model=r.w0, hyper=new_hyper(r.net.classes, r.net.head.stop, self.hidden, r.rng))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the generic model, and the hypernetwork if there is one, to every participant."""
         return to_all(**s)
 
     def client_update(self, c: Client) -> Work:
+        """Train model and personal head on `two_heads`; keep the head and return the model (and hypernetwork)."""
         aux, extra = Bundle(log_prior=log_prior(c.counts(), self.gamma)), self._head(c)
         if self.personal == "hyper":
             aux, extra = aux.but(share=_share(c)), c.received.hyper
@@ -65,16 +68,20 @@ class FedRoD(Method):
         return c.state.get("head", head)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the models, and of the hypernetworks if there are any, weighted by samples."""
         return Bundle({name: r.mean(rows) for name, rows in up.items()})
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the generic model with the client's personal head."""
         return Bundle(model=c.received.model, head=self._head(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the generic model as "generic" and model and head after the last training as "trained"."""
         trained = Bundle(model=c.state.trained, head=c.state.head) if c.state else self.personalize(c)
         return {"generic": Bundle(model=c.received.model), "trained": trained}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Return the sum of the generic and the personal logits ``[B, C]``; the generic ones where there is no head."""
         z, generic = net.features_and_logits(b.model, x)
         return generic + net.classify(b.head, z) if "head" in b else generic
 

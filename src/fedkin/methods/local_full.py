@@ -22,15 +22,19 @@ class LocalFull(Method):
     secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty state: there is no server model."""
         return Bundle()
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
+        """Return all available clients, regardless of the run's participation."""
         return r.ids  # all that can be reached, whatever the participation of the run
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send nothing."""
         return to_all()
 
     def client_update(self, c: Client) -> Work:
+        """Train the client's model and keep the one with the best validation accuracy so far; return nothing."""
         w = yield Train(c.state.get("model", c.w0))
         accuracy = torch.tensor(replace(c, data=c.validation).accuracy(w) if len(c.validation) else 0.0)
         # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
@@ -42,7 +46,9 @@ class LocalFull(Method):
         return Bundle()
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the state unchanged."""
         return s
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the best model so far; the common start if the client has never trained."""
         return Bundle(model=c.state.get("chosen", c.w0))

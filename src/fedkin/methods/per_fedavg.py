@@ -55,12 +55,15 @@ class PerFedAvg(Method):
             self.check("outer_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Take meta-steps along `meta_gradient` (Algorithm 1), as many as FedAvg takes steps, and return the model."""
         aux = Bundle(inner_lr=torch.tensor(self.inner_lr))
         if self.order == "hessian-free":
             aux = aux.but(delta=torch.tensor(self.delta))
@@ -74,21 +77,25 @@ class PerFedAvg(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the plain mean of the models; weighted by samples with `weighted`."""
         return Bundle(model=self._weighing(r).mean(up.model))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool with the weights of the mean."""
         return Bundle(group=torch.zeros_like(r.ids), weight=self._weighing(r).weight)
 
     def _weighing(self, r: Round) -> Round:
         return r if self.weighted else r.but(uniform=True)
 
     def personalize(self, c: Client) -> Work:
+        """Adapt a copy of the global model by `adapt_steps` steps of one mini-batch each and return it."""
         w = c.received.model
         if self.adapt_steps and self.inner_lr:
             w = yield Train(w, steps=self.adapt_steps, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
         return Bundle(model=w)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the global model before adaptation as the view "meta"."""
         return {"meta": Bundle(model=c.received.model)}
 
 

@@ -53,9 +53,11 @@ class PFA(Method):
 
     @property
     def follows_total(self) -> str:
+        """The reason why the steps depend on the number of rounds: the default of `after`."""
         return "it makes groups after half of the rounds where after is not set" if self.after is None else ""
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start and the channels to measure, drawn once."""
         count = len(sparsity(r.net, r.w0, torch.zeros(1, *r.net.shape)))
         chosen = torch.randperm(count, generator=r.rng)[: self.channels].sort().values
         return Bundle(
@@ -67,9 +69,11 @@ class PFA(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients without a group."""
         return s.but(labels=grow(s.labels, len(r.roster), torch.tensor(-1)))
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Ask clients without a group for their sparsity once the phase of FedAvg has ended."""
         asked = s.labels[r.ids] < 0
         if r.index <= (r.total // 2 if self.after is None else self.after) or not bool(asked.any()):
             return None
@@ -77,9 +81,11 @@ class PFA(Method):
         return to_each(given=asked, model=s.model.expand(m, -1), channels=s.channels.expand(m, -1))
 
     def answer(self, c: Client) -> Bundle:
+        """Return the sparsity of the chosen channels on the client's training data, ``[channels]``."""
         return Bundle(sparsity=sparsity(c.net, c.received.model, c.data.x)[c.received.channels])
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Make the groups from the first answers; assign later clients to the nearest mean sparsity."""
         if len(s.centres):  # a late client: the group with the nearest mean sparsity
             return s.but(labels=put(s.labels, r.ids, nearest(up.sparsity, s.centroids)))
         labels = self._group(up.sparsity, r)
@@ -97,16 +103,19 @@ class PFA(Method):
         return by_first_member(kmeans(points, torch.ones(len(points)), self.clusters, r.rng))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common model; once there are groups, each client its group's."""
         if len(s.centres) == 0:
             return to_all(model=s.model)
         labels = s.labels[r.ids]
         return to_each(model=torch.where(labels[:, None] < 0, s.model, s.centres[labels]))
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean model, or each group's mean once there are groups, weighted by samples."""
         if len(s.centres) == 0:
             return s.but(model=r.mean(up.model))
         known = s.labels[r.ids] >= 0  # who has not answered yet trains the common model in vain
@@ -116,13 +125,16 @@ class PFA(Method):
         return s.but(centres=r.group_mean(up.model[known], s.labels[r.ids], s.centres))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool, or one for each group once there are groups."""
         labels = s.labels[r.ids]
         return Bundle(group=labels if len(s.centres) else torch.zeros_like(labels), weight=r.weight)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the group of each client, int64 ``[K]``; -1 for clients without one."""
         return s.labels
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of groups."""
         return self.clusters
 
 

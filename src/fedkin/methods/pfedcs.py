@@ -82,10 +82,12 @@ class PFedCS(Method):
 
     @property
     def follows_total(self) -> str:
+        """The reason why the steps depend on the number of rounds: the default of `beta`."""
         usual = self.select != "none" and self.beta is None
         return "its first stage lasts half of the rounds where beta is not set" if usual else ""
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start and an empty cache of heads."""
         w = r.w0
         return Bundle(
             body=w[r.net.body].clone(),
@@ -94,6 +96,7 @@ class PFedCS(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add an empty place in the cache for each joining client."""
         heads = grow(s.heads, len(r.roster), torch.zeros(s.heads.shape[1]))
         return s.but(heads=heads, uploaded=grow(s.uploaded, len(r.roster), torch.tensor(0)))
 
@@ -102,6 +105,7 @@ class PFedCS(Method):
         return 0 if self.select == "none" else r.total // 2 if self.beta is None else self.beta
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body; in stage 1 also the customised heads (Eqs. 4-8) and a request for heads."""
         body = to_all(body=s.body)
         if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay at home from now on
             return body | self._teachers(s, r) if r.index == self._last_round(r) else body
@@ -138,6 +142,7 @@ class PFedCS(Method):
         return customised_weights(d, chosen, me, r.roster.size[pool], self.lam, self.weights)
 
     def client_update(self, c: Client) -> Work:
+        """Train body and head, in stage 1 with a customised head as teacher (Eqs. 9-12); keep the head."""
         w = torch.cat([self._head(c), c.received.body])
         if "teacher" not in c.received:
             w = yield Train(w)
@@ -158,18 +163,22 @@ class PFedCS(Method):
         return c.state.get("head", c.w0[c.net.head])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean body, weighted by samples, and put the uploaded heads into the cache."""
         s = s.but(body=r.mean(up.body))
         if "head" not in up:
             return s
         return s.but(heads=put(s.heads, r.ids, up.head), uploaded=put(s.uploaded, r.ids, torch.tensor(r.index)))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the common body to every client."""
         return to_all(body=s.body)
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the common body with the client's own head."""
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}
 
 
