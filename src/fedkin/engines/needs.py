@@ -1,4 +1,4 @@
-"""What a method keeps when there are many clients, found by trying it on one, two and three made-up ones."""
+"""Estimates of what a method keeps with many clients, found by trying it on one, two and three synthetic ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.engines.check import described, keeps
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes.
+    """Memory and disk that a method needs, in bytes.
 
     Attributes:
         once: what the server keeps whoever takes part.
@@ -28,25 +28,30 @@ class Needs:
     state: int
 
     def server(self, clients: int) -> int:
-        """All that the server keeps."""
+        """Return the bytes that the server keeps."""
         return self.once + self.row * clients + self.pair * clients**2
 
     def states(self, clients: int) -> int:
-        """All that clients keep."""
+        """Return the bytes that all clients keep."""
         return self.state * clients
 
     def memory(self, clients: int, *, in_files: bool) -> int:
-        """Memory that goes with the clients. A bank is copied when it changes; a state is kept beside the next one."""
+        """Return the memory that grows with the clients.
+
+        A bank is copied when it changes; a state is kept next to its successor.
+
+        A bank is copied when it changes; a state is kept next to its successor.
+        """
         if in_files:
             return self.once + self.pair * clients**2
         return 2 * (self.server(clients) + self.states(clients))
 
     def disk(self, clients: int) -> int:
-        """Room for files: banks, and two states for each client."""
+        """Return the room for files: banks, and two states for each client."""
         return self.row * clients + 2 * self.states(clients)
 
     def shortage(self, clients: int, *, in_files: bool, memory: int, disk: int) -> str | None:
-        """What does not fit into the memory and disk, both in bytes, with advice; None if all does."""
+        """Return what does not fit into memory and disk, both in bytes, with advice; None if everything fits."""
         wanted, room = self.memory(clients, in_files=in_files), self.disk(clients) if in_files else 0
         parts = f"{_size(self.row)} on the server and {_size(self.state)} on the client for each of {clients} clients"
         if self.pair:
@@ -65,7 +70,7 @@ def _size(count: int) -> str:
 
 
 def needs(method: Method, net: Net, training: Training) -> Needs | None:
-    """What a method keeps: the server when clients have joined, a client after its first round.
+    """Return what a method keeps: the server when clients have joined, a client after its first round.
 
     The clients have one blank sample per class and train nothing. A bank that is not made for newcomers, but only of
     uploads, is not noticed. None where made-up clients make no sense to the method.
@@ -80,7 +85,7 @@ def needs(method: Method, net: Net, training: Training) -> Needs | None:
 
 
 def _kept(method: Method, net: Net, training: Training, clients: int) -> tuple[int, int]:
-    """Bytes of the server's state with a number of clients, and of one client's."""
+    """Return the bytes of the server's state with a number of clients, and of one client's."""
     said = described(method, net, training)
     everyone = stack(dict.fromkeys(range(clients), said))
     roster = Roster(everyone.size, Bundle({name: rows for name, rows in everyone.items() if name != "size"}))

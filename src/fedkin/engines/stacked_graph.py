@@ -1,4 +1,4 @@
-"""Steps recorded once and played again (CUDA graphs): a small step costs a GPU less than starting its kernels does."""
+"""Steps recorded once and replayed (CUDA graphs): a small step costs a GPU less than starting its kernels does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARE = 8  # recordings hold stacks of models in memory of their own: one part 
 
 
 class Graphs:
-    """Carries out segments by recordings, one per kind of request, number of rows and size of batch.
+    """Runner of segments by recordings, one per kind of request, number of rows and size of batch.
 
     Args:
         say: is told once if a step cannot be recorded; it is then taken as it comes, here and for the rest of the run.
@@ -66,7 +66,7 @@ class Graphs:
         return made
 
     def forget(self) -> None:
-        """Frees the recordings."""
+        """Free the recordings."""
         self._kept.clear()
         self._room, self._pool = self._place.room() // _SHARE, None
 
@@ -90,7 +90,7 @@ class Recording:
         self._replay, self.pool = record(lambda: steps(self._rows, self._batch, self._lr), place, pool)
 
     def play(self, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
-        """Moves ``rows`` in place by a step on each batch."""
+        """Move ``rows`` in place by a step on each batch."""
         for mine, given in zip(self._rows.tensors(), rows.tensors(), strict=True):
             mine.copy_(given)
         if isinstance(lr, Tensor):
@@ -112,7 +112,10 @@ def _shape(steps: Steps, rows: Rows, batch: DeviceSamples) -> object:
 
 
 def record(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any]:
-    """A call that repeats the kernels of ``step``, and the memory they work in; the step is run a few times."""
+    """Return a call that repeats the kernels of ``step``, and the memory they work in.
+
+    The step is run a few times.
+    """
     with torch.cuda.device(place.device):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""What an engine is asked to do for one client, and what comes back: the seam under which engines are exchanged."""
+"""Tasks of an engine, one step of one client each, and their answers: the interface between engines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """All that stays the same during a run: what an engine's processes are made with.
+    """Everything that stays the same during a run; an engine's processes are made with it.
 
     Attributes:
         told: noise on the class counts that clients know of themselves when they join; then they know no more.
@@ -92,7 +92,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client's step gave: what leaves it, its proposed new state, and the seconds spent in local training.
+    """Result of a client's step: what leaves it, its proposed new state, and the seconds of local training.
 
     Attributes:
         spent: private training: steps taken at each sampling rate.
@@ -106,23 +106,23 @@ class Answer:
 
 
 class Session(Protocol):
-    """An engine at work on one job."""
+    """Engine at work on one job."""
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Carries out the tasks, in any order.
+        """Carry out the tasks, in any order.
 
         Nobody writes to the tensors of an answer again; those of one map may lie side by side in one piece of memory.
         """
 
     def close(self) -> None:
-        """Ends processes and frees memory; may be called twice."""
+        """End processes and free memory; may be called twice."""
 
 
 class Engine(Protocol):
-    """How local training is carried out: how many clients at once, in which process, on which device."""
+    """Way of carrying out local training: how many clients at once, in which process, on which device."""
 
     def start(self, job: Job) -> Session:
-        """Makes everything ready for a job."""
+        """Prepare everything for a job."""
 
 
 def perform(job: Job, task: Task, train: Trainer) -> Answer:

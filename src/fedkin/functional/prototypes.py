@@ -9,7 +9,9 @@ from fedkin.core.rows import weighted_mean
 
 
 def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
-    """Average of every class over the clients that have it, ``[C, ...]``; a class that no client has keeps its row.
+    """Return the mean of every class over the clients that have it, ``[C, ...]``.
+
+    A class that no client has keeps its row.
 
     Args:
         rows: ``[m, C, ...]``, what each client says of each class.
@@ -24,7 +26,7 @@ def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def nearness(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
+    """Return minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
 
     Minus infinity for classes that are not ``known``, bool ``[C]``. From differences, not from a Gram matrix, which
     cannot tell near ones apart.

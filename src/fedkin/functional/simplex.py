@@ -1,4 +1,4 @@
-"""The shortest combination of vectors with weights on a simplex, each weight in a box of its own."""
+"""The shortest combination of vectors with weights on a simplex, each weight within its own bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _FEW = 128  # weights that start from the middle of their boxes: one after anoth
 
 
 def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1e-9) -> Tensor:
-    """Weights x ``[m]``, float64: the least ``x' products x`` with ``sum x = 1`` and ``lower <= x <= upper``.
+    """Return the weights x ``[m]``, float64, that minimise ``x' products x`` with ``sum x = 1`` and within their
+    bounds.
 
     A primal active-set method (Nocedal and Wright, Numerical Optimization, 16.5): the exact minimum over the weights
     between their bounds, then the one weight whose release lowers the value most is let go, until there is none. The
@@ -49,7 +50,7 @@ def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1
 
 
 def _interior(q: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearly the minimum, and the weights that are between their bounds there; the others are at them, exactly.
+    """Return nearly the minimum, and the weights that are between their bounds there; the others are exactly at them.
 
     A primal-dual interior-point method (Nocedal and Wright, 16.6) from ``x`` in the middle: some 20 linear systems of m
     equations, however many weights meet their bounds.
@@ -82,7 +83,7 @@ def _interior(q: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, 
 
 
 def _least(q: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """The minimum over the free weights; one that meets a bound on the way stays there and is free no longer."""
+    """Return the minimum over the free weights; a weight that meets a bound on the way stays there and is not free."""
     while int(free.sum()) > 1:
         f = free.nonzero()[:, 0]
         system = torch.ones(len(f) + 1, len(f) + 1, dtype=torch.float64)
@@ -101,7 +102,7 @@ def _least(q: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> tup
 
 
 def _release(slope: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> Tensor:
-    """Which weight to let go of its bound, bool ``[m]``: the one whose slope is farthest from that of the free ones.
+    """Return the weight to release from its bound, bool ``[m]``: its slope is farthest from that of the free ones.
 
     Where none is free it takes two weights, one to grow and one to shrink: first the latter, next time the former.
     """

@@ -103,7 +103,7 @@ def _letters(name: str) -> str:
 
 
 def get_method(name: str) -> Method:
-    """The method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
+    """Return the method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
 
     A method of one's own goes by ``./file.py:Class`` or ``package.module:Class``.
 
@@ -128,7 +128,7 @@ def get_method(name: str) -> Method:
 
 
 def get_title(name: str) -> str:
-    """The name of the method in tables, by its name on the command line.
+    """Return the name of the method in tables, by its name on the command line.
 
     Raises:
         ConfigError: there is none.

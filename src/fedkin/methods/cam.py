@@ -125,7 +125,7 @@ class CAM(Method):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """The presets for the wrapped method in ``given``; the class's own for methods that the paper does not wrap."""
+        """Return the presets for the wrapped method in ``given``, or the class's own if there are none."""
         return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
 
     def init(self, r: Round) -> Bundle:
@@ -135,7 +135,7 @@ class CAM(Method):
         return s.but(own=torch.empty(0, r.net.size), warm=torch.empty(0, dtype=torch.bool)) if alone else s
 
     def _inside(self, r: Round) -> Round:
-        """The round as the wrapped method sees it.
+        """Return the round as the wrapped method sees it.
 
         Its random starts are independent of h's, and its group means are those of ``update``: the members' mean (Eq.
         11), or Eq. 6.
@@ -147,7 +147,7 @@ class CAM(Method):
         return round(0.3 * r.total) if self.warmup is None else self.warmup
 
     def _warming(self, s: Bundle, r: Round) -> bool:
-        """Whether one of the two models is still trained alone."""
+        """Return whether one of the two models is still trained alone."""
         return "own" in s or (self.warmup_of == "global" and r.index <= self._rounds_of_warmup(r))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
@@ -220,7 +220,7 @@ class CAM(Method):
         return self.inner.describe(c)
 
     def _within(self, c: Client) -> Client:
-        """The client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
+        """Return the client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
         inside = c.inside("inner")
         if self.choose_on == "cluster":
             return inside
@@ -244,7 +244,7 @@ class CAM(Method):
         return Bundle(model=g, **up.under("inner"))
 
     def _alone(self, c: Client) -> Train:
-        """Warm-up of f: the request of the rounds that the server asks for, without h."""
+        """Return the request of the warm-up of f, for the number of rounds that the server asks for, without h."""
         own = c.state.own if "own" in c.state else c.net.fresh("inner", 0)
         return for_rounds(own, int(c.received.warmup), c.training)
 

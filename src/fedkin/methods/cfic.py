@@ -107,7 +107,7 @@ class CFIC(Method):
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
     def _units(self, steps: Tensor, r: Round) -> Tensor:
-        """Steps ``[g, P]`` at length 1, or 0 where they are 0; running statistics take no part."""
+        """Return steps ``[g, P]`` scaled to norm 1, or 0 where they are 0; running statistics are left out."""
         out = torch.zeros_like(steps)
         for span in [r.net.params] if self.norm == "model" else r.net.layers():
             length = steps[:, span].double().norm(dim=1, keepdim=True)
@@ -135,7 +135,7 @@ class CFIC(Method):
 
 
 def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "own") -> int:
-    """A client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
+    """Return a client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
 
     The printed ratio of logarithms has its least value exactly there; evaluated as printed it gives NaN. Ties go to an
     over-represented label, then to the lowest; equal shares give -1 (``balanced="first"``: 0).
@@ -151,7 +151,7 @@ def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "o
 
 
 def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
-    """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
+    """Draw ``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
 
     Clients of unknown label are one more group. The paper lets them only fill up what the known groups leave, which
     may be nothing in every round: then they never train, and their labels are never learned.

@@ -1,4 +1,4 @@
-"""CFL: FedAvg that divides a cluster in two where its mean update has come to rest but single ones have not."""
+"""CFL: FedAvg that divides a cluster in two once its mean update is small but single updates are not."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CFL(Method):
         return to_each(model=self._starts(s, r.ids))
 
     def _starts(self, s: Bundle, ids: Tensor) -> Tensor:
-        """The model of each one's cluster; for a newcomer those at which clusters were divided, one a round."""
+        """Return the model of each one's cluster; for a joining client that of the next division on its way."""
         at, rows = fork(s.splits, s.labels[ids], s.passed[ids]), s.centres[s.labels[ids]]
         rows[at >= 0] = s.roots[at[at >= 0]]
         return rows
@@ -131,13 +131,13 @@ class CFL(Method):
         return s.but(centres=r.group_mean(up.model[home], s.labels[r.ids], s.centres))
 
     def _walk(self, s: Bundle, ids: Tensor, update: Tensor) -> Bundle:
-        """Newcomers past one more division, to the side whose mean update there is more like theirs (Algorithm 4)."""
+        """Move joining clients past one more division, to the half that is more like their update (Algorithm 4)."""
         at = fork(s.splits, s.labels[ids], s.passed[ids])
         side = torch.where(more_like_second(update, s.ways[at]), at + 1, s.labels[ids])
         return s.but(labels=put(s.labels, ids, side), passed=put(s.passed, ids, at + 1))
 
     def _divide(self, s: Bundle, r: Round, c: int) -> Bundle:
-        """The state with cluster c measured and, if it is at rest while a member is not, divided in two."""
+        """Return the state with cluster c measured and, if it is at rest while a member is not, divided in two."""
         members = (self.relations(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
         mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()

@@ -22,7 +22,7 @@ from fedkin.functional.pairs import cosines_from, differences_from, distances_fr
 
 @dataclass(frozen=True)
 class ClusteredSampling(Method):
-    """One global model; each slot of a cohort draws from clients of its own, alike in their updates or in size."""
+    """One global model; each slot of a cohort draws from another group of clients, alike in updates or size."""
 
     paper = "Fraboni, Vidal, Kameni, Lorenzi: Clustered Sampling, Low-Variance and Improved Representativity, ICML 2021"
     family = "one global model"
@@ -77,7 +77,7 @@ class ClusteredSampling(Method):
         return Bundle(ids=ids, times=times)
 
     def table(self, s: Bundle, r: Round, rng: torch.Generator) -> Tensor:
-        """What each slot of this round draws from, int64 ``[slots, m]`` (see the top of this file)."""
+        """Return the distribution of each slot of this round, int64 ``[slots, m]`` (see the top of this file)."""
         sizes = r.weight.long()
         if self.by == "size":
             return table_by_size(sizes, r.cohort)
@@ -91,7 +91,7 @@ class ClusteredSampling(Method):
         return to_all(model=s.model) | to_each(times=self._times(r))
 
     def _times(self, r: Round) -> Tensor:
-        """How often each of ``r.ids`` was drawn; once where no client was drawn."""
+        """Return how often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
@@ -121,7 +121,7 @@ class ClusteredSampling(Method):
 
 # ---- the distributions of the slots ---------------------------------------------------------------------------------
 def table_by_size(sizes: Tensor, slots: int) -> Tensor:
-    """Clients of similar size in one slot (Algorithm 1): the largest first, poured into one slot after another.
+    """Put clients of similar size into one slot (Algorithm 1): the largest first, into one slot after another.
 
     Args:
         sizes: int64 ``[K]``; slots: m.
@@ -136,7 +136,7 @@ def table_by_size(sizes: Tensor, slots: int) -> Tensor:
 
 
 def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generator) -> Tensor:
-    """Similar clients in one slot (Algorithm 2): the heaviest groups get a slot each, the others fill these up.
+    """Put similar clients into one slot (Algorithm 2): the heaviest groups get a slot each, others fill these up.
 
     A client that is due in every round (``m n_i >= M``) first gets slots of its own; what is `left_over` of it is dealt
     with like the others.
@@ -167,18 +167,18 @@ def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generato
 
 
 def left_over(sizes: Tensor, slots: int) -> Tensor:
-    """What is left of each client's mass ``m n_i`` beside slots of its own, int64 ``[K]``, each below M."""
+    """Return the rest of each client's mass ``m n_i`` after slots of its own, int64 ``[K]``, each below M."""
     return slots * sizes % sizes.sum()
 
 
 def draw_slots(table: Tensor, rng: torch.Generator) -> Tensor:
-    """One client for each slot of a table ``[m, K]``, independently: positions int64 ``[m]``, some perhaps twice."""
+    """Draw one client for each slot of a table ``[m, K]``, independently: int64 ``[m]``, repeats are possible."""
     ticket = torch.randint(int(table[0].sum()), (len(table), 1), generator=rng)
     return torch.searchsorted(table.cumsum(1), ticket, right=True)[:, 0]
 
 
 def unlikeness(updates: Tensor, ids: Tensor, measure: str) -> Tensor:
-    """How unlike the last updates of ``ids [m]`` are to all ``updates [K, P]``, float64 ``[m, K]``, 0 to itself.
+    """Return distances of the last updates of ``ids [m]`` to all ``updates [K, P]``, float64 ``[m, K]``, 0 to itself.
 
     Args:
         measure: ``angle`` between updates, in radians, 0 from and to a client without an update yet; ``l2``, the
@@ -194,7 +194,7 @@ def unlikeness(updates: Tensor, ids: Tensor, measure: str) -> Tensor:
 
 
 def _pour(mass: Tensor, room: Tensor) -> Tensor:
-    """Masses ``[n]`` poured in order into bins with this room ``[b]``, in order: what came from where, ``[b, n]``."""
+    """Fill masses ``[n]`` in order into bins of capacities ``[b]`` and return the amounts, ``[b, n]``."""
     filled, full = mass.cumsum(0), room.cumsum(0)[:, None]
     above = torch.minimum(filled, full)
     below = torch.maximum(filled - mass, full - room[:, None])

@@ -90,7 +90,7 @@ class CReFF(Method):
         return Bundle(model=r.mean(up.model), head=self._retrain(r, features, rng), features=features)
 
     def _retrain(self, r: Round, features: Tensor, rng: torch.Generator) -> Tensor:
-        """A new classifier ``[H]``, trained on all federated features."""
+        """Return a new classifier ``[H]``, trained on all federated features."""
         y = torch.arange(r.net.classes).repeat_interleave(self.features)
         x = with_bias(r.net, features.flatten(0, 1))
         new = as_matrix(r.net, random_head(r.net, rng))

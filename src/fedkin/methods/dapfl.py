@@ -99,12 +99,12 @@ class DAPFL(Method):
         return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=least)
 
     def _counts(self, r: Round) -> Tensor:
-        """Class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
+        """Return the class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
         counts = r.roster.described.counts.double()
         return counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
 
     def affinity(self, s: Bundle, r: Round) -> Tensor:
-        """c ``[m, m]`` of ``r.ids``."""
+        """Return the affinities c ``[m, m]`` of ``r.ids`` (Eqs. 3-6)."""
         if self.variant not in ("full", "v2"):
             return torch.ones(len(r.ids), len(r.ids), dtype=torch.float64)
         return affinity(self._counts(r)[r.ids], single=self.single, floor=self.floor, least=float(s.least))
@@ -120,14 +120,14 @@ class DAPFL(Method):
         return to_each(model=r.mix(alpha, rows), weights=learned)  # Eq. 9
 
     def mixture(self, rows: Tensor, c: Tensor) -> Tensor:
-        """alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
+        """Return alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
         theta = c * self._factor(rows) if self.variant in ("full", "dynamic") else c.clone()
         theta.diagonal().copy_(c.diagonal() if self.include_self else torch.zeros(len(c)))
         total = theta.sum(1, keepdim=True)
         return torch.where(total > 0, theta / total, torch.eye(len(c), dtype=theta.dtype))  # Eq. 8
 
     def _factor(self, rows: Tensor) -> Tensor:
-        """The dynamic factor 1 - exp(-(d + eps)/sigma) of Eq. 7 for all pairs of models ``[m, P]``, ``[m, m]``."""
+        """Return the dynamic factor 1 - exp(-(d + eps)/sigma) of Eq. 7 for all pairs of models ``[m, P]``."""
         d = squared_distances(rows)
         d = d.sqrt() if self.distance == "l2" else d
         others = ~torch.eye(len(d), dtype=torch.bool)
@@ -171,7 +171,7 @@ class DAPFL(Method):
 
 
 def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least: float | None = None) -> Tensor:
-    """Affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
+    """Return the affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over e common classes.
 
     Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
     one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
@@ -189,7 +189,7 @@ def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least
 
 
 def least_entry(counts: Tensor, new: Tensor, known: Tensor, *, single: str) -> Tensor:
-    """The smallest computed entry among all of ``counts [K, C]``, 0 if there is none, float64 ``[]``.
+    """Return the smallest computed entry among all of ``counts [K, C]``, 0 if there is none, float64 ``[]``.
 
     Work: K products of C numbers for each newcomer, and entries of those pairs only that could be smaller.
 
@@ -204,7 +204,10 @@ def least_entry(counts: Tensor, new: Tensor, known: Tensor, *, single: str) -> T
 
 
 def _least(counts: Tensor, has: Tensor, new: Tensor, known: float, enough: int) -> float:
-    """The smaller of ``known`` and the least entry of newcomers with all up to themselves; an entry is at least e/C."""
+    """Return the smaller of ``known`` and the least entry of joining clients with all up to themselves.
+
+    An entry is at least e/C.
+    """
     e, classes = has[new] @ has[: int(new[-1]) + 1].T, counts.shape[1]
     i, j = ((e >= enough) & (e < known * classes * _ROUNDED)).nonzero(as_tuple=True)
     for part in e[i, j].argsort().split(_PART):  # the fewest common classes first: after these there is little left
@@ -216,12 +219,12 @@ def _least(counts: Tensor, has: Tensor, new: Tensor, known: float, enough: int) 
 
 
 def _enough(single: str) -> int:
-    """Common classes from which an affinity is computed."""
+    """Return the number of common classes from which an affinity is computed."""
     return 1 if single == "formula" else 2
 
 
 def _entries(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, broadcast; and how many classes are common."""
+    """Return Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, and the number of common classes."""
     both = (a > 0) & (b > 0)  # Eqs. 3-4
     u, v, e = a * both, b * both, both.double().sum(0)
     long = (u.square().sum(0) * v.square().sum(0)).sqrt()

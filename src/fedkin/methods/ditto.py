@@ -1,4 +1,4 @@
-"""Ditto: a model of its own on each client, pulled towards a global model that is trained beside it."""
+"""Ditto: a personal model on each client, pulled towards a global model that is trained next to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Tr
 
 @dataclass(frozen=True)
 class Ditto(Method):
-    """A global model by FedAvg and beside it a model of each client's own, pulled towards the global one."""
+    """A global model by FedAvg and a personal model per client, pulled towards the global one."""
 
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "own model"

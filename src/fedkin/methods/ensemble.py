@@ -1,4 +1,4 @@
-"""FedAvg+ and FedProx+: several global models, each trained by a federated run of its own, that vote."""
+"""FedAvg+ and FedProx+: several global models, each trained by an independent federated run, that vote."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Ensemble(Method):
         return Bundle(ids=r.ids[anywhere], member=member[anywhere])
 
     def _member(self, r: Round) -> Tensor:
-        """Who trains what, bool ``[m, members]``; everybody everything where nothing was drawn."""
+        """Return which members each client trains, bool ``[m, members]``; all members where nothing was drawn."""
         return r.drawn.get("member", torch.ones(len(r.ids), self.members, dtype=torch.bool))
 
     def distribute(self, s: Bundle, r: Round) -> Download:

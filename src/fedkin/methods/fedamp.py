@@ -80,7 +80,7 @@ class FedAMP(Method):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """The presets for the ``variant`` in ``given``."""
+        """Return the presets for the ``variant`` in ``given``."""
         variant = given.get("variant")
         fits = {None, variant}  # a preset without a variant is for both
         return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
@@ -116,11 +116,11 @@ class FedAMP(Method):
         return max(1e-300, float(given * self.step_decay ** ((r.index - 1) // self.decay_every)))
 
     def _open(self, s: Bundle, r: Round) -> Tensor:
-        """Whom others may learn from, bool ``[K]``: those that have sent a model."""
+        """Return the clients that others may learn from, bool ``[K]``: those that have sent a model."""
         return s.seen if self.over == "bank" else torch.zeros_like(s.seen).index_fill_(0, r.ids, True) & s.seen
 
     def mixture(self, s: Bundle, r: Round) -> Tensor:
-        """xi ``[m, K]``: what each last model, running statistics aside, weighs for each of ``r.ids``."""
+        """Return xi ``[m, K]``: the weight of each last model, without running statistics, for each of ``r.ids``."""
         others = others_of(r.ids, self._open(s, r))
         if self.variant == "heur":
             own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(others),), self.self_weight)
@@ -138,7 +138,7 @@ class FedAMP(Method):
         return out
 
     def step(self, s: Bundle, r: Round) -> tuple[float, bool]:
-        """The step alpha_k of the weights, and whether it was shortened because an own weight was below 0.
+        """Return the step alpha_k of the weights, and whether it was shortened because an own weight was below 0.
 
         xi_ij = alpha_k A'(d_ij), A'(d) = exp(-d/sigma)/sigma at most 1/sigma; an own weight is 1 minus the others'.
         """
@@ -196,7 +196,9 @@ class FedAMP(Method):
 
 
 def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) -> Tensor:
-    """FedAMP's weights float64 ``[m, a]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
+    """Return FedAMP's weights float64 ``[m, a]``, rows sum to 1.
+
+    They are one gradient step on the sum of 1 - exp(-d/sigma).
 
     The own weight is what the others leave; it is negative where ``step`` is larger than `largest_step`.
 
@@ -212,29 +214,29 @@ def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) 
 
 
 def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
-    """The longest step of `attention` that leaves no client a negative own weight; infinite if none learns."""
+    """Return the longest step of `attention` that leaves no client a negative own weight; infinite if none learns."""
     largest = float(_slope(d, others, sigma).sum(1).max()) if len(d) else 0.0
     return 1 / largest if largest > 0 else torch.inf
 
 
 def largest_step_among(near: Tensor, ids: Tensor, may_teach: Tensor, sigma: float) -> float:
-    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
+    """Return `largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
     parts = ids.split(max(1, _BLOCK // max(1, len(near))))
     return min(largest_step(near[some], others_of(some, may_teach), sigma) for some in parts)
 
 
 def others_of(ids: Tensor, may_teach: Tensor) -> Tensor:
-    """Whom each of ``ids [m]`` may learn from, bool ``[m, K]``: those in ``may_teach [K]``, but itself."""
+    """Return the clients that each of ``ids [m]`` may learn from, bool ``[m, K]``: ``may_teach [K]`` without itself."""
     return may_teach.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
 
 
 def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
-    """A'(d) of A(d) = 1 - exp(-d/sigma), 0 where a client may not learn."""
+    """Return A'(d) of A(d) = 1 - exp(-d/sigma), 0 where a client may not learn."""
     return torch.where(others, torch.exp(-d.double() / sigma) / sigma, 0.0)
 
 
 def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
-    """HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
+    """Return HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
 
     A client without others to learn from keeps all of its own.
 

@@ -1,4 +1,4 @@
-"""FedAvg: one global model, the weighted mean of what the sampled clients trained."""
+"""FedAvg: one global model, the weighted mean of the models that the sampled clients trained."""
 
 from __future__ import annotations
 

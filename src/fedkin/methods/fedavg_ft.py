@@ -1,4 +1,4 @@
-"""FedAvg + FT: the reference row of a global model that every client fine-tunes before it uses it."""
+"""FedAvg + FT: the reference row of a global model that every client fine-tunes before it predicts."""
 
 from __future__ import annotations
 

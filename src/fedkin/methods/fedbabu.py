@@ -1,4 +1,4 @@
-"""FedBABU: only the body is trained together, through a head that stays at its start; clients fine-tune copies."""
+"""FedBABU: only the body is trained, through a head that stays at its start; clients fine-tune copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Wor
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """A common body trained through a head that stays at its random start; each client fine-tunes a copy to use it."""
+    """A common body trained through a head that stays at its random start; each client fine-tunes a copy to predict."""
 
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     family = "own part"
@@ -78,7 +78,7 @@ class FedBABU(Method):
 
 
 def orthonormal_head(net: Net) -> Tensor:
-    """The common head ``[H]`` with its weight ``[C, d]`` replaced by the nearest one with orthonormal rows.
+    """Return the common head ``[H]``, its weight ``[C, d]`` replaced by the nearest one with orthonormal rows.
 
     That is ``U V^T`` of the singular value decomposition ``U S V^T``; of fewer features than classes the columns are
     orthonormal. The bias stays.

@@ -1,4 +1,4 @@
-"""FedDyn: clients' losses are bent by a linear and a proximal term, so that their optima meet at the common one."""
+"""FedDyn: a linear and a proximal term in clients' losses, so that their optima meet at the common one."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class FedFa(Method):
 
 
 def information_weights(accuracy: Tensor, count: Tensor, accuracy_share: float) -> Tensor:
-    """Weights ``[m]``, float64, summing to 1, from accuracies ``[m]`` and participation counts ``[m]`` of a round.
+    """Return weights ``[m]``, float64, sum 1, from accuracies ``[m]`` and participation counts ``[m]`` of a round.
 
     ``I = -log2(accuracy share)`` is large where the model is bad; ``J = -log2(1 - participation share)`` where the
     client often took part: the rarely seen get *less*. Each is normalised; one that is all zero counts as uniform, as

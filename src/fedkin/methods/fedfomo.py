@@ -89,7 +89,7 @@ class FedFomo(Method):
         return self._candidates(s, r) | to_each(weights=weights)
 
     def _candidates(self, s: Bundle, r: Round) -> Download:
-        """Others' models for each of ``r.ids``, and whose they are."""
+        """Return the others' models for each of ``r.ids``, and the ids of their clients."""
         chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
         width = max((len(c) for c in chosen), default=0)
         if width == 0:
@@ -100,14 +100,14 @@ class FedFomo(Method):
         return to_each(models=models, ids=torch.where(places < 0, -1, owner))
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
-        """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
+        """Return the rows of ``s.models`` that client k is sent, at most ``peers``, never its own."""
         # each of M places: with chance eps_t any other client, else the one with the largest P[k, n] that is left
         others = (s.owner != k).nonzero().flatten()
         liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
         return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
 
     def exploration(self, t: int) -> float:
-        """The chance of a random client in round t = 1, 2, ..."""
+        """Return the probability of a random client in round t = 1, 2, ..."""
         return max(0.0, self.epsilon - self.epsilon_decay * (t - 1))
 
     def client_update(self, c: Client) -> Work:
@@ -118,7 +118,7 @@ class FedFomo(Method):
         return Bundle(model=w, ids=ids, gains=gained)
 
     def _mixed(self, c: Client) -> tuple[Tensor, Tensor, Tensor]:
-        """The mixture ``[P]`` of the own model and those received; their ids and what each gains."""
+        """Return the mixture ``[P]`` of the own model and those received; their ids and gains."""
         # theta_prev, the model before the last local training, and the client's own theta_k after it
         before, own = c.state.get("before", c.w0), c.state.get("model", c.w0)
         ids = c.received.get("ids", torch.empty(0, dtype=torch.int64))
@@ -130,7 +130,7 @@ class FedFomo(Method):
         return before if self.fallback == "previous" else own, ids, gained
 
     def gained(self, c: Client, before: Tensor, candidates: Tensor, ids: Tensor) -> Tensor:
-        """Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of the own model and those received.
+        """Return Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of own and received models.
 
         float64; 0 where there is none (id -1) and at distance 0.
 
@@ -186,7 +186,7 @@ class FedFomo(Method):
 
 # ---- gains, weights and choice --------------------------------------------------------------------------------------
 def gains(before: float, losses: Tensor, distances: Tensor) -> Tensor:
-    """(before - loss) / distance of each candidate, float64 ``[a]``: what a step towards it gains per unit of length.
+    """Return (before - loss) / distance of each candidate, float64 ``[a]``: its gain per unit of distance.
 
     0 at distance 0; within +-1e6, so that a loss which is infinite or not a number leaves a finite number, its worst
     for a candidate.
@@ -201,14 +201,14 @@ def gains(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 
 
 def shares(gained: Tensor) -> Tensor:
-    """The positive gains ``[..., a]`` divided by their sum, float64; everything for the first if there is none."""
+    """Return the positive gains ``[..., a]`` divided by their sum, float64; 1 for the first if there is none."""
     positive = gained.double().clamp(min=0)
     total = positive.sum(-1, keepdim=True)
     return torch.where(total > 0, positive / total, torch.eye(positive.shape[-1], dtype=torch.float64)[0])
 
 
 def greedy(values: Tensor, count: int, chance: float, rng: torch.Generator) -> list[int]:
-    """Up to ``count`` different positions in ``values [n]``: each the best one left or, by chance, any one left.
+    """Return up to ``count`` different positions in ``values [n]``: each the best one left or, by chance, any one left.
 
     Equal values come in random order.
     """

@@ -14,7 +14,7 @@ from fedkin.functional.retraining import as_head, as_matrix, feature_size, fit, 
 
 @dataclass(frozen=True)
 class FedGH(Method):
-    """A body of its own per client; a common header that the server trains on the clients' mean features per class."""
+    """One body per client; a common header that the server trains on the clients' mean features per class."""
 
     paper = (
         "Yi, Wang, Liu, Shi, Yu: FedGH, Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023"
@@ -65,7 +65,7 @@ class FedGH(Method):
         return Bundle(means=means, has=counts > 0)
 
     def _start(self, c: Client) -> Tensor:
-        """The header as received on the client's own body."""
+        """Return the received header on the client's own body."""
         return torch.cat([c.received.head, c.state.get("model", c.w0)[c.net.body]])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:

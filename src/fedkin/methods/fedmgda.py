@@ -94,7 +94,7 @@ class FedMGDA(Method):
         return Bundle(model=model, length=(weights @ along).clamp(min=0).sqrt(), least=least.clone())
 
     def weights(self, products: Tensor, prior: Tensor) -> Tensor:
-        """lambda ``[m]``, float64, from the updates' inner products ``[m, m]``; 0 for those that did not move."""
+        """Return lambda ``[m]``, float64, from the updates' inner products ``[m, m]``; 0 for updates of length 0."""
         out = torch.zeros(len(prior), dtype=torch.float64)
         moved = products.diagonal() > 0
         if bool(moved.any()):

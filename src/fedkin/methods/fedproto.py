@@ -15,7 +15,7 @@ from fedkin.functional.prototypes import class_average, nearness
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    """A model of its own per client; only prototypes, the mean features of each class, are shared."""
+    """One model per client; only prototypes, the mean features of each class, are shared."""
 
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
@@ -78,7 +78,7 @@ class FedProto(Method):
         return self._with(c, c.received)
 
     def _with(self, c: Client, given: Bundle) -> Bundle:
-        """The client's model with the prototypes of a round."""
+        """Return the client's model with the prototypes of a round."""
         known = given.known & (c.counts() > 0) if self.restrict_classes else given.known
         return Bundle(model=self._model(c), prototypes=given.prototypes, known=known)
 
@@ -93,7 +93,7 @@ class FedProto(Method):
 
 
 def prototype_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """CE + lam MSE(z, prototype of y), the mean over all ``B d`` numbers; classes without prototype give 0."""
+    """Return CE + lam MSE(z, prototype of y), the mean over all ``B d`` numbers; 0 for classes without prototype."""
     z, logits = net.features_and_logits(w, batch.x)
     away = (z - aux.prototypes[batch.y]) * aux.known[batch.y, None]
     return F.cross_entropy(logits, batch.y) + aux.lam * away.square().mean()

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are pulled back to the model they were sent."""
+"""FedProx: FedAvg with a proximal term that pulls clients back to the received model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _CODE = {
 
 @dataclass(frozen=True)
 class FedRep(Method):
-    """A common body and a head of each client's own; the head is trained to the end before the body moves."""
+    """A common body and one head per client; the head is trained to the end before the body moves."""
 
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
     family = "own part"
@@ -66,7 +66,10 @@ class FedRep(Method):
         return up.but(head=head) if self.first_head == "average" else up
 
     def _fit(self, c: Client, epochs: int) -> Train:
-        """Training of the head alone. The body stands still, so one pass over the data gives all features."""
+        """Return the request that trains the head alone.
+
+        The body does not move, so one pass over the data gives all features.
+        """
         z = c.features(self._model(c))
         return Train(self._head(c), loss=head_loss, per_sample=Bundle(z=z), epochs=epochs)
 

@@ -1,4 +1,4 @@
-"""FedRoD: a generic model trained as if classes were even, and a personal head whose logits are added to it."""
+"""FedRoD: a generic model trained as if classes were balanced, and a personal head whose logits are added to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Tra
 
 @dataclass(frozen=True)
 class FedRoD(Method):
-    """A common model trained for even classes, and a personal head on each client whose logits are added to it."""
+    """A common model trained for balanced classes, and a personal head per client whose logits are added to it."""
 
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     family = "own part"
@@ -60,7 +60,7 @@ class FedRoD(Method):
         return Bundle(model=w) if self.personal == "own" else Bundle(model=w, hyper=extra)
 
     def _head(self, c: Client) -> Tensor:
-        """The personal head ``[H]`` as the client has it now, or on the hypernetwork it was sent."""
+        """Return the personal head ``[H]`` as the client has it now, or as the received hypernetwork makes it."""
         if self.personal == "hyper":
             return made_head(c.received.hyper, _share(c), c.net.head.stop)
         first = c.net.fresh("head", c.id) if self.start == "random" else c.w0
@@ -91,12 +91,12 @@ def _share(c: Client) -> Tensor:
 
 
 def log_prior(counts: Tensor, gamma: float) -> Tensor:
-    """``gamma log n_c``, float32 ``[C]``: -inf for a class without samples, which then takes no part in the loss."""
+    """Return ``gamma log n_c``, float32 ``[C]``: -inf for a class without samples, which drops out of the loss."""
     return gamma * counts.float().log() if gamma > 0 else torch.zeros(len(counts))
 
 
 def two_heads(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Balanced softmax of the generic logits plus cross-entropy of their sum with the personal ones.
+    """Return the balanced softmax of the generic logits plus the cross-entropy of their sum with the personal ones.
 
     ``v`` is a model ``[P]`` and behind it the personal head ``[H]`` or, if ``aux.share [C]`` is given, the
     hypernetwork. The personal term has no gradient in the model: its logits and its features are constants there.
@@ -110,14 +110,17 @@ def two_heads(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 
 
 def new_hyper(classes: int, size: int, hidden: int, rng: torch.Generator) -> Tensor:
-    """A hypernetwork as one vector: random first layer ``[hidden, C + 1]``, second layer ``[size, hidden + 1]`` of
-    zeros, so that every head it makes is zero at first."""
+    """Return a new hypernetwork as one vector.
+
+    Its first layer ``[hidden, C + 1]`` is random, its second ``[size, hidden + 1]`` is zero, so that every head it
+    makes is zero at first.
+    """
     first = (2 * torch.rand(hidden * (classes + 1), generator=rng) - 1) / classes**0.5
     return torch.cat([first, torch.zeros(size * (hidden + 1))])
 
 
 def made_head(hyper: Tensor, share: Tensor, size: int) -> Tensor:
-    """The head ``[size]`` that a hypernetwork makes of class shares ``[C]``: two linear layers, ReLU between them."""
+    """Return the head ``[size]`` that a hypernetwork makes of class shares ``[C]``: two linear layers, ReLU between."""
     ins = len(share) + 1
     hidden = (len(hyper) - size) // (ins + size)
     first, second = hyper.split([hidden * ins, size * (hidden + 1)])

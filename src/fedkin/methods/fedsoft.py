@@ -1,4 +1,4 @@
-"""FedSoft: clients whose data mix several sources; each keeps a model of its own near all centres, by importance."""
+"""FedSoft: one model per client whose data mix several sources, pulled to all centres by importance."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class FedSoft(Method):
 
     # ---- one round ----------------------------------------------------------------------------------------------
     def importance(self, s: Bundle, r: Round) -> Tensor:
-        """v ``[m, S]``: client i's part in centre s, ``u_is n_i`` over its sum; columns sum to 1."""
+        """Return v ``[m, S]``: client i's part in centre s, ``u_is n_i`` over its sum; columns sum to 1."""
         v = s.u[r.ids] * r.weight[:, None]
         return v / v.sum(0)
 

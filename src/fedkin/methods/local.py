@@ -1,4 +1,4 @@
-"""Local training: no federation. The row every other method is measured against."""
+"""Local training without federation: the reference that every other method is measured against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local training at full strength: every client in every round, the best of its models kept. The stronger reference."""
+"""Local training at full strength, the stronger reference: every client in every round, its best model kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oracle clusters: FedAvg inside the true groups, which no server knows; what clustering could reach at best."""
+"""Oracle clusters: FedAvg inside the true groups, which no server knows; the best that clustering could reach."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Oracle(Method):
         return Bundle(models=grow(s.models, len(groups), r.fresh(0)), groups=groups)
 
     def _row(self, s: Bundle, r: Round) -> Tensor:
-        """Where the model of each client's group is, int64 ``[m]``."""
+        """Return the row of the model of each client's group, int64 ``[m]``."""
         mine = r.roster.described.group[r.ids, None] == s.groups
         return mine.to(torch.uint8).argmax(1)
 

@@ -1,4 +1,4 @@
-"""Per-FedAvg: one start for everybody that is good after a step of gradient descent on one's own data."""
+"""Per-FedAvg: one common start that is good after a step of gradient descent on a client's own data."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ class PerFedAvg(Method):
 
 # ---- the meta-gradient ----------------------------------------------------------------------------------------------
 def meta_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """A loss whose gradient in ``w`` is the direction of one meta-step for cross-entropy; its value means nothing.
+    """Return a scalar whose gradient in ``w`` is the direction of one meta-step for cross-entropy.
+
+    Its value means nothing.
 
     ``aux.inner_lr`` is the inner step; the Hessian-free term is added if ``aux.delta``, its difference step, is given.
     """
@@ -112,7 +114,7 @@ def meta_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 def meta_gradient(
     task: Loss, net: Net, w: Tensor, parts: Sequence[Batch], inner_lr: Tensor, delta: Tensor | None = None
 ) -> Tensor:
-    """Gradient ``[P]`` in ``w`` of the loss after one inner step (Fallah et al. 2020, Algorithm 1).
+    """Return the gradient ``[P]`` in ``w`` of the loss after one inner step (Fallah et al. 2020, Algorithm 1).
 
     First order: ``g = grad f(w - inner_lr grad f(w; D); D')``. With ``delta``: ``g - inner_lr h``, where h is the
     difference quotient ``[grad f(w + delta g; D'') - grad f(w - delta g; D'')] / (2 delta)`` in place of a Hessian.
@@ -137,7 +139,7 @@ def meta_gradient(
 
 
 def _gradient(task: Loss, net: Net, w: Tensor, batch: Batch) -> Tensor:
-    """Gradient ``[P]`` at ``w``, whose running statistics take part in the pass."""
+    """Return the gradient ``[P]`` at ``w``, whose running statistics take part in the pass."""
     w.requires_grad_(True)
     (g,) = torch.autograd.grad(task(net, w, batch, Bundle()), w)
     w.requires_grad_(False)
@@ -145,7 +147,7 @@ def _gradient(task: Loss, net: Net, w: Tensor, batch: Batch) -> Tensor:
 
 
 def split(batch: Batch, parts: int, *, at_least: int = 1) -> list[Batch]:
-    """The batch in N disjoint parts, sizes as even as can be; each is the whole batch if one would be too small.
+    """Return the batch in N disjoint parts of sizes as even as possible; each is the whole batch if one is too small.
 
     Args:
         at_least: samples that a part needs (two under batch normalisation).

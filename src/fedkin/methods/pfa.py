@@ -1,4 +1,4 @@
-"""PFA: FedAvg first; then clients whose activations are alike on its model go on in groups."""
+"""PFA: FedAvg first; then clients with similar activations on its model go on in groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RELU = {F.relu, F.relu_, F.relu6, torch.relu, torch.relu_, Tensor.relu, Tensor.
 
 @dataclass(frozen=True)
 class PFA(Method):
-    """FedAvg for a while; then groups of clients on whose data the model's channels are silent alike go on apart."""
+    """FedAvg for a while; then groups of clients on whose data the model's channels are inactive alike go on apart."""
 
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
@@ -142,7 +142,7 @@ class PFA(Method):
 
 
 def sparsity(net: Net, w: Tensor, x: Tensor) -> Tensor:
-    """Each channel's mean share of zeros over the samples ``x [n, *shape]``, float32 ``[C]`` within 0..1, eval mode.
+    """Return each channel's mean share of zeros over the samples ``x [n, *shape]``, float32 ``[C]`` in 0..1, eval mode.
 
     The channels are those of the last ReLU whose output has positions (a map H x W or a sequence), before any pooling;
     in a network without one the units of the last ReLU; without any ReLU the head's inputs, where what is not positive
@@ -153,7 +153,7 @@ def sparsity(net: Net, w: Tensor, x: Tensor) -> Tensor:
 
 
 def channel_shares(net: Net, w: Tensor, x: Tensor) -> Tensor:
-    """The same for each sample, float32 ``[n, C]``."""
+    """Return the share of zeros of each channel for each sample, float32 ``[n, C]``; see `sparsity`."""
     seen = _Watch()
     with seen:
         z, _ = net.features_and_logits(w, x)
@@ -163,7 +163,7 @@ def channel_shares(net: Net, w: Tensor, x: Tensor) -> Tensor:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of a ReLU, as a module or as a function, and keeps the shares of zeros of the last ones.
+    """Mode that sees every call of a ReLU, as module or function, and keeps the shares of zeros of the last ones.
 
     Shares and not outputs: a later operation may write into an output in place.
     """
@@ -191,5 +191,5 @@ class _Watch(TorchFunctionMode):
 
 
 def _share(silent: Tensor) -> Tensor:
-    """Of ``[n, C, ...]`` the share of true entries in each channel, ``[n, C]``."""
+    """Return the share of true entries of ``[n, C, ...]`` in each channel, ``[n, C]``."""
     return silent.float().flatten(2).mean(2) if silent.dim() > 2 else silent.float()

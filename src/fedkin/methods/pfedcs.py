@@ -101,7 +101,7 @@ class PFedCS(Method):
         return s.but(heads=heads, uploaded=grow(s.uploaded, len(r.roster), torch.tensor(0)))
 
     def _last_round(self, r: Round) -> int:
-        """The last round of stage 1."""
+        """Return the last round of stage 1."""
         return 0 if self.select == "none" else r.total // 2 if self.beta is None else self.beta
 
     def distribute(self, s: Bundle, r: Round) -> Download:
@@ -112,7 +112,7 @@ class PFedCS(Method):
         return body | to_all(collect=torch.tensor(True)) | self._teachers(s, r)
 
     def _teachers(self, s: Bundle, r: Round) -> Download:
-        """A customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
+        """Return a customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
         oldest = r.index - 1 if self.pool == "last-round" else r.index - (self.max_age or r.index - 1)
         pool = ((s.uploaded > 0) & (s.uploaded >= oldest)).nonzero().flatten()
         given = torch.isin(r.ids, pool) & (len(pool) > 1)
@@ -124,7 +124,10 @@ class PFedCS(Method):
         return to_each(given=given, weights=p, teacher=r.mix(p[:, pool], s.heads[pool]))  # Eq. 6
 
     def mixture(self, s: Bundle, r: Round, ids: Tensor, pool: Tensor) -> Tensor:
-        """What each head of ``pool [a]`` weighs in the customised classifiers of ``ids``: float64 ``[m, a]``, sum 1."""
+        """Return the weights of the heads of ``pool [a]`` in the customised classifiers of ``ids``, ``[m, a]``.
+
+        They are float64 and sum to 1.
+        """
         seen = slice(None) if self.include_bias else r.net.head_weight
         me = torch.searchsorted(pool, ids)
         d = row_distances(s.heads[pool][:, seen], me)
@@ -184,7 +187,7 @@ class PFedCS(Method):
 
 # ---- collaborators and weights (Eqs. 4-8) ---------------------------------------------------------------------------
 def row_distances(heads: Tensor, me: Tensor) -> Tensor:
-    """Squared distances of the classifiers ``me [m]`` to all ``heads [a, H]``, each row divided by its largest.
+    """Return squared distances of the classifiers ``me [m]`` to all ``heads [a, H]``, each row divided by its largest.
 
     Float64 ``[m, a]``. From differences: equal classifiers are at distance 0 exactly. All zero if all are equal.
     """
@@ -194,7 +197,9 @@ def row_distances(heads: Tensor, me: Tensor) -> Tensor:
 
 
 def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
-    """The nearer of two groups of the others' distances in every row ``d [..., n]``; ``fixed``: those up to a distance.
+    """Return the nearer of two groups of the others' distances in every row ``d [..., n]``, bool ``[..., n]``.
+
+    With ``fixed`` these are the clients up to a distance.
 
     Bool ``[..., n]``. One other is a candidate; so are all if their distances are equal, or so nearly equal (within
     about 1e-3, the root of the mixture's least variance) that a mixture of two finds no client in its nearer half.
@@ -213,7 +218,7 @@ def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
 
 
 def threshold(d: Tensor, t: int, beta: int) -> Tensor:
-    """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the least in round beta.
+    """Return Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the minimum in round beta.
 
     A convex sum, one step from the mean in round 1. The printed form avg + (t/beta)(min - avg) is one rounding step
     below the minimum in every second case, and no client would pass it. 0 without others.
@@ -225,7 +230,7 @@ def threshold(d: Tensor, t: int, beta: int) -> Tensor:
 
 
 def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam: float, reading: str) -> Tensor:
-    """Weights of all pooled classifiers in those customised for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
+    """Return the weights of all pooled classifiers for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
 
     Rows sum to 1. Eq. 6 sums over the collaborators and the client, Eqs. 7-8 give weights of the collaborators alone;
     ``reading`` says how the two are brought together.
@@ -256,14 +261,14 @@ def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam
 
 
 def _range(d: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest distance among ``base``, ``[m, 1]`` each."""
+    """Return the least and the largest distance among ``base``, ``[m, 1]`` each."""
     least = torch.where(base, d, torch.inf).amin(1, keepdim=True)
     return least, torch.where(base, d, -torch.inf).amax(1, keepdim=True)
 
 
 # ---- the loss (Eqs. 11-12) ------------------------------------------------------------------------------------------
 def distillation(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
+    """Return CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
     z, logits = net.features_and_logits(w, batch.x)
     with torch.no_grad():
         taught = F.softmax(net.classify(aux.teacher, aux.get("z", z)) / aux.temperature, dim=1)

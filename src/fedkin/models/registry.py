@@ -1,4 +1,4 @@
-"""Networks by name, and people's own by import path."""
+"""Networks by name, and user-defined ones by import path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CLASSES = ("classes", "num_classes", "n_classes", "n_class")
 
 
 def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A new network, its parameters drawn from torch's global generator.
+    """Return a new network, its parameters drawn from torch's global generator.
 
     Args:
         name: a name from `MODELS`, or ``package.module:attribute`` or ``./file.py:attribute``, an ``nn.Module`` class
@@ -83,7 +83,7 @@ def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Mod
 def _arguments(
     maker: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What to call the maker with, see `get_model`."""
+    """Return the arguments to call the maker with, see `get_model`."""
     try:
         parameters = inspect.signature(maker).parameters.values()
     except (TypeError, ValueError) as error:
@@ -107,7 +107,7 @@ def _arguments(
 
 
 def _check_output(module: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """One pass of two zero inputs in eval mode, which leaves statistics and random state alone."""
+    """Check one pass of two zero inputs in eval mode; statistics and random state do not change."""
     was_training = module.training
     module.eval()
     try:

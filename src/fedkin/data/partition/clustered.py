@@ -67,6 +67,7 @@ class ClusterDirichlet(Partition):
             raise ConfigError(f"min_group must be a fraction from 0 up to, not including, 1; got {self.min_group}")
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         check_min_samples(self.min_samples, k, pool)
         group = _group_of_client(self.groups, k)
@@ -118,6 +119,7 @@ class ClusterClasses(Partition):
             )
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         group, samples = _group_of_client(self.groups, k), members(pool)
         present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])

@@ -36,6 +36,7 @@ class IID(Partition):
     name: ClassVar[str] = "iid"
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         order = generator(seed, "partition", self.name).permutation(len(pool))
         return Assignment(train=tuple(np.sort(share) for share in np.array_split(order, k)))
@@ -61,6 +62,7 @@ class Dirichlet(Partition):
         check_at_least(1, min_samples=self.min_samples, tries=self.tries)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         check_min_samples(self.min_samples, k, pool)
         rng, samples = generator(seed, "partition", self.name), members(pool)
@@ -157,6 +159,7 @@ class ClassesPerClient(Partition):
         check_at_least(1, classes_per_client=self.classes_per_client)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         samples = members(pool)
         present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])

@@ -81,6 +81,7 @@ class Files:
         return found
 
     def missing(self, name: str) -> str:
+        """Return the message about a file that was not found: what the folder holds instead."""
         inside = listed(sorted(p.name for p in self.folder.iterdir()), limit=5) or "nothing"
         return f"{self.folder}: no file {name}; the folder holds {inside}"
 
