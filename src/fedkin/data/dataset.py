@@ -1,4 +1,4 @@
-"""What a reader gives: labelled samples, not yet shared out to clients."""
+"""Labelled samples from a reader, not yet shared out to clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS = ("pooled", "official")
 
 @dataclass(frozen=True)
 class Pool:
-    """What a partition may look at: labels and client ids of the samples, never the inputs.
+    """View of the data for a partition: labels and client ids of the samples, never the inputs.
 
     Samples are numbered ``0..n-1``; those of the official test part, where it is kept apart, go on from ``n``.
 
@@ -120,7 +120,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def pool(self, split: str = "pooled") -> Pool:
-        """The labels a partition sees.
+        """Return the labels that a partition sees.
 
         Args:
             split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
@@ -154,7 +154,7 @@ class Dataset:
         )
 
     def rows(self, index: Indices, preparation: Preparation | None = None) -> Samples:
-        """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
+        """Return the samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
 
         Args:
             index: int64 ``[m]``.
@@ -177,7 +177,7 @@ class Dataset:
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """Pixels of bytes in 0..1, as `fedkin.data.sources.files.pixels` makes them; other inputs as they are."""
+    """Return pixels of bytes in 0..1, as `pixels` makes them; other inputs as they are."""
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 

@@ -1,4 +1,4 @@
-"""The data of one site of a real federation: the same numbers as the client has in a simulation.
+"""Data of one site of a real federation: the same numbers as the client has in a simulation.
 
 site = SiteData("hospital.csv")
 card = site.card(how)                    # told to the server, which merges the cards of all sites
@@ -36,7 +36,7 @@ _FEW = 20  # samples that a made-up client should have at least
 
 @dataclass(frozen=True)
 class Sharing:
-    """What a run says of its data: how they are read, shared out to clients and split; see `federate` and `load`.
+    """Settings of a run's data: how they are read, shared out to clients and split; see `federate` and `load`.
 
     Attributes:
         partition: how samples are shared out; None: `Natural` where the data bring their clients, else `Dirichlet`.
@@ -69,14 +69,14 @@ class Sharing:
     made_up: bool = False
 
     def reading(self, *, site: bool = False) -> Reading:
-        """The part of it that readers take."""
+        """Return the settings that readers take."""
         return Reading(
             self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site, self.encoding
         )
 
 
 def deal(data: str | Path, how: Sharing) -> Federation:
-    """Reads a data set and shares it out.
+    """Read a data set and share it out.
 
     Raises:
         DataError, ConfigError: as `load`, `federate` and `plant`; a setting of the sharing for what a function has
@@ -86,12 +86,12 @@ def deal(data: str | Path, how: Sharing) -> Federation:
 
 
 def fetched(data: str | Path, how: Sharing) -> Dataset | Federation:
-    """What is read, before it is shared out; a function may give a whole federation. See `deal`."""
+    """Return the data as read, before they are shared out; a function may give a whole federation. See `deal`."""
     return read(data, how.reading())
 
 
 def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
-    """What was read, shared out; see `deal`."""
+    """Share out data that were read; see `deal`."""
     if isinstance(found, Federation):
         plain = Sharing(None)
         names = [f.name for f in fields(how) if f.name not in ("seed", *_OF_ALL)]
@@ -122,7 +122,7 @@ def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
 
 
 def _unnamed(found: Dataset, clients: int, why: str) -> str:
-    """What is wrong with data that name no clients, where the default cannot share them out."""
+    """Return what is wrong with data that name no clients, if the default cannot share them out."""
     few, table = max(2, len(found) // _FEW), found.table is not None
     column = "--client-column COLUMN, or " if table else ""
     return (
@@ -134,7 +134,7 @@ def _unnamed(found: Dataset, clients: int, why: str) -> str:
 
 
 class SiteData:
-    """The data that one site brings: its own, or, for trying out, one share of a data set dealt out as in a simulation.
+    """Data of one site: its own, or, for trying out, one share of a data set dealt out as in a simulation.
 
     The last card and the last shard are kept; make another object to read the files anew.
 
@@ -168,7 +168,7 @@ class SiteData:
         self._dealt: tuple[Sharing, _Share] | None = None
 
     def card(self, how: Sharing) -> Card:
-        """What this site says of its data.
+        """Return the description of this site's data.
 
         Raises:
             DataError: the data cannot be used, or hold several clients.
@@ -180,7 +180,7 @@ class SiteData:
         return self._card[1]
 
     def shard(self, card: Card, number: int, how: Sharing) -> ClientData:
-        """This site's data in their parts.
+        """Return this site's data in their parts.
 
         Args:
             card: what all sites agreed on, see `merge`.
@@ -195,7 +195,7 @@ class SiteData:
         return self._read(card, number, how)[0]
 
     def preparation(self, card: Card, number: int, how: Sharing) -> Preparation | None:
-        """How the inputs of `shard` were made of raw data, for this client; None where that is not known.
+        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known.
 
         Raises:
             DataError, ConfigError: as `shard`.
@@ -203,7 +203,7 @@ class SiteData:
         return self._read(card, number, how)[1]
 
     def name(self, how: Sharing) -> str:
-        """What these data are called in a model's card: without the path of their file, which stays private."""
+        """Return the name of these data in a model's card: without the path of their file, which stays private."""
         return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
 
     def _read(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
@@ -245,7 +245,7 @@ class SiteData:
         )
 
     def _tables(self, how: Sharing) -> list[Path]:
-        """This site's csv files, if it has any and the settings can be followed by one site alone."""
+        """Return this site's csv files, if it has any and the settings can be followed by one site alone."""
         if self.data in SOURCES:
             raise ConfigError(
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
@@ -271,7 +271,7 @@ class SiteData:
         return dataset
 
     def _shared(self, how: Sharing) -> _Share:
-        """This share of the whole data set."""
+        """Return this share of the whole data set."""
         assert self.share is not None  # the callers have looked
         if self._dealt is None or self._dealt[0] != how:
             federation = self._deal(self.data, how)
@@ -297,7 +297,7 @@ class SiteData:
 
 @dataclass(frozen=True)
 class _Share:
-    """One client's share of a data set, and what is kept of the rest: its name and card."""
+    """One client's share of a data set, with the name and card of the whole."""
 
     name: str
     card: Card
@@ -306,7 +306,7 @@ class _Share:
 
 
 def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
-    """The same samples with the classes that all sites agreed on."""
+    """Return the same samples with the classes that all sites agreed on."""
     if dataset.shape != card.inputs:
         raise DataError(f"{where}: inputs of shape {list(dataset.shape)}, all sites agreed on {list(card.inputs)}")
     if (dataset.labels is None) != (card.labels is None):

@@ -69,11 +69,9 @@ class Relu:
     """ReLU."""
 
 
-
 @dataclass(frozen=True)
 class Flatten:
     """Flattening of all dimensions but the batch."""
-
 
 
 Layer = Linear | Conv | MaxPool | AvgPool | GlobalPool | Relu | Flatten

@@ -1,4 +1,4 @@
-"""What was understood of data before anything is trained, and what looks wrong with them.
+"""Inspection of data before anything is trained: what was understood, and what looks wrong.
 
 found = fedkin.inspect("hospitals/", target="outcome")
 print([f.what for f in found.of("warning")])
@@ -51,7 +51,7 @@ def inspect(
     binary: bool = False,
     encoding: str | None = None,
 ) -> Inspection:
-    """What is understood of data, and what looks wrong with them. Nothing is trained or written.
+    """Return what is understood of data, and what looks wrong with them. Nothing is trained or written.
 
     Data that cannot be read are not an exception but a finding of severity ``error``.
 

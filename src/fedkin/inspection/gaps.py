@@ -13,7 +13,10 @@ MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
 
 def zeros(fields: Fields) -> list[Finding]:
-    """Columns of positive numbers far from 0 in which 0 comes often: it may stand for a missing value."""
+    """Return findings on columns of positive numbers far from 0 in which 0 is frequent.
+
+    A zero there may stand for a missing value.
+    """
     found = []
     for f in fields.inputs:
         values = f.numbers[np.isfinite(f.numbers)]
@@ -42,7 +45,7 @@ def zeros(fields: Fields) -> list[Finding]:
 
 
 def missing(fields: Fields) -> list[Finding]:
-    """Empty fields: by column, and columns that some client never fills in."""
+    """Return findings on empty fields: by column, and columns that some client never fills in."""
     found: list[Finding] = []
     empty = [f.name for f in fields.inputs if f.missing.all()]
     if empty:
@@ -79,7 +82,7 @@ def missing(fields: Fields) -> list[Finding]:
 
 
 def _missing_at_clients(fields: Fields, gaps: Sequence[Field]) -> list[Finding]:
-    """Columns that one client fills in and another never does."""
+    """Return findings on columns that one client fills in and another never does."""
     if fields.client is None:
         return []
     sizes = np.bincount(fields.client, minlength=len(fields.client_names))

@@ -1,4 +1,4 @@
-"""Clients and classes of a federation, and what looks wrong with them."""
+"""Clients and classes of a federation, and findings on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNEQUAL = 20.0  # ratio of the largest client to the median
 
 
 def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:
-    """Clients that are too small, have no test sample, one class only, or are very unequal in size."""
+    """Return findings on clients that are too small, lack test samples or classes, or are very unequal in size."""
     found: list[Finding] = []
     small = [c for c in summaries if c.train < FEW_TRAIN]
     if small:
@@ -82,7 +82,9 @@ def _severity(some: int, all_of_them: int) -> Severity:
 def classes_of(
     counts: Indices, trained: Indices, tested: Indices, names: tuple[str, ...], clients: tuple[str, ...]
 ) -> list[Finding]:
-    """Classes without samples, without training samples, of one client alone, and classes of very unequal size.
+    """Return findings on classes.
+
+    These are classes without samples, without training samples or of one client alone, and very unequal sizes.
 
     Args:
         counts: samples per client and class, all parts, ``[K, classes]``.
@@ -135,7 +137,7 @@ def classes_of(
 
 
 def one_class(samples: int, name: str) -> Finding:
-    """All samples of a federation are of the class ``name``."""
+    """Return the finding that all samples of a federation are of the class ``name``."""
     return Finding(
         "one-class",
         "error",
@@ -146,7 +148,7 @@ def one_class(samples: int, name: str) -> Finding:
 
 
 def require_two_classes(federation: Federation) -> None:
-    """Raises `DataError` if all samples of all clients are of one class: there is nothing to learn.
+    """Raise `DataError` if all samples of all clients are of one class: there is nothing to learn.
 
     Labels are read until two different ones are found, as a rule those of the first client.
     """
@@ -182,7 +184,7 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
 
 
 def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
-    """Clients that the data bring but the partition ignores or leaves out."""
+    """Return findings on clients that the data bring but the partition ignores or leaves out."""
     if dataset.client is None:
         return []
     ids, sizes = np.unique(dataset.client.numpy(), return_counts=True)

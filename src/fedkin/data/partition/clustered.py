@@ -138,7 +138,7 @@ class ClusterClasses(Partition):
         return Assignment(train=deal(samples, counts, rng), groups=torch.from_numpy(group))
 
     def _sets(self, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Which classes each group has, ``[classes, groups]``: all classes used when possible, sets distinct."""
+        """Return the classes of each group, ``[classes, groups]``: all classes used when possible, sets distinct."""
         everything = np.ones((classes, self.groups), dtype=bool)
         sets = hand_out(everything, self.classes_per_group, rng)
         if math.comb(classes, self.classes_per_group) < self.groups:

@@ -1,4 +1,4 @@
-"""Reading and judging files: what several readers share."""
+"""Reading and checking of files, shared by several readers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pixels(values: Array) -> Tensor:
 
 
 def channels_first(values: Array) -> Array:
-    """Images as ``[n, channels, height, width]``; arrays that are not images are returned as they are.
+    """Return images as ``[n, channels, height, width]``; arrays that are not images are returned as they are.
 
     A last dimension of 1, 3 or 4 that is smaller than the first of a sample is taken for the channels.
     """
@@ -71,7 +71,7 @@ def channels_first(values: Array) -> Array:
 
 
 def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Labels as int64 tensor, with class names when they were texts.
+    """Return labels as int64 tensor, with class names if they were texts.
 
     Args:
         values: whole numbers from 0, or texts, ``[n]`` or ``[n, 1]``.
@@ -107,12 +107,12 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
-    """Ids ``0..K-1`` in the order of the values, and the values as names."""
+    """Return ids ``0..K-1`` in the order of the values, and the values as names."""
     names, numbers = np.unique(values, return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:
-    """The names, comma separated, the rest counted."""
+    """Return the names, comma separated, the rest counted."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

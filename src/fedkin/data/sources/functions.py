@@ -1,4 +1,4 @@
-"""Data that a person's own function gives, by import path."""
+"""Data from a user-defined function, by import path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPECTED = (
 
 
 def read_function(spec: str) -> Dataset | Federation:
-    """What ``package.module:function`` or ``./file.py:function`` gives; it is called without arguments.
+    """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments.
 
     Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
 
@@ -105,7 +105,7 @@ def _inputs(values: Array, labels: tuple[str, ...] | None) -> tuple[Tensor, Prep
 
 
 def _pairs(data: Any, where: str) -> tuple[Array, Array]:
-    """All samples of a torch Dataset, one after another."""
+    """Return all samples of a torch Dataset, one after another."""
     try:
         total = len(data)
     except TypeError as error:
@@ -128,7 +128,7 @@ def _pairs(data: Any, where: str) -> tuple[Array, Array]:
 
 
 def _is_pair(part: Any) -> bool:
-    """Is this ``(x, y)`` of one client, rather than a list of two clients?"""
+    """Return whether this is ``(x, y)`` of one client, rather than a list of two clients."""
     return (
         isinstance(part, list | tuple)
         and len(part) == 2

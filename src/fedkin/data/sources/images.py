@@ -51,13 +51,13 @@ def is_image_folder(folder: Path) -> bool:
 
 
 def has_client_folders(folder: Path) -> bool:
-    """Are there folders of clients above those of the classes?"""
+    """Return whether there are folders of clients above those of the classes."""
     roots = [f for f in _folders(folder) if f.name.lower() in TRAIN] or [folder]
     return any(_images(deep) for root in roots for sub in _folders(root) for deep in _folders(sub))
 
 
 def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
-    """Images as float32 ``[1 or 3, height, width]`` in 0..1; grey only when all of them are.
+    """Return images as float32 ``[1 or 3, height, width]`` in 0..1; grey only if all of them are.
 
     The classes are the folders' names in alphabetical order, gathered over all clients and parts; clients are in the
     order of the numbers in their names. Where there is a
@@ -128,7 +128,7 @@ def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: boo
 
 
 def _parts(root: Path) -> tuple[list[Found], list[Found]]:
-    """Training and test images."""
+    """Return training and test images."""
     by_name = {folder.name.lower(): folder for folder in _folders(root)}
     if not any(name in by_name for name in TRAIN):
         return _listing(root), []
@@ -146,7 +146,7 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
 
 
 def _listing(root: Path) -> list[Found]:
-    """Files with their class and, in the deeper layout, their client."""
+    """Return files with their class and, in the deeper layout, their client."""
     flat = [sub for sub in _folders(root) if _images(sub)]
     deep = [(sub, low) for sub in _folders(root) for low in _folders(sub) if _images(low)]
     if flat and deep:
@@ -260,7 +260,7 @@ def usual_side(smallest: int) -> int:
 
 
 def by_number(name: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """Sorts "writer 2" before "writer 10"."""
+    """Return a sort key that puts "writer 2" before "writer 10"."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts), name
 

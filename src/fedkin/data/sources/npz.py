@@ -45,7 +45,7 @@ _LAYOUTS = (
 
 
 def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Dataset:
-    """A data set from one ``.npz`` file.
+    """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
     channel; channels may come first or last. Other inputs keep their values and shape.
@@ -147,7 +147,7 @@ def read_array(path: Path) -> Array:
 
 
 def check_archive(path: Path, raw: IO[bytes]) -> None:
-    """Raises `DataError` where the arrays of an npz file, by their headers, take more memory than the limit.
+    """Raise `DataError` if the arrays of an npz file, by their headers, take more memory than the limit.
 
     Each array counts as it is and as float32, which the inputs of a network are.
     """
@@ -164,7 +164,7 @@ def check_archive(path: Path, raw: IO[bytes]) -> None:
 
 
 def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
-    """Number of values of an npy file and bytes of each, by its header, before anything is made of it.
+    """Return the number of values of an npy file and bytes of each, by its header, before anything is allocated.
 
     Args:
         raw: at its start.
@@ -242,7 +242,7 @@ def _preparation(
 def _clients(
     arrays: Mapping[str, Array], path: Path, client: str | None, n: int, tests: int | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Client ids of the training and test samples one after the other, and their names."""
+    """Return client ids of the training and test samples one after the other, and their names."""
     for key in _CLIENT_KEYS if client is None else (client,):
         ends = ("",) if tests is None else ("_train", "_test")
         found = [arrays[key + end] for end in ends if key + end in arrays]
