@@ -86,8 +86,9 @@ class Download:
     Attributes:
         shared: the same for every receiver.
         rows: row i is for ``r.ids[i]``.
-        given: bool ``[m]`` per name in ``rows``; who gets that row. A missing name means everybody.
-        weights: float ``[m, K]`` or None; who each receiver's rows were mixed from (never sent, kept for the record).
+        given: bool ``[m]`` per name in ``rows``; the receivers that get that row. A missing name means all of them.
+        weights: float ``[m, K]`` or None; the clients that each receiver's rows were mixed from (never
+            sent, kept for the record).
     """
 
     shared: Bundle
@@ -124,7 +125,7 @@ def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **row
 
     Args:
         given: bool ``[m]``; only these receivers get their row (default: all).
-        weights: float ``[m, K]``; whom each row was mixed from, for the record of who learned from whom.
+        weights: float ``[m, K]``; the clients that each row was mixed from, for the record.
         rows: tensors ``[m, ...]``.
     """
     masks = {} if given is None else dict.fromkeys(rows, given)

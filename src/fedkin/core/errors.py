@@ -9,10 +9,10 @@
     |   +-- ClientError        client code failed: carries round, client and step
     +-- RunFolderError     a run folder exists, is missing, damaged or of another run
     |   +-- FolderBusyError    another process is writing into it
-    |   +-- DiskFullError      there is no room left to write into it
+    |   +-- DiskFullError      its disk is full
     +-- EngineError        an engine cannot do what was asked, a worker died
 
-A message says what was expected, what came and what to do; the values are in it.
+A message states what was expected, what was found, with the values, and what to do.
 """
 
 from __future__ import annotations
@@ -83,6 +83,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """Return the same, but an empty text if no known name is similar."""
-    alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is no "thal"
+    alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is not "thal"
     close = get_close_matches(name, alike, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

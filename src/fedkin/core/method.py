@@ -46,12 +46,12 @@ class Method(ABC):
     family: ClassVar[str] = ""
     """What clients get out of it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
-    """What the server learns about one client, beside its number of samples; a short phrase."""
+    """What the server learns about one client, in addition to its number of samples; a short phrase."""
     robust: ClassVar[bool] = False
     """Whether every mean, group mean and mixture that the server makes of clients' uploads goes through ``r.mean``,
     ``r.group_mean`` and ``r.mix``, so that a run's rule of aggregation (`fedkin.core.robust`) covers all of them."""
     groups_models: ClassVar[bool] = False
-    """Whether the server makes clusters of uploads that are a ``model`` and nothing else."""
+    """Whether the server makes clusters of uploads that consist of a ``model`` alone."""
 
     @property
     def title(self) -> str:
@@ -82,8 +82,8 @@ class Method(ABC):
 
         None: not stated, and taken to be something.
 
-        Only where it is "" can private training (DP-SGD) promise anything. It also says that every loss is a mean over
-        the samples of a batch, and that requests depend on the training data through ``per_sample`` and trained
+        Only where it is "" can private training (DP-SGD) guarantee anything. It also states that every loss is a mean
+        over the samples of a batch, and that requests depend on the training data through ``per_sample`` and trained
         vectors alone. A method states it as a plain attribute.
         """
         return None
@@ -148,7 +148,7 @@ class Method(ABC):
     def survey(self, s: Bundle, r: Round) -> Download | None:
         """Return what each of the available clients ``r.ids`` is asked at the start of a round; by default None.
 
-        For what the server must hear from clients that do not train in this round. Whose row is empty is not asked.
+        It is for information from clients that do not train in this round. A client with an empty row is not asked.
         """
         return None
 
@@ -160,7 +160,7 @@ class Method(ABC):
         """Return the available clients ``r.ids`` that take part: by default ``r.cohort`` of them, uniformly.
 
         The default draws from a stream that does not depend on the method, so that methods see the same schedule. A
-        method that draws more than that gives a bundle: distinct ``ids`` and, beside them, a row for each under any
+        method that draws more than that returns a bundle: distinct ``ids`` and, next to them, a row for each under any
         name; the later steps of the round find these rows in ``r.drawn``.
         """
         return uniform_cohort(r)
@@ -192,7 +192,7 @@ class Method(ABC):
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Return why one client's upload cannot be used although names, shapes and types are right; None if it can.
 
-        For numbers that point at something: an index out of range would end the round for everybody.
+        It is for numbers that are used as an index: one out of range would end the round for all clients.
         """
         return None
 
@@ -268,7 +268,7 @@ class Method(ABC):
             of_models: it must also be able to make clusters of models that were trained without it.
         """
         if type(self).relations is Method.relations or self.family not in ("", "clusters"):
-            raise ConfigError(f"{type(self).__name__} is no clustered method and cannot be wrapped as one")
+            raise ConfigError(f"{type(self).__name__} is not a clustered method and cannot be wrapped as one")
         if of_models and not self.groups_models:
             raise ConfigError(
                 f"{type(self).__name__} cannot group models that clients trained alone; use another warm-up"
@@ -281,8 +281,8 @@ class Method(ABC):
         if not self.robust:
             raise ConfigError(
                 f"aggregation = {rule.kind!r} cannot be used with {type(self).__name__}: its server does not merge "
-                "uploads by means and mixtures alone; use 'mean', or another method (one of your own says that it does "
-                "by robust = True)"
+                "uploads by means and mixtures alone; use 'mean', or another method (a custom method declares "
+                "it by robust = True)"
             )
         for value in vars(self).values():
             if isinstance(value, Method):
@@ -294,7 +294,7 @@ class Method(ABC):
             raise ConfigError(
                 f"secure_aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
                 "single uploads, not only their mean; leave it out, or take another method "
-                "(docs/robust-and-private.md has a list; one of your own says that it can by secure_aggregation = True)"
+                "(docs/robust-and-private.md has a list; a custom method declares it by secure_aggregation = True)"
             )
 
     def check(

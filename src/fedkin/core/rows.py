@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """Return ``weights [a, m] @ rows [m, P]``, computed in float64, as ``[a, P]`` in the rows' type.
 
-    Needs memory for ``min(a, 256)`` rows in float64 beside the result, however large m is.
+    It needs memory for ``min(a, 256)`` rows in float64 in addition to the result, for any m.
     """
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
@@ -147,10 +147,10 @@ def gram(rows: Tensor) -> Tensor:
 def squared_distances(rows: Tensor, *, around: Literal["mean", "median"] = "mean") -> Tensor:
     """Return squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
 
-    The mean row is taken off first: on close models the Gram formula loses every digit without it.
+    The mean row is subtracted first: on close models the Gram formula loses every digit without it.
 
     Args:
-        around: the row that is taken off; around the median, rows that lie far away cost the others no digits.
+        around: the row that is subtracted; with the median, distant rows do not reduce the precision of the others.
     """
     m = rows.shape[0]
     gram = torch.zeros(m, m, dtype=torch.float64)

@@ -94,7 +94,7 @@ class Train:
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
             step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
         linear: ``[P]``, linear term (a dual variable, a control variate).
-        clip: longest norm of the gradient of loss and linear term; the other terms are added afterwards.
+        clip: maximum norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
             Default: each request draws its own.
         epochs, steps, batch_size, lr, momentum, weight_decay: otherwise the run's `Training`.

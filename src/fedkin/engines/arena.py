@@ -36,9 +36,9 @@ class Ring:
         tail = next(iter(self._held.values()), None)
         if tail is None:
             head = 0
-        elif head <= tail:  # it has come round
+        elif head <= tail:  # it has wrapped around
             end = tail
-        elif head + nbytes > end:  # from the beginning again, if the first are done
+        elif head + nbytes > end:  # from the start again, if the first are done
             head, end = 0, tail
         if head + nbytes > end:
             return None
@@ -86,7 +86,7 @@ class Arena:
     """Two regions of shared memory that answers are written to and stay in.
 
     One may still be looked at (the server's last answers) while the other is filled. When both are, or an answer is
-    larger than expected, answers are copied instead. Pages are taken up only when written.
+    larger than expected, answers are copied instead. Pages are allocated only when written.
     """
 
     def __init__(self, nbytes: int) -> None:

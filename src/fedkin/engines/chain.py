@@ -93,7 +93,7 @@ def chain_of(net: Net) -> tuple[Layer, ...]:
         raise NotAChain("it has running statistics")
     try:
         graph = fx.Tracer().trace(net.module)
-    except Exception as e:  # whatever a user's forward does with a stand-in for a tensor
+    except Exception as e:  # anything that a user's forward does with a proxy for a tensor
         raise NotAChain(f"its forward pass cannot be read ({str(e).splitlines()[0] if str(e) else e!r})") from e
     modules, places = dict(net.module.named_modules()), net.places()
     layers, used = list[Layer](), list[slice]()

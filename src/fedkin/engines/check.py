@@ -40,8 +40,8 @@ def _instance(method: Method, step: str, value: T, kind: type[T], wanted: str) -
 def probe(method: Method, net: Net, training: Training, received: Bundle, *, survey: bool = False) -> Bundle:
     """Return an example of an honest client's answer: its program, run on synthetic data without training.
 
-    The made-up client has one blank sample per class and no history. Only names, shapes and dtypes of the result mean
-    anything.
+    The synthetic client has one blank sample per class and no history. Only names, shapes and dtypes of the result are
+    meaningful.
 
     Args:
         survey: the answer to a survey instead of an upload.

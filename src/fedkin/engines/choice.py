@@ -22,7 +22,7 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
     """Return the engine by name, and the reason for it.
 
     Args:
-        engine: a name, or an engine, which is taken as it is.
+        engine: a name, or an engine, which is used unchanged.
         workers: processes, 0 for one per core.
 
     Raises:

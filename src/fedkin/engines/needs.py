@@ -16,7 +16,7 @@ class Needs:
     """Memory and disk that a method needs, in bytes.
 
     Attributes:
-        once: what the server keeps whoever takes part.
+        once: what the server keeps for any number of clients.
         row: what it keeps of each client: a bank takes that much for each.
         pair: what it keeps of each pair of clients (i, j), both ways and i = j included.
         state: what each client keeps, its first round over.
@@ -72,8 +72,8 @@ def _size(count: int) -> str:
 def needs(method: Method, net: Net, training: Training) -> Needs | None:
     """Return what a method keeps: the server when clients have joined, a client after its first round.
 
-    The clients have one blank sample per class and train nothing. A bank that is not made for newcomers, but only of
-    uploads, is not noticed. None where made-up clients make no sense to the method.
+    The clients have one blank sample per class and train nothing. A bank that is made of uploads only, not for joining
+    clients, is not noticed. None if the method cannot work with synthetic clients.
     """
     try:
         one, two, three = (_kept(method, net, training, k) for k in (1, 2, 3))

@@ -40,7 +40,7 @@ _HOST = 4 << 30  # bytes of them all together
 class Stacked:
     """Engine that trains clients in stacks, on a GPU if there is one.
 
-    A request that cannot be stacked is trained by itself as in the loop, and the session says why, once, in its
+    A request that cannot be stacked is trained by itself as in the loop, and the session notes why, once, in its
     ``notes`` and in the log: networks with running statistics (batch normalisation), layers and losses that
     ``torch.func.vmap`` refuses (LSTM, decisions by value), and private training.
 
@@ -52,7 +52,7 @@ class Stacked:
     device: str = "auto"
     """"auto": a GPU if there is one; or "cpu", "cuda", "cuda:1"."""
     clients: int = 0
-    """Most requests in a stack; 0 is as many as fit."""
+    """Maximum number of requests in a stack; 0: all that fit."""
     memory: float = 0.0
     """GiB on the device that a stack may take; 0 is most of what is free."""
     tf32: bool = False

@@ -105,7 +105,7 @@ class Place:
     def at_work(self) -> Iterator[None]:
         """Compute products as precisely as asked, and restore torch's global generators afterwards.
 
-        torch lets GPUs round the factors of convolutions unless it is told not to.
+        By default torch lets GPUs round the factors of convolutions.
         """
         backends = torch.backends
         before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32

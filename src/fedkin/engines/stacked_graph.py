@@ -21,7 +21,7 @@ class Graphs:
     """Runner of segments by recordings, one per kind of request, number of rows and size of batch.
 
     Args:
-        say: is told once if a step cannot be recorded; it is then taken as it comes, here and for the rest of the run.
+        say: called once if a step cannot be recorded; its steps then run without recording for the rest of the run.
     """
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
@@ -124,7 +124,7 @@ def record(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # recordings may share memory: each leaves its results in tensors made before, and none runs beside another
+        # recordings may share memory: each leaves its results in tensors made before, and they never run together
         with torch.cuda.graph(graph, pool=pool):
             step()
     return graph.replay, graph.pool()

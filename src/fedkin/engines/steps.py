@@ -178,7 +178,7 @@ def layers_of(net: Net) -> tuple[Layer, ...] | str:
     if net.module not in _FOUND:
         try:
             layers = chain_of(net)
-            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers say"
+            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers"
         except NotAChain as e:
             _FOUND[net.module] = str(e)
     return _FOUND[net.module]

@@ -36,8 +36,8 @@ from fedkin.privacy.noise import Hidden
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
 Told = Callable[[int, Tensor], Tensor]
-"""``(client, its class counts) -> those it tells``. The same ones whenever it is asked: a second draw of noise would
-undo a part of what the first one hides."""
+"""``(client, its class counts) -> those it sends``. Every call gives the same ones: a second draw of noise would undo a
+part of what the first one hides."""
 
 
 class Trainer(Protocol):
@@ -60,7 +60,7 @@ class Job:
     """Everything that stays the same during a run; an engine's processes are made with it.
 
     Attributes:
-        told: noise on the class counts that clients know of themselves when they join; then they know no more.
+        told: noise on class counts; when clients join, their code sees these counts and no other data.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the round whose evaluation sends whether each test sample was classified correctly; None: no round.
@@ -111,7 +111,7 @@ class Session(Protocol):
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Carry out the tasks, in any order.
 
-        Nobody writes to the tensors of an answer again; those of one map may lie side by side in one piece of memory.
+        The tensors of an answer are not written to again; those of one map may lie side by side in one piece of memory.
         """
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from fedkin.engines.worker import TOKEN, Doing, Failure, Order, Post, Reply, mai
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
-_HEAD, _PER_TENSOR = 512, 512  # bytes that an order takes beside its tensors, at most; a longer one is sent by pipe
+_HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order without its tensors; a longer one is sent by pipe
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Workers:
     """
 
     number: int = 0
-    """How many processes; 0 means as many as there are cores."""
+    """Number of processes; 0 means one per core."""
 
     def __post_init__(self) -> None:
         if self.number < 0:

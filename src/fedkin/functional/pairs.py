@@ -18,7 +18,7 @@ _NOISE = 1e-13  # a squared distance so small, as a share of both squared length
 def distances_from(rows: Tensor, ids: Tensor) -> Tensor:
     """Return squared Euclidean distances of the rows ``ids [m]`` to all ``rows [K, P]``, float64 ``[m, K]``.
 
-    The mean of the chosen rows is taken off first: on close models inner products lose every digit without it. Equal
+    The mean of the chosen rows is subtracted first: on close models inner products lose every digit without it. Equal
     rows are at distance 0.
     """
     products, squares = _products(rows, ids, centred=True)
@@ -52,7 +52,7 @@ def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:
 
     The sum runs over columns.
 
-    From differences, for order 1 and 2: equal rows are at 0 and nothing else is. Three times the work of products and
+    Computed from differences, for order 1 and 2: only equal rows are at 0. Three times the work of products and
     more, so for classifiers, not for whole models.
     """
     out = torch.zeros(len(ids), len(rows), dtype=torch.float64)

@@ -14,7 +14,7 @@ def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
     A class that no client has keeps its row.
 
     Args:
-        rows: ``[m, C, ...]``, what each client says of each class.
+        rows: ``[m, C, ...]``, the value of each client for each class.
         weight: non-negative ``[m, C]``; 0 where a client does not have the class. Bool for a plain mean.
         otherwise: ``[C, ...]``, the rows kept.
     """
@@ -29,7 +29,7 @@ def nearness(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Return minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
 
     Minus infinity for classes that are not ``known``, bool ``[C]``. From differences, not from a Gram matrix, which
-    cannot tell near ones apart.
+    cannot distinguish close ones.
     """
     d = torch.stack([(z - p).square().sum(1) for p in prototypes], 1)
     return torch.where(known, -d, -torch.inf)

@@ -64,7 +64,7 @@ def fit(
 ) -> Tensor:
     """Return the classifier ``[C, D]`` after plain SGD on the mean cross-entropy of features ``x [n, D]``.
 
-    In the given order, or, with a generator, shuffled anew in every epoch; a last short batch is used, too.
+    Samples are taken in the given order or, with a generator, shuffled in every epoch; a last short batch is used.
     """
     out = matrix.clone()
     wanted = F.one_hot(y, len(matrix)).to(x.dtype)
@@ -98,7 +98,7 @@ def class_gradients(matrix: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tens
 
     It is taken with respect to the classifier.
 
-    Row c is class c's, zero where there are no samples of it. Sums in float64.
+    Row c is that of class c, zero where the class has no samples. Sums are computed in float64.
 
     Args:
         matrix: the classifier ``[C, D]``; x: features ``[n, D]``; y: labels ``[n]``; share: float64 ``[n]``.

@@ -14,7 +14,7 @@ def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1
     bounds.
 
     A primal active-set method (Nocedal and Wright, Numerical Optimization, 16.5): the exact minimum over the weights
-    between their bounds, then the one weight whose release lowers the value most is let go, until there is none. The
+    between their bounds, then the one weight whose release lowers the value most is released, until there is none. The
     value falls with every release, so it ends; a limit on releases, which only rounding could reach, leaves weights
     that keep their bounds. Work: one linear system of at most m + 1 equations per weight that meets its bound; so where
     there are many, an interior-point method first finds out which will.

@@ -65,9 +65,9 @@ _PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrappe
 class CAM(Method):
     """A global and a cluster model whose logits add up; the clusters are those of the wrapped method.
 
-    Names: h, the global model, is ``model``; the cluster models f are the wrapped method's and lie under ``inner.``.
+    Names: h, the global model, is ``model``; the cluster models f are the wrapped method's, named under ``inner.``.
 
-    A run has up to three phases. The names in a bundle tell them apart:
+    A run has up to three phases. They are distinguished by the names in a bundle:
 
     - warm-up of h (``warmup_of="global"``): the server is in its first ``warmup`` rounds; a download holds ``model``
       alone, and clients train it by FedAvg.
@@ -79,7 +79,7 @@ class CAM(Method):
 
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
-    reveals = "a global and a cluster model of its own, and what the wrapped method shows"
+    reveals = "its copies of a global and a cluster model, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
     follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
@@ -177,7 +177,7 @@ class CAM(Method):
             return to_all(warmup=torch.tensor(1)) if "own" in s else to_all(model=s.model)
         step = self.inner.deliver if evaluate else self.inner.distribute
         both = to_all(model=s.model) | step(s.inside("inner"), self._inside(r)).under("inner")
-        late = ~s.warm[r.ids] if "warm" in s else r.ids < 0  # newcomers make up for the whole warm-up at once
+        late = ~s.warm[r.ids] if "warm" in s else r.ids < 0  # joining clients make up for the whole warm-up at once
         return both | to_each(given=late, warmup=torch.full((len(r.ids),), self._rounds_of_warmup(r)))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
@@ -310,14 +310,14 @@ def train_both(
         h: the global model ``[P]``.
         work: the program that trains the cluster model f; it asks for one training.
         order: which model is trained first.
-        start: where f starts, if not where its program says.
+        start: where f starts, if not where its program starts it.
         alone: carried out instead of what the program asks for, without a partner; h is then trained next to it.
 
     Returns:
         The trained h, the trained f and what the program returned.
 
     Raises:
-        MethodError: the program asks for more than one training, or trains by a loss of its own, to which a partner's
+        MethodError: the program asks for more than one training, or trains by a custom loss, to which a partner's
             logits cannot be added.
     """
     f = first(work)

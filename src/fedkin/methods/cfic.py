@@ -29,9 +29,9 @@ class CFIC(Method):
     }
 
     memory: float = 0.9
-    """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
+    """Factor on the correction h of the round before (alpha in Eq. 4)."""
     beta: float = 0.1
-    """Length of a group's step in the correction; an absolute length in parameter space."""
+    """Norm of a group's step in the correction; an absolute length in parameter space."""
     beta_decay: float = 1.0
     """Factor on beta after every round."""
     correction: bool = True
@@ -39,15 +39,15 @@ class CFIC(Method):
     even_sampling: bool = True
     """Cohorts drawn evenly over groups (IS); without it uniformly."""
     quota: Literal["equal", "paper"] = "equal"
-    """How many of each group: an equal share, or one at most (the printed formula)."""
+    """Clients of each group in a cohort: an equal number, or at most one (the printed formula)."""
     feature: Literal["deviation", "dominant"] = "deviation"
     """A client's group: the label whose share is farthest from uniform, or simply the most frequent one."""
     balanced: Literal["own", "first"] = "own"
-    """Clients with all labels alike: a group of their own, or label 0."""
+    """Group of clients whose labels are all equally frequent: a separate group, or label 0."""
     register: Literal["eager", "lazy"] = "eager"
     """A client sends its label when it joins, or with its first model (Algorithm 1)."""
     norm: Literal["model", "layer"] = "model"
-    """What a group's step is normalised by: its length over the whole model or layer by layer."""
+    """What a group's step is normalised by: its norm over the whole model or layer by layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +126,7 @@ class CFIC(Method):
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
         """Return the number of groups: one per label, and one for uniform clients with `balanced` "own"."""
-        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
+        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels equally frequent
 
     def notes(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""

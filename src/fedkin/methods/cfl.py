@@ -41,20 +41,20 @@ class CFL(Method):
     }
 
     eps1: float = 0.4
-    """A cluster is at rest when its mean update is shorter than this."""
+    """A cluster is at rest when the norm of its mean update is below this."""
     eps2: float = 1.6
-    """A cluster at rest is divided if a member's update is longer than this."""
+    """A cluster at rest is divided if the norm of a member's update is above this."""
     eps: Literal["absolute", "relative"] = "absolute"
-    """Both as lengths, or in quarters of the longest update of the first five rounds (then 0.4 is a tenth of it)."""
+    """Both as norms, or in quarters of the largest norm of the first five rounds (then 0.4 is a tenth of it)."""
     after: int = 20
     """Rounds in which no cluster is divided yet."""
     gamma: float = 0.0
-    """Least dissimilarity sqrt((1 - cosine)/2) of the two halves' most similar members; 0: any."""
+    """Minimum of sqrt((1 - cosine)/2) for the two halves' most similar members; 0: any."""
     linkage: Literal["single", "complete"] = "single"
-    """How a cluster is halved: exactly as the paper asks, or as the authors' program does."""
+    """How a cluster is divided in two: exactly as in the paper, or as in the authors' program."""
     split_requires: Literal["all", "reported"] = "all"
-    """A division waits until all members have trained since the last one, or goes by those who have; the others are
-    then assigned like newcomers."""
+    """A division waits until all members have trained since the last one, or uses those that have; the others
+    are then assigned like joining clients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

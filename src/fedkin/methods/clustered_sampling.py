@@ -2,7 +2,7 @@
 
 A table int64 ``[m, K]`` holds the distributions of the m slots: slot j draws client i with probability
 ``table[j, i] / M``, where M is the sum of the clients' sizes n_i (0 or more each, their sum above 0). Rows sum to M and
-columns to ``m n_i``, exactly, so that client i is expected ``m n_i / M`` times whatever the rows look like
+columns to ``m n_i``, exactly, so that client i is expected ``m n_i / M`` times for any rows
 (Proposition 1).
 """
 
@@ -32,12 +32,12 @@ class ClusteredSampling(Method):
     secure_aggregation = property(lambda m: m.by == "size")
 
     by: Literal["similarity", "size"] = "similarity"
-    """What clients of one slot have in common: the direction of their last updates (Algorithm 2), or their number of
-    samples (Algorithm 1), for which the server need not remember anybody's update."""
+    """Property that clients of one slot share: the direction of their last updates (Algorithm 2), or their number of
+    samples (Algorithm 1), for which the server need not store updates."""
     measure: Literal["angle", "l2", "l1"] = "angle"
-    """How unlike two updates are: the angle between them, their squared distance, or the sum of their differences."""
+    """Distance of two updates: the angle between them, their squared distance, or the sum of absolute differences."""
     linkage_input: Literal["rows", "condensed"] = "rows"
-    """What Ward's dendrogram is made of: each client's row of the matrix of distances, taken for a point (the authors'
+    """Input of Ward's dendrogram: each client's row of the matrix of distances, taken as a point (the authors'
     program), or the distances themselves."""
     dedupe: Literal["train", "weight"] = "train"
     """A client that is drawn twice trains twice, on different batches, or trains once and weighs double."""
@@ -66,7 +66,7 @@ class ClusteredSampling(Method):
         if self.by == "size" or len(r.ids) == 0:
             return s
         k, updates = len(s.updates), grow(s.updates, len(r.roster), torch.zeros(r.net.params.stop))
-        row = unlikeness(updates[: k + 1], torch.tensor([k]), self.measure)[0, :k]  # newcomers are all without one
+        row = unlikeness(updates[: k + 1], torch.tensor([k]), self.measure)[0, :k]  # joining clients have none yet
         return s.but(updates=updates, unlike=widened(s.unlike, len(r.roster), row))
 
     def sample(self, s: Bundle, r: Round) -> Bundle:
@@ -110,7 +110,7 @@ class ClusteredSampling(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean over slots, 1/m sum_j w_(l_j), and store the participants' updates for the next table."""
-        # every slot counts the same: sizes have had their say in the draw
+        # every slot has the same weight: the draw already depends on the sizes
         s_new = s.but(model=r.mean(up.model, self._times(r)))
         if self.by == "size":
             return s_new
@@ -138,8 +138,8 @@ def table_by_size(sizes: Tensor, slots: int) -> Tensor:
 def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generator) -> Tensor:
     """Put similar clients into one slot (Algorithm 2): the heaviest groups get a slot each, others fill these up.
 
-    A client that is due in every round (``m n_i >= M``) first gets slots of its own; what is `left_over` of it is dealt
-    with like the others.
+    A client that is due in every round (``m n_i >= M``) first gets slots of its own; what is `left_over` of it is
+    treated like the others.
 
     Args:
         sizes: int64 ``[K]``; slots: m.

@@ -57,7 +57,7 @@ class DAPFL(Method):
     """Whether a client's own model is part of its mixture, with factor 1 (the authors' program)."""
     equal: Literal["eps", "one"] = "eps"
     """Dynamic factor of two equal models, such as those of clients that never trained: that of distance eps (Eq. 7), or
-    1 wherever 1 - exp(-d/sigma) is 0 in float32 (the authors' program)."""
+    1 where 1 - exp(-d/sigma) is 0 in float32 (the authors' program)."""
     single: Literal["floor", "formula"] = "floor"
     """Two clients with one common class: treated as without overlap, or by the formula, which ignores sample counts."""
     floor: float = 0.9
@@ -94,7 +94,7 @@ class DAPFL(Method):
         if self.variant == "v1":
             return s
         least = s.least
-        if self.variant in ("full", "v2"):  # of newcomers with all
+        if self.variant in ("full", "v2"):  # of joining clients with all
             least = least_entry(self._counts(r), r.ids, least, single=self.single)
         return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=least)
 
@@ -191,10 +191,10 @@ def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least
 def least_entry(counts: Tensor, new: Tensor, known: Tensor, *, single: str) -> Tensor:
     """Return the smallest computed entry among all of ``counts [K, C]``, 0 if there is none, float64 ``[]``.
 
-    Work: K products of C numbers for each newcomer, and entries of those pairs only that could be smaller.
+    Work: K products of C numbers for each joining client, and entries of those pairs only that could be smaller.
 
     Args:
-        new: ids of newcomers, ascending, later than all others.
+        new: ids of joining clients, ascending, later than all others.
         known: that among the others.
     """
     least, has = float(known) or math.inf, (counts > 0).double()

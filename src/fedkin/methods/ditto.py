@@ -14,7 +14,7 @@ class Ditto(Method):
 
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "own model"
-    reveals = "its copy of the global model; the model of its own stays"
+    reveals = "its copy of the global model; its personal model stays"
     beside_training = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
     robust = True
     secure_aggregation = True
@@ -50,7 +50,7 @@ class Ditto(Method):
 
     def client_update(self, c: Client) -> Work:
         """Train the global model, and the personal model v on F_k(v) + lam/2 ||v - w||^2; return only the former."""
-        v, anchor = c.state.get("model", c.w0), c.received.model  # the anchor stands still while both models move
+        v, anchor = c.state.get("model", c.w0), c.received.model  # the anchor is fixed while both models move
         # the own model first: with lam = 0 it then meets the very batches of local training
         own = Train(v, center=anchor, mu=self.lam, epochs=self.personal_epochs)
         v, w = yield (own, Train(anchor, batches=0 if self.coupled_steps else None))

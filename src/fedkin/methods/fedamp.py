@@ -47,7 +47,7 @@ class FedAMP(Method):
     scale: float = 25.0
     """heur: factor on cosines; large means that only the most similar models count."""
     self_weight: float | None = None
-    """heur: what a client's own model weighs in its mixture. Default: one over the number of models."""
+    """heur: weight of a client's own model in its mixture. Default: one over the number of models."""
     over: Literal["bank", "participants"] = "bank"
     """Mix the last models of all clients that have sent one, or only those of a round's participants."""
 
@@ -102,7 +102,9 @@ class FedAMP(Method):
         s = s.but(bank=bank, seen=grow(s.seen, len(r.roster), torch.tensor(False)))
         if "near" not in s or len(r.ids) == 0:
             return s
-        row = distances_from(bank[: k + 1, r.net.params], torch.tensor([k]))[0, :k]  # newcomers are all at the start
+        row = distances_from(bank[: k + 1, r.net.params], torch.tensor([k]))[
+            0, :k
+        ]  # joining clients are all at the start
         return s.but(near=widened(s.near, len(r.roster), row))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
@@ -204,7 +206,7 @@ def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) 
 
     Args:
         d: squared distances of m models to a models, their own among them, ``[m, a]``.
-        others: bool ``[m, a]``, row i: whom client i may learn from; never itself.
+        others: bool ``[m, a]``, row i: the clients that client i may learn from; never itself.
         me: int64 ``[m]``, the column of each client's own model.
         sigma: scale of distances, above 0.
         step: length of the gradient step (its factor of 2 is absorbed).
@@ -238,7 +240,7 @@ def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
 def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
     """Return HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
 
-    A client without others to learn from keeps all of its own.
+    A client without others to learn from keeps its own model.
 
     Args:
         cos: cosines of m models with a models ``[m, a]``; others, me: as in `attention`.

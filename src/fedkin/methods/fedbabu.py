@@ -32,7 +32,7 @@ class FedBABU(Method):
     finetune_lr: float | None = None
     """Step size of that fine-tuning. Default: a tenth of the run's, as it is in that round."""
     orthogonal: bool = False
-    """The head that stands still has orthonormal rows instead of the network's own random start."""
+    """The fixed head has orthonormal rows instead of the network's random start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +67,7 @@ class FedBABU(Method):
         w = self._model(c)
         only = {"full": None, "head": c.net.head, "body": c.net.body}[self.part]
         if self.finetune_epochs:
-            # the features have grown beside a head that stood still: with the full step it would overshoot
+            # the features were trained with a fixed head: with the full step size the head would overshoot
             lr = 0.1 * c.training.lr if self.finetune_lr is None else self.finetune_lr
             w = yield Train(w, only=only, epochs=self.finetune_epochs, lr=lr)
         return Bundle(model=w)

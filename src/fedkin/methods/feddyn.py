@@ -63,7 +63,7 @@ class FedDyn(Method):
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Rescale h to the new number of clients, so that it stays the mean of all g."""
-        # newcomers have g = 0, so h stays the mean of all g
+        # joining clients have g = 0, so h stays the mean of all g
         size = r.roster.size.double() if self.adaptive else torch.ones(len(r.roster), dtype=torch.float64)
         s = s.but(h=s.h * (1 - size[r.ids].sum() / size.sum()))
         return s.but(bank=grow(s.bank, len(r.roster), s.model)) if "bank" in s else s

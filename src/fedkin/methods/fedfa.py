@@ -29,9 +29,9 @@ class FedFa(Method):
     }
 
     accuracy_share: float = 0.5
-    """Share of a client's weight that goes by its accuracy (alpha); the rest goes by participation (beta)."""
+    """Fraction of a client's weight given by its accuracy (alpha); the rest is given by participation (beta)."""
     memory: float = 0.9
-    """How much of the server's momentum lasts into the next round (gamma)."""
+    """Factor on the server's momentum of the round before (gamma)."""
     eta: float = 0.01
     """Factor on the server's momentum; implementations take the clients' step size."""
     sign: Literal["minus", "plus"] = "minus"

@@ -1,7 +1,8 @@
 """FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data.
 
 The method itself is `choose` (the server), `gained` and `client_update` (the client) and one line of `aggregate`,
-P[k, n] += Delta_n. All other lines keep records: whose the uploads are, and for the report each client's last mixture.
+P[k, n] += Delta_n. All other lines keep records: the clients of the uploads and, for the report, each client's
+last mixture.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class FedFomo(Method):
     }
 
     peers: int = 4
-    """How many other clients' models a participant is sent; its own is a candidate beside them."""
+    """Number of other clients' models that a participant is sent; its own model is a further candidate."""
     epsilon: float = 0.3
-    """Chance that a place goes to a random client instead of the one that helped most so far; in the first round."""
+    """Probability, in the first round, that a place goes to a random client instead of the one that helped most."""
     epsilon_decay: float = 0.05
-    """What that chance loses in every round."""
+    """Decrease of that probability in every round."""
     norm: Literal["l2", "l1"] = "l2"
     """Distance by which a gain in loss is divided."""
     fallback: Literal["previous", "trained"] = "previous"
-    """Where no candidate improves: back to the model before the last local training, or on with the trained one."""
+    """Model if no candidate improves: the one before the last local training, or the trained one."""
     affinity: Literal["raw", "normalised"] = "raw"
-    """What is added to a client's record of others: its gains, or these divided by the size of their sum."""
+    """Numbers added to a client's record of others: its gains, or these divided by the absolute value of their sum."""
     pool: Literal["last-round", "bank"] = "last-round"
     """Models that may be sent: the uploads of the last round, or the newest of every client."""
 
@@ -63,10 +64,10 @@ class FedFomo(Method):
         width = 1 + self.peers
         return Bundle(
             models=torch.empty(0, r.net.size),
-            owner=torch.empty(0, dtype=torch.int64),  # whose each of them is
+            owner=torch.empty(0, dtype=torch.int64),  # the client of each of them
             known=torch.empty(0, dtype=torch.int64),  # pairs of clients of which something is known, ascending,
-            affinity=torch.empty(0, dtype=torch.float64),  # and what the second's models have brought the first
-            sources=torch.empty(0, width, dtype=torch.int64),  # of whom each one's last mixture is, itself first,
+            affinity=torch.empty(0, dtype=torch.float64),  # and the gains of the first from the second's models
+            sources=torch.empty(0, width, dtype=torch.int64),  # the clients of each one's last mixture, itself first,
             learned=torch.empty(0, width, dtype=torch.float64),  # and with what weight
             stuck=torch.tensor(0.0, dtype=torch.float64),  # share of the round's clients without any gain
         )
@@ -101,7 +102,7 @@ class FedFomo(Method):
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
         """Return the rows of ``s.models`` that client k is sent, at most ``peers``, never its own."""
-        # each of M places: with chance eps_t any other client, else the one with the largest P[k, n] that is left
+        # each of M places: with probability eps_t any other client, else the one with the largest P[k, n] that is left
         others = (s.owner != k).nonzero().flatten()
         liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
         return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
@@ -132,9 +133,8 @@ class FedFomo(Method):
     def gained(self, c: Client, before: Tensor, candidates: Tensor, ids: Tensor) -> Tensor:
         """Return Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of own and received models.
 
-        float64; 0 where there is none (id -1) and at distance 0.
-
-        L is the loss on the validation part; on the training part, for a client without the former.
+        The result is float64; 0 where there is no model (id -1) and at distance 0. L is the loss on the validation
+        part; on the training part, for a client without the former.
         """
         held = replace(c, data=c.validation) if len(c.validation) else c
         there = [True, *(ids >= 0).tolist()]

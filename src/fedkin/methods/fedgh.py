@@ -38,7 +38,7 @@ class FedGH(Method):
     server_epochs: int = 1
     """Passes of the server over a round's mean features."""
     clip: float | None = None
-    """Longest norm of a client's gradient. Default: no limit."""
+    """Maximum norm of a client's gradient. Default: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,7 @@ class FedMGDA(Method):
     reveals = "its model"
     beside_training = ""
     presets: ClassVar = {
-        "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients use momentum 0.5 whatever is asked
+        "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients always use momentum 0.5
             "eps": 1.0,
             "decay": 0.89,
             "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
@@ -38,19 +38,19 @@ class FedMGDA(Method):
     }
 
     eps: float = 0.1
-    """How far a client's weight may be from lambda0. 1: any weight, then no participant's loss rises (to first order);
-    0: lambda0 itself, that is FedAvg with updates of one length."""
+    """Maximum difference of a client's weight from lambda0. 1: any weight, then no participant's loss rises (to first
+    order); 0: lambda0 itself, that is FedAvg with updates of equal norm."""
     lambda0: Literal["uniform", "samples"] = "uniform"
     """Weights to stay near: the same for all, or by training samples."""
     eta: float = 1.0
-    """The server's step along the common direction: its length in parameter space is at most this, whatever the
-    clients' step size."""
+    """The server's step along the common direction: its norm in parameter space is at most this, for any step size of
+    the clients."""
     decay: float = 1.0
     """Factor on eta after every 100 rounds."""
     step_length: Literal["eta", "median-norm"] = "eta"
-    """Step of length eta, or of eta times the median length of the updates, which goes with the clients' step size."""
+    """Step of length eta, or of eta times the median norm of the updates, which scales with the clients' step size."""
     normalise: bool = True
-    """Give all updates length 1 first. Without it (MGDA) the shortest update gets most of the weight."""
+    """Scale all updates to norm 1 first. Without it (MGDA) the shortest update gets most of the weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,5 +105,5 @@ class FedMGDA(Method):
 
     def notes(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the common direction and its smallest inner product with an update."""
-        # 0: no direction is good for all (Pareto-stationary); least_along below 0: somebody's update was worked against
+        # 0: no direction is good for all (Pareto-stationary); least_along below 0: the step goes against an update
         return {"common_length": float(s.length), "least_along": float(s.least)}

@@ -21,9 +21,9 @@ class FedProx(Method):
     secure_aggregation = True
 
     mu: float = 0.01
-    """Weight of the proximal term; the authors say to tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
+    """Weight of the proximal term; the authors tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
     straggler_fraction: float = 0.0
-    """Chance that a client only manages a random 1 .. E-1 of its E epochs; its partial work counts."""
+    """Probability that a client completes only a random 1 .. E-1 of its E epochs; its partial work counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

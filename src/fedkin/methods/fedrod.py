@@ -27,9 +27,9 @@ class FedRoD(Method):
     gamma: float = 1.0
     """Power of the class counts in the balanced softmax; 0 is plain cross-entropy."""
     personal: Literal["own", "hyper"] = "own"
-    """Each client trains a head of its own, or a common hypernetwork makes it from the client's class shares."""
+    """Each client trains its own head, or a common hypernetwork makes the head from the client's class shares."""
     start: Literal["zero", "generic", "random"] = "zero"
-    """An own head starts at zero, as a copy of the common start's head, or at random."""
+    """Start of a client's own head: zero, a copy of the common start's head, or random."""
     hidden: int = 16
     """Hidden units of the hypernetwork."""
 

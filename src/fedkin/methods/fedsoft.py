@@ -38,7 +38,7 @@ class FedSoft(Method):
     lam: float = 0.1
     """Strength of the pull: lam/2 sum_s u_s ||w - c_s||^2 in every client's loss."""
     sigma: float = 1e-4
-    """Least importance of a cluster for a client, so that every client can be chosen for every cluster."""
+    """Minimum importance of a cluster for a client, so that every client can be chosen for every cluster."""
     tau: int = 2
     """Rounds between two estimates of importances on all clients; a joining client is asked when it joins."""
     selection: bool = True
@@ -60,7 +60,7 @@ class FedSoft(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return independent random centres ``[S, P]``."""
-        # independent starts: equal ones would fit every sample alike for ever
+        # independent starts: equal ones would fit every sample equally well in every round
         return Bundle(
             centres=torch.stack([r.fresh(i) for i in range(self.clusters)]),
             u=torch.empty(0, self.clusters, dtype=torch.float64),

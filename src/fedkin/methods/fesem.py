@@ -27,7 +27,7 @@ class FeSEM(Method):
     clusters: int = 3
     """Number of cluster models."""
     feature: Literal["fc", "all", "head"] = "fc"
-    """What K-means sees of a model: weights and biases of all linear layers, all parameters, or the head's weight."""
+    """Part of a model for K-means: weights and biases of all linear layers, all parameters, or the head's weight."""
     start: Literal["first-uploads", "balanced"] = "first-uploads"
     """First clusters: the best of five K-means runs on the first uploads, or a random balanced assignment."""
     lam: float = 0.0
@@ -40,7 +40,7 @@ class FeSEM(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return all centres at the common start."""
-        # one common start: the mean of differently initialised networks is worth nothing
+        # one common start: the mean of differently initialised networks is useless
         centres = r.fresh(0).expand(self.clusters, -1).clone()
         width = r.net.select(centres, self.feature).shape[1]
         return Bundle(

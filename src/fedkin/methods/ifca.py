@@ -32,11 +32,11 @@ class IFCA(Method):
     choose_by: Literal["loss", "accuracy"] = "loss"
     """A client's cluster: least mean loss, ties to the first; or most right answers, ties to the last (fedbase)."""
     assign: Literal["before", "after"] = "before"
-    """Choose before training; or after it, for the upload and the next round, the first from an own start (fedbase)."""
+    """Choose before training; or after it, for the upload and the next round, first from a random start (fedbase)."""
     init_min_share: float = 0.0
     """Redraw all start models while a cluster attracts a smaller share of a round's clients; costs that round."""
     max_redraws: int = 50
-    """How often the start models may be drawn anew."""
+    """Maximum number of redraws of the start models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +49,7 @@ class IFCA(Method):
         return Bundle(centres=self._starts(r, 0), labels=torch.empty(0, dtype=torch.int64), redraws=torch.tensor(0))
 
     def _starts(self, r: Round, draw: int) -> Tensor:
-        # independent starts: from equal ones every client would pick the first for ever
+        # independent starts: from equal ones every client would pick the first in every round
         centres = torch.stack([r.fresh(draw * self.clusters + i) for i in range(self.clusters)])
         if self.share_body:
             centres[:, r.net.body] = r.w0[r.net.body]

@@ -27,7 +27,7 @@ class LocalFull(Method):
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
         """Return all available clients, regardless of the run's participation."""
-        return r.ids  # all that can be reached, whatever the participation of the run
+        return r.ids  # all that can be reached, for any participation of the run
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         """Send nothing."""
@@ -38,7 +38,7 @@ class LocalFull(Method):
         w = yield Train(c.state.get("model", c.w0))
         accuracy = torch.tensor(replace(c, data=c.validation).accuracy(w) if len(c.validation) else 0.0)
         # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
-        # cannot tell apart the one that has trained longer is kept. Without validation data all rounds are equal.
+        # cannot distinguish the one that has trained longer is kept. Without validation data all rounds are equal.
         if "chosen" not in c.state or accuracy >= c.state.accuracy:
             c.state = Bundle(model=w, chosen=w, accuracy=accuracy)
         else:

@@ -27,7 +27,7 @@ class PFA(Method):
 
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
-    reveals = "how often some of the common model's channels are silent on its data, and its model"
+    reveals = "how often some of the common model's channels are inactive on its data, and its model"
     beside_training = "how often channels are silent on its training samples"
     robust = True
     secure_aggregation = True
@@ -40,7 +40,7 @@ class PFA(Method):
     after: int | None = None
     """Rounds of FedAvg before the groups are made. Default: half of the rounds."""
     channels: int = 20
-    """How many channels a client tells its sparsity of, drawn once; all if the network has fewer."""
+    """Number of channels of which a client sends the sparsity, drawn once; all if the network has fewer."""
     grouping: Literal["average", "kmeans"] = "average"
     """Groups by average linkage on the distances of sparsities, or by K-means."""
 
@@ -61,7 +61,7 @@ class PFA(Method):
         count = len(sparsity(r.net, r.w0, torch.zeros(1, *r.net.shape)))
         chosen = torch.randperm(count, generator=r.rng)[: self.channels].sort().values
         return Bundle(
-            model=r.fresh(0),  # stands still once there are groups, so that late clients are measured on the same one
+            model=r.fresh(0),  # fixed once there are groups, so that late clients are measured on the same one
             channels=chosen,
             centres=torch.empty(0, r.net.size),
             centroids=torch.empty(0, len(chosen)),
@@ -118,7 +118,7 @@ class PFA(Method):
         """Return the mean model, or each group's mean once there are groups, weighted by samples."""
         if len(s.centres) == 0:
             return s.but(model=r.mean(up.model))
-        known = s.labels[r.ids] >= 0  # who has not answered yet trains the common model in vain
+        known = s.labels[r.ids] >= 0  # clients that have not answered yet train the common model without effect
         if not bool(known.any()):
             return s
         r = r.among(r.ids[known])

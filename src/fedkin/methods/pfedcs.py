@@ -45,12 +45,12 @@ class PFedCS(Method):
     """Weight of similarity against data size in the mixture (Eq. 7); the default is our choice, the paper gives no
     value."""
     select: Literal["gmm", "kmeans", "hier", "fixed", "all", "random", "none"] = "gmm"
-    """Who may collaborate: the nearer of two groups (by mixture of normals, K-means, Ward), a fixed distance, all,
-    some at random, none (that is FedPer)."""
+    """Candidates for collaboration: the nearer of two groups (by mixture of normals, K-means, Ward), those within a
+    fixed distance, all, some at random, none (that is FedPer)."""
     fixed: float = 0.5
     """Largest relative distance for select "fixed"."""
     random_size: int = 3
-    """How many for select "random"."""
+    """Number of candidates for select "random"."""
     rho: int = 1
     """Epochs for which the client tunes the customised classifier before it teaches."""
     teacher_lr: float | None = None
@@ -62,7 +62,7 @@ class PFedCS(Method):
     weights: Literal["union", "others", "literal-norm"] = "union"
     """Eqs. 6-8 over the collaborators and the client; over the collaborators; or as printed, divided by their sum."""
     include_bias: bool = False
-    """Whether distances of classifiers see the bias, too."""
+    """Whether distances of classifiers include the bias."""
     pool: Literal["cached", "last-round"] = "cached"
     """Classifiers to mix from: the newest of every client, or only those uploaded in the last round."""
     max_age: int | None = None
@@ -107,7 +107,7 @@ class PFedCS(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         """Send the common body; in stage 1 also the customised heads (Eqs. 4-8) and a request for heads."""
         body = to_all(body=s.body)
-        if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay at home from now on
+        if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay on the clients from now on
             return body | self._teachers(s, r) if r.index == self._last_round(r) else body
         return body | to_all(collect=torch.tensor(True)) | self._teachers(s, r)
 
@@ -151,7 +151,7 @@ class PFedCS(Method):
             w = yield Train(w)
         else:
             v, z = c.received.teacher, c.features(w)
-            if self.rho:  # Eqs. 9-10, on the features of the body as received, which stand still
+            if self.rho:  # Eqs. 9-10, on the features of the body as received, which are fixed
                 tuned = Train(v, loss=head_loss, per_sample=Bundle(z=z), epochs=self.rho, lr=self.teacher_lr)
                 v = yield tuned
             # Eqs. 11-12
@@ -233,7 +233,7 @@ def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam
     """Return the weights of all pooled classifiers for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
 
     Rows sum to 1. Eq. 6 sums over the collaborators and the client, Eqs. 7-8 give weights of the collaborators alone;
-    ``reading`` says how the two are brought together.
+    ``reading`` selects how the two are combined.
 
     Args:
         d: relative distances ``[m, a]``, 0 from a client to itself.

@@ -45,7 +45,7 @@ def convolutional(
     """Return a convolutional network whose first linear layer is as wide as these inputs make it.
 
     Raises:
-        ModelError: inputs that are no images, or too small for the network.
+        ModelError: inputs that are not images, or too small for the network.
     """
     channels(shape, name)
     width = _width(features, shape)

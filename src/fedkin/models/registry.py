@@ -73,7 +73,7 @@ def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Mod
     args, kwargs = _arguments(maker, name, shape, classes)
     try:
         module = maker(*args, **kwargs)
-    except Exception as error:  # whatever a person's maker raises
+    except Exception as error:  # anything that a user's maker raises
         raise ModelError(f"{name}: making the network failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name}: expected an nn.Module from the call, got {_kind(module)}")
@@ -101,8 +101,8 @@ def _arguments(
     if not kwargs and len(needed) <= 2:
         return ((classes,) if len(needed) == 1 else (shape, classes)), {}
     raise ModelError(
-        f"{name}: cannot tell what to pass for {', '.join(needed)}; fedkin calls f(shape, classes), f(classes) or f(), "
-        "so wrap it in a function with these arguments"
+        f"{name}: cannot infer what to pass for {', '.join(needed)}; fedkin calls f(shape, classes), f(classes) or "
+        "f(), so wrap it in a function with these arguments"
     )
 
 
@@ -113,7 +113,7 @@ def _check_output(module: nn.Module, name: str, shape: tuple[int, ...], classes:
     try:
         with torch.no_grad():
             out = module(torch.zeros(2, *shape))
-    except Exception as error:  # whatever a person's forward raises
+    except Exception as error:  # anything that a user's forward raises
         raise ModelError(
             f"{name}: inputs of shape {list(shape)} cannot go through: {type(error).__name__}: {error}"
         ) from error

@@ -53,7 +53,9 @@ def read_weights(file: Path | str) -> dict[str, Tensor]:
     try:
         return load(path.read_bytes())
     except (SafetensorError, ValueError) as e:
-        raise ModelError(f"{path} is no whole safetensors file: {e}; write it with safetensors.torch.save_file") from e
+        raise ModelError(
+            f"{path} is not a whole safetensors file: {e}; write it with safetensors.torch.save_file"
+        ) from e
 
 
 def put_weights(module: nn.Module, weights: dict[str, Tensor], where: str) -> None:

@@ -85,7 +85,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no weights file .*no\.safetensors"):
         factory(network, (4,), 2, tmp_path / "no.safetensors")()
     (tmp_path / "half.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
-    with pytest.raises(ModelError, match="is no whole safetensors file"):
+    with pytest.raises(ModelError, match="is not a whole safetensors file"):
         factory(network, (4,), 2, tmp_path / "half.safetensors")()
 
 

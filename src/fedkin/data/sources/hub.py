@@ -94,7 +94,6 @@ def open_hub(spec: str, how: Reading) -> Opened:
 
 def read_hub(spec: str, how: Reading) -> Dataset:
     """Read ``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: a folder of `save_to_disk`, or files of `datasets`.
-    reads.
 
     The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
     input; else a column of lists of numbers; else all other columns are a table. The columns of label and client are
