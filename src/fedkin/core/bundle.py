@@ -56,8 +56,8 @@ class Bundle(dict[str, Tensor]):
 
         Args:
             there: tensors that the receiver has been sent in this round already.
-            counted: by ``id``, bytes of tensors that several bundles share, so that each is looked through once; it is
-                added to, and holds while the tensors live.
+            counted: by ``id``, bytes of tensors that several bundles share, so that each is examined once; the
+                mapping is extended, and is valid while the tensors live.
         """
         there, counted, total = there or {}, {} if counted is None else counted, 0
         for name, t in self.items():

@@ -28,8 +28,8 @@ PRESET_TABLES = ("training", "run")
 """Tables of settings that a preset may hold next to fields of its method."""
 
 FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
-"""What clients get out of a method: nothing; the same model for all; a part of their own on a common model; a model of
-their own; a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""
+"""What clients get from a method: nothing; the same model for all; a personal part on a common model; a personal model;
+a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""
 
 
 class Method(ABC):
@@ -44,7 +44,7 @@ class Method(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named settings: fields of the method, of training under ``training`` and of the run itself under ``run``."""
     family: ClassVar[str] = ""
-    """What clients get out of it: one of `FAMILIES`."""
+    """What clients get from it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
     """What the server learns about one client, in addition to its number of samples; a short phrase."""
     robust: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Method(ABC):
     def title(self) -> str:
         """Name of the method in tables, as its paper writes it; by default the name of the class.
 
-        For a method that wraps another one both names. A method states it as a plain attribute where it differs.
+        A method that wraps another one has both names. A method states it as a plain attribute where it differs.
         """
         own, inner = type(self).__name__, getattr(self, "inner", None)
         return f"{inner.title}-{own}" if isinstance(inner, Method) else own
@@ -102,8 +102,8 @@ class Method(ABC):
     def secure_aggregation(self) -> bool:
         """Whether one mean of the uploads, or one per fixed group, is all that the server needs (secure aggregation).
 
-        Then ``aggregate`` may be given, for every upload, the mean of all those of its pool (see `pools`), and ends
-        with the same state. Uploads are floating-point numbers. A method states it as a plain attribute.
+        If so, ``aggregate`` gives the same state when every upload is replaced by the mean of its pool (see `pools`).
+        Uploads are floating-point numbers. A method states it as a plain attribute.
         """
         return False
 

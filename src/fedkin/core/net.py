@@ -1,8 +1,9 @@
 """A torch module seen as a pure function of one flat vector.
 
 The vector is ``[head | body | buffers]``: trainable parameters first, then float buffers (running statistics) as an
-untrained tail. Integer buffers stay out. So ``w[net.params]`` is what distances and proximal terms see, ``w[net.body]``
-is the body with its running statistics, and averaging vectors averages buffers with the weights of the parameters.
+untrained tail. Integer buffers stay out. So ``w[net.params]`` is the part for distances and proximal terms,
+``w[net.body]`` is the body with its running statistics, and averaging vectors averages buffers with the weights of the
+parameters.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Net:
     def matrices(self, length: int) -> Tensor:
         """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
-        A shorter vector is a head, a longer one has more parameters behind the network's.
+        A shorter vector is a head, a longer one has further parameters after the network's.
         """
         flags = [float(i < self._n_params and len(shape) > 1) for i, shape in enumerate(self._shapes)]
         mask = torch.tensor(flags).repeat_interleave(torch.tensor(self._sizes))

@@ -23,9 +23,9 @@ from fedkin.core.machine import cores
 
 T = TypeVar("T")
 
-_WORTH = 1 << 24  # products from which on sums are shared out: waking a thread takes as long as a small mean
+_WORTH = 1 << 24  # minimum number of products to use threads: waking a thread takes as long as a small mean
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
-_WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
+_WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, for any number of rows
 ROWS = 256
 """Rows that are summed at a time: a mixture of more is the sum, in float64, of mixtures of this number each."""
 
@@ -40,8 +40,8 @@ def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
 def side_by_side(f: Callable[[slice], T], spans: Iterable[slice], products: int) -> Iterator[T]:
     """Yield ``f`` of every span, in their order, computed on all cores if there is enough to do.
 
-    Each call computes on one core, so results do not depend on how many there are. Nothing is gained where torch itself
-    uses several threads, and in a process that trains clients the other cores are busy.
+    Each call computes on one core, so results do not depend on the number of cores. There is no gain where torch itself
+    uses several threads; in a process that trains clients the other cores are busy.
     """
     if products < _WORTH or _cores() == 1 or torch.get_num_threads() > 1:
         yield from map(f, spans)
@@ -55,7 +55,7 @@ _ALONE: list[bool] = []
 
 
 def _forked() -> None:
-    _ALONE.append(True)  # threads do not come along with a fork
+    _ALONE.append(True)  # threads are not copied by a fork
 
 
 @cache
@@ -192,8 +192,8 @@ def kept_by(keeper: Keeper | None) -> Iterator[None]:
 def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     """Return ``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``; one row may stand for all.
 
-    A copy, unless the run keeps its banks in files: then ``bank`` itself has changed. So read what you need of the old
-    rows before, and use the old bank no more.
+    A copy, unless the run keeps its banks in files: then ``bank`` itself is changed. So read the old rows that you need
+    before the call, and do not use the old bank after it.
     """
     keeper = _keeper.get()
     if keeper is not None and (kept := keeper.put(bank, ids, rows)) is not None:

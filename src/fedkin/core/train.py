@@ -134,7 +134,7 @@ class Train:
             if (value := getattr(self, name)) is not None
         }
         if self.epochs is not None and self.steps is None:
-            own["steps"] = None  # asking for epochs beats a run that counts in steps
+            own["steps"] = None  # a request for epochs overrides a run that counts in steps
         return replace(run, **own) if own else run
 
     def signature(self) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Description of one site's data, so that all sites agree on inputs and classes: names and texts, no numbers.
 
 A card of a table names its columns and which of them hold numbers, the texts of the others, and the classes; a card of
-arrays says the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
+arrays states the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
 no numbers of samples.
 """
 
@@ -88,7 +88,7 @@ class Card:
         """Return a card from the result of `json.loads`; it comes from another host, so everything is checked.
 
         Args:
-            found: the parsed value; whoever parses it limits the bytes before.
+            found: the parsed value; the caller limits the number of bytes before parsing.
             where: put in front of messages, for example the site's name.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Checks of arrays that several files of this package need; every message says where the value was found."""
+"""Checks of arrays that several files of this package need; every message names the place of the value."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Dataset:
         unit: samples with the same number stay on the same side of a train/test split, int64 ``[n]``: overlapping
             windows of one recording would otherwise be trained on and tested on.
         labels: names of the classes.
-        preparation: how inputs were made of raw data, where the source says.
+        preparation: how inputs were made of raw data, where the source states it.
         table: rows of a table before scaling, those of the official test part last, to be scaled by training parts
             once these are known (`federate` does); the inputs ``x`` are scaled by all rows.
 

@@ -39,7 +39,7 @@ def federate(
     ``pooled`` merges the official test part, if there is one, into the samples, shares all of them out and splits
     each client's into train, validation and test. ``official`` shares out the training part only; each client's test
     samples come from the official test part: of every class it trains on, the same proportion as it has of that class
-    in training (at least one sample in all). Protocols with a test rule of their own (``dapfl``, ``natural`` where
+    in training (at least one sample in all). Protocols with their own test rule (``dapfl``, ``natural`` where
     clients are known in both parts) keep it, and ``test`` is ignored.
 
     Tables are scaled by the training samples of the clients alone, and texts that no training sample has become zeros.
@@ -51,7 +51,7 @@ def federate(
         seed: fixes every draw; the global random state is neither used nor changed.
         test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
         validation: fraction of a client's samples (without separate test samples) for validation.
-        split: what becomes of the official test part.
+        split: use of the official test part.
         samples_per_client: maximum number of samples per client, drawn at random; separate test samples are
             not counted.
 

@@ -22,7 +22,7 @@ def plant(federation: Federation, kind: Kind, groups: int = 4) -> Federation:
     ``rotations``: group g sees the images turned by ``g`` quarters (Ghosh et al., IFCA, Section 6; at most 4 groups).
 
     Raises:
-        PartitionError: the federation has true groups already, or its inputs are no square images.
+        PartitionError: the federation has true groups already, or its inputs are not square images.
         ConfigError: an unknown kind, or a number of groups that does not fit.
     """
     if kind not in ("labels", "rotations"):

@@ -103,8 +103,8 @@ class Preparation:
                 ``[n, *shape]``.
 
         Raises:
-            DataError: a column is not there, a field is no number, an image has another size; or clients have
-                statistics of their own and `of` has not said whose are meant.
+            DataError: a column is not there, a field is not a number, an image has another size; or clients have
+                their own statistics and `of` did not select one.
         """
         if self.kind == "table":
             return self.scaled(raw_rows(raw, self.columns))
@@ -167,7 +167,7 @@ class Rows:
     Attributes:
         raw: see `Raw`.
         columns: names, kinds and all categories, without statistics.
-        own: each client has a mean and deviation of its own; categories and gaps stay those of ``columns``.
+        own: each client has its own mean and deviation; categories and gaps stay those of ``columns``.
         target, binary, labels, taken: of the preparation.
     """
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Listener = Callable[[str], None]
-_EVERY = 0.1  # seconds between two lines, so that telling costs nothing beside the reading
+_EVERY = 0.1  # seconds between two reports, so that their cost is negligible
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 

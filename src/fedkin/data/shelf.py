@@ -38,7 +38,7 @@ class Shelf(Sequence[ClientData]):
     """Clients of such a folder. Nothing that is read is kept.
 
     Attributes:
-        told: what ``index.json`` says.
+        told: content of ``index.json``.
         sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
 
     Raises:

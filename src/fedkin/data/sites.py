@@ -1,7 +1,7 @@
 """Data of one site of a real federation: the same numbers as the client has in a simulation.
 
 site = SiteData("hospital.csv")
-card = site.card(how)                    # told to the server, which merges the cards of all sites
+card = site.card(how)                    # sent to the server, which merges the cards of all sites
 shard = site.shard(merged, number, how)  # stays here, as does all below
 how_made = site.preparation(merged, number, how)
 """
@@ -30,8 +30,8 @@ from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20
-_OF_ALL = ("planted", "groups", "made_up")  # settings that a federation made elsewhere takes, too
-_FEW = 20  # samples that a made-up client should have at least
+_OF_ALL = ("planted", "groups", "made_up")  # settings that also apply to a federation made elsewhere
+_FEW = 20  # minimum number of samples of a synthetic client
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Sharing:
             ``client``.
         planted: true groups to plant, see `plant`.
         groups: how many of them.
-        made_up: no setting says who the clients are, so that the partition is a default.
+        made_up: no setting defines the clients, so that the partition is a default.
     """
 
     partition: Partition | None
@@ -142,8 +142,8 @@ class SiteData:
         data: a path to this site's own csv or npz file or folder of idx files or images; with ``share`` anything that
             `load` takes, the same at all sites.
         share: number of the share, from 0.
-        texts: columns of a csv file that are told as texts although they hold numbers here, since another site has
-            texts in them: their different values are then on the card.
+        texts: columns of a csv file that are described as texts although they hold numbers here, since another site
+            has texts in them: their different values are then on the card.
         dealer: reads and deals out what shares are shares of; one that remembers serves many shares in one process.
 
     Raises:

@@ -1,6 +1,6 @@
 """Conversion of raw rows to inputs of a network, and checks for unusual values; needs numpy and nothing of fedkin.
 
-Lies in every export as ``prepare.py``, where ``load.py`` uses it. Files are read as text, nothing in them is run.
+Every export contains it as ``prepare.py``, where ``load.py`` uses it. Files are read as text, nothing in them is run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...]
         encoding: of its text, such as ``cp1252``; None: UTF-8.
 
     Raises:
-        RawError: the file cannot be read, has no row, or columns without a name of their own.
+        RawError: the file cannot be read, has no row, or columns without a distinct name.
     """
     try:
         if encoding is None:
@@ -151,7 +151,7 @@ def _rows(file: Iterable[str], delimiter: str, path: Path) -> Iterator[tuple[int
         text.clear()
 
 
-_CUT = "unexpected end of data"  # what the csv module says of a quote that is not closed
+_CUT = "unexpected end of data"  # message of the csv module for a quote that is not closed
 _ENCODINGS = "utf-8, cp1252 (Windows), latin1, utf-16"
 
 
@@ -314,7 +314,7 @@ def unusual_rows(
         raw: the same rows from `raw_rows`.
         columns: the inputs.
         seen: the training data's ranges and texts, by column; columns that are not in it are not compared.
-        beside: columns that training data may have and the network does not look at: the class, the client.
+        beside: columns that training data may have and the network does not use: the class, the client.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):

@@ -29,12 +29,12 @@ def planted_dataset(
     """Return Gaussian blobs, one per class, seen differently by each group of clients.
 
     ``labels``: group g calls class c by the number ``(c + g) mod classes``, so that no model can serve two groups.
-    ``inputs``: group g sees the inputs turned by an orthogonal matrix of its own (group 0: not turned).
+    ``inputs``: group g sees the inputs rotated by its own orthogonal matrix (group 0: not rotated).
 
     Args:
         clients: number of clients; client k belongs to group ``k mod groups``.
         groups: number of true groups.
-        samples: samples of each client, all classes alike.
+        samples: samples of each client, the same number of each class.
         classes: number of classes.
         shape: shape of one input.
         kind: what differs between groups.

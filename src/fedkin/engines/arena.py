@@ -53,7 +53,7 @@ class Ring:
 class Rows:
     """Places for answers of one layout: of each tensor, those of all clients one after another.
 
-    The place is free again when no tensor is left that looks at it.
+    The place is free again when no tensor refers to it.
     """
 
     def __init__(self, map: mmap.mmap, start: int, layout: Layout, count: int, freed: list[int]) -> None:
@@ -85,7 +85,7 @@ class Rows:
 class Arena:
     """Two regions of shared memory that answers are written to and stay in.
 
-    One may still be looked at (the server's last answers) while the other is filled. When both are, or an answer is
+    One may still be in use (the server's last answers) while the other is filled. When both are, or an answer is
     larger than expected, answers are copied instead. Pages are allocated only when written.
     """
 

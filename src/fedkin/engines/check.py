@@ -12,7 +12,7 @@ from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
-_COUNTS, _CLUSTERS = 10**12, 10**6  # no client has more
+_COUNTS, _CLUSTERS = 10**12, 10**6  # no client can have more
 OUTCOMES = ("right", "test_digest")
 """Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
 

@@ -2,7 +2,7 @@
 
 For a linear layer with input x and gradient g at its output, ``W -= lr g^T x`` is a single in-place matrix product,
 with weight decay and the proximal pull in the factor of W. No graph is built and no gradient stored: the smaller the
-layers, the more of a step that is.
+layers, the larger the fraction of a step that this saves.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ class Ledger:
     """Memory of one client between messages.
 
     A message carries its own number ``seq`` and ``ack``, the number of this client's last upload that was aggregated.
-    So lost, doubled, late and refused answers leave exactly the state that the server believes the client to have.
+    So lost, doubled, late and refused answers leave exactly the state that the server assumes.
 
     Attributes:
-        committed: the state that the server's own state goes with.
+        committed: the state that matches the server's state.
         at: number of the upload it belongs to, 0 for none.
         seq: number of the message whose answer is pending, 0 for none.
-        mark: what that message was, for telling it from another of the same number; "" if numbers suffice.
+        mark: identifies that message among others of the same number; "" if numbers suffice.
         pending: the state after that answer, not yet acknowledged.
         answer: that answer, to be given again if the same message comes again.
     """

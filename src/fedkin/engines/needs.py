@@ -39,8 +39,6 @@ class Needs:
         """Return the memory that grows with the clients.
 
         A bank is copied when it changes; a state is kept next to its successor.
-
-        A bank is copied when it changes; a state is kept next to its successor.
         """
         if in_files:
             return self.once + self.pair * clients**2
@@ -77,7 +75,7 @@ def needs(method: Method, net: Net, training: Training) -> Needs | None:
     """
     try:
         one, two, three = (_kept(method, net, training, k) for k in (1, 2, 3))
-    except Exception:  # an estimate must not be what ends a run
+    except Exception:  # an estimate must not end a run
         return None
     pair = max(0, (three[0] - 2 * two[0] + one[0]) // 2)
     row = max(0, two[0] - one[0] - 3 * pair)

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class Slab:
-    """A stretch of memory shared with forked children. Pages are taken up only when written."""
+    """A stretch of memory shared with forked children. Pages are allocated only when written."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, nbytes)

@@ -54,16 +54,16 @@ class Stacked:
     clients: int = 0
     """Maximum number of requests in a stack; 0: all that fit."""
     memory: float = 0.0
-    """GiB on the device that a stack may take; 0 is most of what is free."""
+    """GiB on the device that a stack may take; 0: most of what is free."""
     tf32: bool = False
     """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
     graphs: bool = True
-    """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
+    """On a GPU, steps of one shape are recorded and replayed (CUDA graphs)."""
     products: bool = False
     """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
 
     tolerance: ClassVar[float] = 1e-5
-    """How far a number may be from the loop's, relative to its size if above 1, over the few rounds that tests play."""
+    """Maximum difference of a number from the loop's, relative to its size if above 1, over the rounds of the tests."""
 
     def __post_init__(self) -> None:
         if self.clients < 0:
@@ -170,7 +170,7 @@ class StackedSession:
                 done += self._stack(left[:size])
             except torch.OutOfMemoryError:
                 full = True
-            except Exception as e:  # a client's own failure comes again, and is named, when it is trained alone
+            except Exception as e:  # a failure of one client recurs, with its number, when it is trained alone
                 failed = _why(e)
             self._job.net.release()
             if full:  # by now nothing holds what the failed stack had taken

@@ -2,7 +2,7 @@
 
 `torch.func.vmap` makes one grouped convolution of a stack's, a group for each client, which a GPU's library may compute
 far below its peak in float32. Unfolded inputs times weights are batched products of matrices, which it computes near
-the peak, for more memory: each input is written down once for every position of the kernel that sees it.
+the peak, for more memory: each input is stored once for every position of the kernel that sees it.
 """
 
 from __future__ import annotations

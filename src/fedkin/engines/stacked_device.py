@@ -21,7 +21,7 @@ class Place:
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1``.
-        memory: GiB that one stack may take; 0 is what the device has free (2 on a CPU).
+        memory: GiB that one stack may take; 0: what the device has free (2 on a CPU).
         tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
 
     Raises:

@@ -14,7 +14,7 @@ from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_train import DeviceSamples, Rows, Steps, eagerly
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
-_SHARE = 8  # recordings hold stacks of models in memory of their own: one part in eight of what a stack may take
+_SHARE = 8  # recordings hold stacks of models in separate memory: an eighth of what a stack may take
 
 
 class Graphs:
@@ -53,7 +53,7 @@ class Graphs:
 
     def _recorded(self, steps: Steps, rows: Rows, batch: DeviceSamples) -> Recording | None:
         needed = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors()))
-        if needed > self._room:  # an older one is not given up for it: in the next round it would be its turn again
+        if needed > self._room:  # an older recording is not dropped for it: in the next round it would be needed again
             return None
         try:
             made = Recording(steps, rows, batch, self._place, self._pool)
@@ -78,7 +78,7 @@ class Recording:
         pool: the memory that the graph works in.
 
     Raises:
-        RuntimeError: the step does something that cannot be recorded, such as looking at a value.
+        RuntimeError: the step does something that cannot be recorded, such as reading a value.
     """
 
     def __init__(self, steps: Steps, rows: Rows, batch: DeviceSamples, place: Place, pool: Any) -> None:

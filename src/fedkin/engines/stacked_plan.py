@@ -20,8 +20,8 @@ class Segment:
     """Steps that the same clients take together on batches of one size.
 
     Attributes:
-        rows: who, ascending; a slice where they are the first N.
-        m, size, steps: how many clients, samples per batch, steps.
+        rows: the clients' rows, ascending; a slice if they are the first N.
+        m, size, steps: number of clients, samples per batch and steps.
         first: where the segment's part ``[steps, m, size]`` of `Plan.index` starts.
         epochs: epochs that each of them has finished before, ``[m]``.
     """

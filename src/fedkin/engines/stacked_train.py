@@ -23,8 +23,8 @@ from fedkin.engines.tasks import Draws
 from fedkin.engines.terms import Terms
 
 Kind: TypeAlias = tuple[object, ...]
-_STEP = 3  # what a step holds at its highest, in tensors kept for the way back
-_VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and what becomes of them on the way
+_STEP = 3  # maximum memory of a step, as a multiple of the tensors kept for the backward pass
+_VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and intermediate results
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def train(
     if steps.part.start < steps.part.stop:
         place.seed(key(stack[0].draws.noise, *(a.draws.noise for a in stack[1:])))
         todo = plan([drawn[i] for i in order], training.batch_size, decays=training.epoch_decay != 1.0)
-        with warnings.catch_warnings():  # of a layer that is not stacked after all, but taken client by client
+        with warnings.catch_warnings():  # of a layer that is not stacked after all, but computed client by client
             warnings.filterwarnings("error", "There is a performance drop")
             _carry_out(todo, stack, steps, rows, place, run)
     trained: list[Tensor] = [torch.empty(0)] * len(asked)
@@ -256,7 +256,7 @@ def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
 def bytes_of(a: Asked, net: Net, place: Place) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
-    These are its vectors, its samples, and what a step keeps for the way back, measured on one batch.
+    These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
     """
     kept: dict[int, int] = {}
 

@@ -103,10 +103,10 @@ def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others:
     """Run a worker: one task after another until the queue or the pipe ends, because the parent closed it or died.
 
     Args:
-        others: ends of pipes that came along with the fork and are the parent's to close.
+        others: ends of pipes that were copied by the fork and belong to the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler was copied by the fork
     for other in others:
         other.close()
     os.close(post.writing)

@@ -1,8 +1,8 @@
 """Client programs spread over processes, one thread each: the engine for CPUs.
 
 Processes are forked once per run, so they hold the data and the method without a copy or a pickle. What goes to and
-from them travels through shared memory: orders lie in a slab, and workers take them from one queue whenever they have
-nothing to do, so the parent need not wake for each; answers are written to where the server reads them.
+from them travels through shared memory: orders lie in a slab, and workers take them from one queue whenever they are
+idle, so that the parent need not wake for each; answers are written to where the server reads them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class WorkersSession:
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Yield answers as they come; the largest clients are started first, so that no core waits at the end.
 
-        An upload lies in shared memory, side by side with the others of its map, for as long as it is looked at.
+        An upload lies in shared memory, side by side with the others of its map, for as long as it is used.
         """
         if self._over or self._open:
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
@@ -183,7 +183,7 @@ class WorkersSession:
             return False
         order, at = self._order(task, now, start, start + size)
         words = order.words()
-        if at + len(words) > start + size + head:  # names as long as books
+        if at + len(words) > start + size + head:  # extremely long names
             self._ring.give(self._number)
             return False
         self._post.tasks.put(at, words)

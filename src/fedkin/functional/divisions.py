@@ -1,8 +1,8 @@
 """The tree that repeated division of clusters makes, as a vector of numbers.
 
-There is one cluster at first, number 0. Division i is of cluster ``splits[i]``: its first half keeps the number, its
-second half becomes cluster i + 1. A client stands at a cluster's number and has ``passed`` N divisions; it is at
-home if that cluster was not divided after these.
+At first there is one cluster, number 0. Division i divides cluster ``splits[i]``: its first half keeps the number, its
+second half becomes cluster i + 1. A client has the number of a cluster and has ``passed`` N divisions; it is at home if
+that cluster was not divided after these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def fork(splits: Tensor, labels: Tensor, passed: Tensor) -> Tensor:
 
     Args:
         splits: int64 ``[S]``.
-        labels, passed: int64 ``[m]``, the number each client stands at and how many divisions it has passed.
+        labels, passed: int64 ``[m]``, the number of each client's cluster and of the divisions that it has passed.
     """
     if len(splits) == 0:
         return torch.full_like(labels, -1)
@@ -58,7 +58,7 @@ def more_like_second(rows: Tensor, pairs: Tensor) -> Tensor:
 def mean_of(bank: Tensor, ids: Tensor, r: Round) -> Tensor:
     """Return the mean of the rows ``ids [m]`` of ``bank [K, P]`` by the run's rule and weights, ``[P]``.
 
-    Where they are most of all, without a copy of them.
+    If they are most of all rows, they are not copied.
     """
     if 2 * len(ids) <= len(bank):
         return r.but(ids=ids).mean(bank[ids])

@@ -100,7 +100,7 @@ def kmeans(points: Tensor, weights: Tensor, k: int, rng: torch.Generator, *, sta
 def two_means(d: Tensor) -> Tensor:
     """Return the lower of two groups of numbers in every row ``d [..., n]`` by exact 1-D 2-means, bool ``[..., n]``.
 
-    Never splits ties; of ways to divide that are equally good (to 1e-12) the one with the smallest lower group.
+    Ties are never split; of equally good divisions (to 1e-12) the one with the smallest lower group is taken.
     """
     order = d.double().sort(-1).values
     n = order.shape[-1]
@@ -145,7 +145,7 @@ def two_gaussians(d: Tensor, *, floor: float = 1e-6, tolerance: float = 1e-3, st
 def two_ward(d: Tensor) -> Tensor:
     """Return the lower of two groups of every row ``d [..., n]`` by Ward's clustering cut at two, bool ``[..., n]``.
 
-    Never splits ties. Rows one after another, n log n steps each.
+    Ties are never split. Rows are handled one after another, in n log n steps each.
     """
     rows = d.reshape(-1, d.shape[-1])
     ordered = rows.sort(1).values
@@ -164,7 +164,7 @@ def _lower_by_ward(x: list[float]) -> int:
 
     def pair(i: int, j: int) -> tuple[float, int, int, int]:
         cost = size[i] * size[j] / (size[i] + size[j]) * (mean[i] - mean[j]) ** 2
-        return cost, i, age[i], age[j]  # valid as long as neither has grown older
+        return cost, i, age[i], age[j]  # valid as long as neither group has changed
 
     waiting = [pair(i, i + 1) for i in range(n - 1)]
     heapq.heapify(waiting)
@@ -204,7 +204,7 @@ def ward_groups(pairs: Tensor, weights: Tensor, most: int) -> Tensor:
     for a, b in children:
         weight.append(weight[a] + weight[b])
     label = torch.empty(m, dtype=torch.int64)
-    waiting = [(2 * m - 2, -1)]  # from the root; a group bears the number of its node
+    waiting = [(2 * m - 2, -1)]  # from the root; a group has the number of its node
     while waiting:
         node, inside = waiting.pop()
         inside = node if inside < 0 and weight[node] <= most else inside

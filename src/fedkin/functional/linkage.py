@@ -17,8 +17,9 @@ Linkage = Literal["single", "complete", "average"]
 def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
     """Join the two nearest groups until ``groups`` are left, and return labels int64 ``[m]``.
 
-    Groups are numbered by their first members; with fewer points than groups each point is one. Written out because
-    scipy and scikit-learn promise no order among ties, and a cut at a height may give fewer groups than asked for.
+    Groups are numbered by their first members; with fewer points than groups each point is one. It is written out
+    because scipy and scikit-learn guarantee no order among ties, and a cut at a height may give fewer groups than asked
+    for.
 
     Args:
         distance: symmetric ``[m, m]``.
@@ -68,7 +69,7 @@ def bipartition(alike: Tensor, linkage: Linkage = "single") -> tuple[Tensor, flo
 
     By single linkage this is the exact minimum, over all ways to make two groups, of the largest similarity of a pair
     across (Sattler et al. 2021, Algorithm 1): pairs are joined by falling similarity until two groups are left, so any
-    other way to divide parts a pair that was joined, which is at least as similar as any pair across.
+    other division separates a pair that was joined, which is at least as similar as any pair across.
 
     Args:
         alike: symmetric similarities ``[m, m]``, m at least 2.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 _BLOCK = 1 << 20  # elements of float64 held at a time
 _WIDTH = 1 << 10  # columns in a block
-_NOISE = 1e-13  # a squared distance so small, as a share of both squared lengths, is rounding
+_NOISE = 1e-13  # a squared distance below this fraction of both squared norms is rounding
 
 
 def distances_from(rows: Tensor, ids: Tensor) -> Tensor:
@@ -39,8 +39,8 @@ def cosines_from(rows: Tensor, ids: Tensor) -> Tensor:
 def cosines_of(products: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return cosines ``[m, K]`` of inner products ``[m, K]`` and squared lengths ``a [m]`` and ``b [K]``, in -1..1.
 
-    0 with a row of length 0; exactly 1 for rows that are parallel up to rounding, so no distance between equal rows
-    remains.
+    0 with a row of length 0; exactly 1 for rows that are parallel up to rounding, so that equal rows have
+    distance 0.
     """
     size = a.sqrt()[:, None] * b.sqrt()
     cos = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
@@ -52,8 +52,8 @@ def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:
 
     The sum runs over columns.
 
-    Computed from differences, for order 1 and 2: only equal rows are at 0. Three times the work of products and
-    more, so for classifiers, not for whole models.
+    Computed from differences, for order 1 and 2: only equal rows are at 0. This takes at least three times the
+    work of products, so it is for classifiers, not for whole models.
     """
     out = torch.zeros(len(ids), len(rows), dtype=torch.float64)
     for some, columns in _blocks(rows):

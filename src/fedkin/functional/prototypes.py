@@ -28,8 +28,8 @@ def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
 def nearness(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Return minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
 
-    Minus infinity for classes that are not ``known``, bool ``[C]``. From differences, not from a Gram matrix, which
-    cannot distinguish close ones.
+    Minus infinity for classes that are not ``known``, bool ``[C]``. It is computed from differences, not from a Gram
+    matrix, which cannot distinguish close ones.
     """
     d = torch.stack([(z - p).square().sum(1) for p in prototypes], 1)
     return torch.where(known, -d, -torch.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SLACK = 1e-14  # a slope so small is rounding
+_SLACK = 1e-14  # a slope below this is rounding
 _FEW = 128  # weights that start from the middle of their boxes: one after another they soon meet their bounds
 
 
@@ -52,10 +52,10 @@ def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1
 def _interior(q: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Return nearly the minimum, and the weights that are between their bounds there; the others are exactly at them.
 
-    A primal-dual interior-point method (Nocedal and Wright, 16.6) from ``x`` in the middle: some 20 linear systems of m
-    equations, however many weights meet their bounds.
+    A primal-dual interior-point method (Nocedal and Wright, 16.6) from ``x`` in the middle: about 20 linear systems
+    of m equations, for any number of weights that meet their bounds.
     """
-    up, down = x - low, high - x  # kept by themselves: near a bound a difference has no digits
+    up, down = x - low, high - x  # stored separately: near a bound a difference has no precision
     above, below = torch.ones_like(x), torch.ones_like(x)  # the prices of the lower and the upper bounds
     level = torch.zeros((), dtype=torch.float64)  # and of the sum
     for _ in range(100):

@@ -3,11 +3,11 @@
 found = fedkin.inspect("hospitals/", target="outcome")
 print([f.what for f in found.of("warning")])
 
-``finding``     Finding and Inspection: what is said
-``raw``         files as they lie there: tables, archives, images, even where they cannot be read
+``finding``     Finding and Inspection: the results
+``raw``         files as they are: tables, archives, images, even where they cannot be read
 ``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
 ``majority``    the most frequent class of each client
-``shares``      clients and classes; ``duplicates`` samples that come more than once
+``shares``      clients and classes; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run
 """
 

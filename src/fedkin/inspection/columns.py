@@ -207,7 +207,7 @@ def leaks(fields: Fields) -> list[Finding]:
 def _tells(f: Field, label: Indices, classes: int) -> bool:
     """Return whether the value decides the class, for all but 0.5 % of the rows."""
     n, distinct = len(label), f.distinct
-    codes = f.codes + 1  # an empty field is a value, too
+    codes = f.codes + 1  # an empty field counts as a value
     if distinct < 1:
         return False
     if distinct <= n / 4:

@@ -21,7 +21,7 @@ MOST_VALUES = 2_000_000_000
 """Numbers looked at; of a larger federation only the first clients."""
 FEW = 0.01  # up to this share of the samples, copies are a note: they move no accuracy by more than a point
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
-CHANCE = 0.1  # so much of the equal pairs comes by chance: columns that hang together make ten times as many as others
+CHANCE = 0.1  # this many of the equal pairs are chance: dependent columns make ten times as many as independent ones
 _TEST = PARTS.index("test")
 _COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
 
@@ -111,7 +111,7 @@ def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
 
     Args:
         rows: all samples.
-        by_chance: how likely two inputs are equal without being copies, see `alike`; None: not known.
+        by_chance: probability that two inputs are equal without being copies, see `alike`; None: not known.
     """
     found: list[Finding] = []
     few = _coarse(rows, by_chance)

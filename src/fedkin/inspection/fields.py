@@ -25,7 +25,7 @@ class Field:
 
     Attributes:
         name: as in the header.
-        numbers: float64 ``[n]``, NaN where the field is empty or no number.
+        numbers: float64 ``[n]``, NaN where the field is empty or not a number.
         missing: whether each field is empty, ``[n]``.
         texts: the fields as they were read, ``[n]``; None for rows of numbers.
     """

@@ -16,7 +16,7 @@ class Finding:
     """Something in the data that looks wrong.
 
     Attributes:
-        code: what kind of thing, in words joined by dashes, such as ``constant-column``; it stays the same.
+        code: kind of finding, in words joined by dashes, such as ``constant-column``; it stays the same.
         severity: ``error``: cannot be trained on; ``warning``: results will mislead or suffer; ``note``: worth knowing.
         what: what was seen, with its figures.
         why: why it matters.

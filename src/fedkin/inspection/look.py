@@ -30,7 +30,7 @@ from fedkin.inspection.shares import classes_of, clients_of, naturals_of
 
 Step = Callable[[str], None]
 QUICK = 300_000
-"""Numbers in all inputs together whose columns and copies are looked for in passing: a tenth of a second."""
+"""Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
 _MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
 
 
@@ -42,7 +42,7 @@ def look(
     Args:
         data: a name or path as for `load`, or what was read already.
         how: how they are read and shared out.
-        own_clients: share out by the clients that the data bring, if they do, whatever ``how`` says.
+        own_clients: share out by the clients that the data bring, if they do, regardless of ``how``.
         on_step: called with what is being done now.
     """
     tell = on_step or (lambda text: None)
@@ -62,7 +62,7 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
     try:
         if raw.kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
-        # copies are found whatever the scale, if it is the same for all clients
+        # copies are found at any scale, if it is the same for all clients
         found = fetched(data, replace(how, scaling="pooled"))
         if how.scaling != "pooled":
             fetched(data, how)  # would a run be refused?
@@ -188,7 +188,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
     Labels and clients; of data of up to `QUICK` numbers columns and copies as well. Findings that need the files (texts
-    in columns of numbers, images of several sizes) is left out. A federation on disk is not looked at.
+    in columns of numbers, images of several sizes) are left out. A federation on disk is not looked at.
 
     Args:
         found: the data as they were read; a federation if they were shared out already.

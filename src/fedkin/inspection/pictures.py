@@ -14,7 +14,7 @@ from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, opened, usual_si
 from fedkin.inspection.finding import EXAMPLES, Finding, are, first
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
-MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer alike when all are made square
+MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer similar when all are made square
 _PLAIN = frozenset({"L", "RGB", "1"})
 
 
@@ -25,7 +25,7 @@ class Picture:
     Attributes:
         path: from the folder that was named.
         size: width and height in pixels; None when it cannot be read.
-        mode: Pillow's word for its colours.
+        mode: Pillow's name of its colours.
         fault: why it cannot be read.
     """
 
@@ -71,7 +71,7 @@ def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
 
     There are no clients in the former.
 
-    Both are empty where the folders are no such layout.
+    Both are empty if the folders do not have such a layout.
     """
     parts = [p.path.parts[:-1] for p in found]
     if any(len(p) > 1 and p[0].lower() in TRAIN for p in parts):
@@ -182,7 +182,7 @@ def _look(path: Path, root: Path, pillow: Any) -> Picture:
 def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
-    except ImportError:  # the reader says which extra to install
+    except ImportError:  # the reader names the extra to install
         return None
 
 

@@ -119,7 +119,7 @@ def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
 def _hub(spec: str, how: Reading) -> Raw:
     try:
         found = open_hub(spec, how)
-    except FedkinError:  # the reader will say so
+    except FedkinError:  # the reader will report it
         return Raw("hub")
     if found.inputs is not None:
         return Raw("hub", found.told())

@@ -12,7 +12,7 @@ from fedkin.data.partition import Natural, Partition
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
-FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
+FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
 RARE = 10.0  # ratio of the largest class to the smallest
 UNEQUAL = 20.0  # ratio of the largest client to the median
 

@@ -98,7 +98,7 @@ class CAM(Method):
     choose_on: Literal["sum", "cluster"] = "sum"
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
     persist: bool = False
-    """Clients go on from their own last cluster model instead of the cluster's."""
+    """Clients continue from their own last cluster model instead of the cluster's."""
 
     @property
     def title(self) -> str:
@@ -301,8 +301,8 @@ def train_both(
 ) -> Both:
     """Train two models, each with the other's logits added: for ``yield from`` in a client's program.
 
-    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner stands
-    still, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
+    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner is
+    fixed, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
     Otherwise the second model is trained next to the trained first.
 
     Args:

@@ -130,7 +130,7 @@ class CFIC(Method):
 
     def notes(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""
-        # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
+        # healthy between 0.5 and 3; above 8 the correction outweighs what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
 
 

@@ -13,7 +13,7 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths
 
-_MEASURED = 5  # rounds in which relative thresholds find their scale
+_MEASURED = 5  # rounds that determine the scale of relative thresholds
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class CFL(Method):
     """FedAvg that divides its clients in two, again and again, where updates point apart at a stationary model.
 
     The paper's two criteria and its bipartition (Algorithm 1) are in `_divide`; between divisions every cluster is
-    FedAvg among its members. All else keeps account of clients that come later or were absent at a division (Algorithm
-    4): a client belongs to a cluster, and trains from its centre, once it has its side of all divisions on the way
-    there (``passed``); until then it is at a fork.
+    FedAvg among its members. The rest keeps track of clients that join later or were absent at a division (Algorithm
+    4): a client belongs to a cluster, and trains from its centre, once its side of all divisions on the way there is
+    known (``passed``); until then it is at a fork.
     """
 
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
@@ -34,7 +34,7 @@ class CFL(Method):
     secure_aggregation = False
     groups_models = True
     presets: ClassVar = {
-        "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs clients the same
+        "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs all clients equally
             "linkage": "complete",
             "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
         },

@@ -43,13 +43,13 @@ class CReFF(Method):
     matching_steps: int = 100
     """Steps per round in which the federated features are fitted to the gradients."""
     matching_lr: float = 0.1
-    """Step size of that."""
+    """Step size of that matching."""
     crt_epochs: int = 300
     """Epochs per round in which a new classifier is trained on the federated features, on the server."""
     crt_lr: float = 0.01
-    """Step size of that."""
+    """Step size of that training."""
     crt_batch: int = 32
-    """Federated features per step of that."""
+    """Federated features per step of that training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -91,7 +91,8 @@ def information_weights(accuracy: Tensor, count: Tensor, accuracy_share: float) 
     """Return weights ``[m]``, float64, sum 1, from accuracies ``[m]`` and participation counts ``[m]`` of a round.
 
     ``I = -log2(accuracy share)`` is large where the model is bad; ``J = -log2(1 - participation share)`` where the
-    client often took part: the rarely seen get *less*. Each is normalised; one that is all zero counts as uniform, as
+    client often took part: clients that are rarely seen get *less*. Each is normalised; one that is all zero counts as
+        uniform, as
     do accuracies that are all zero.
     """
     right = accuracy.double()

@@ -41,7 +41,7 @@ class FedMGDA(Method):
     """Maximum difference of a client's weight from lambda0. 1: any weight, then no participant's loss rises (to first
     order); 0: lambda0 itself, that is FedAvg with updates of equal norm."""
     lambda0: Literal["uniform", "samples"] = "uniform"
-    """Weights to stay near: the same for all, or by training samples."""
+    """Reference weights: equal for all, or by training samples."""
     eta: float = 1.0
     """The server's step along the common direction: its norm in parameter space is at most this, for any step size of
     the clients."""
@@ -87,7 +87,7 @@ class FedMGDA(Method):
         eta = self.eta * self.decay ** ((r.index - 1) // 100)
         if self.step_length == "median-norm" and bool((norms > 0).any()):
             eta *= float(norms[norms > 0].quantile(0.5))
-        model = r.mean(up.model)  # of which only the running statistics stay
+        model = r.mean(up.model)  # of which only the running statistics are kept
         model[params] = s.model[params] - eta * common
         along = products @ weights
         least = along[norms > 0].min() if bool((norms > 0).any()) else torch.zeros_like(along[0])

@@ -132,7 +132,7 @@ def meta_gradient(
     if delta is None:
         return g
     devices = [w.device] if w.is_cuda else []
-    with torch.random.fork_rng(devices=devices):  # both sides drop the same units: noise over 2 delta would drown h
+    with torch.random.fork_rng(devices=devices):  # both sides drop the same units: noise over 2 delta would hide h
         ahead = _gradient(task, net, here + delta * g, parts[2])
     behind = _gradient(task, net, here - delta * g, parts[2])
     return g - inner_lr * (ahead - behind) / (2 * delta)

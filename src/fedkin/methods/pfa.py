@@ -145,8 +145,8 @@ def sparsity(net: Net, w: Tensor, x: Tensor) -> Tensor:
     """Return each channel's mean share of zeros over the samples ``x [n, *shape]``, float32 ``[C]`` in 0..1, eval mode.
 
     The channels are those of the last ReLU whose output has positions (a map H x W or a sequence), before any pooling;
-    in a network without one the units of the last ReLU; without any ReLU the head's inputs, where what is not positive
-    counts as a zero.
+    in a network without one the units of the last ReLU; without any ReLU the head's inputs, where values that are
+    not positive count as zeros.
     """
     shares = chunked(lambda part: channel_shares(net, w, part), x)
     return shares.double().sum(0).div(max(1, len(x))).float()
@@ -165,7 +165,7 @@ def channel_shares(net: Net, w: Tensor, x: Tensor) -> Tensor:
 class _Watch(TorchFunctionMode):
     """Mode that sees every call of a ReLU, as module or function, and keeps the shares of zeros of the last ones.
 
-    Shares and not outputs: a later operation may write into an output in place.
+    It keeps shares, not outputs: a later operation may write to an output in place.
     """
 
     def __init__(self) -> None:

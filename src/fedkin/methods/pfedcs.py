@@ -52,9 +52,9 @@ class PFedCS(Method):
     random_size: int = 3
     """Number of candidates for select "random"."""
     rho: int = 1
-    """Epochs for which the client tunes the customised classifier before it teaches."""
+    """Epochs for which the client fine-tunes the customised classifier before it teaches."""
     teacher_lr: float | None = None
-    """Step size of that tuning. Default: the run's."""
+    """Step size of that fine-tuning. Default: the run's."""
     kappa: float = 1.0
     """Weight of the distillation term (Eq. 12 prints none)."""
     temperature: float = 1.0

@@ -25,10 +25,10 @@ class Assignment:
     Attributes:
         train: numbers of each client's samples, sorted. They are split further into train, validation and test,
             unless ``test`` is given.
-        test: numbers of each client's test samples, for protocols with a test rule of their own.
+        test: numbers of each client's test samples, for protocols with their own test rule.
         groups: true group of each client, int64 ``[K]``, where the partition makes or knows groups.
         names: names of the clients, where they have any.
-        notes: what the one who gave the data would want to know, such as clients that were left out.
+        notes: facts that the user should know, such as clients that were left out.
     """
 
     train: tuple[Indices, ...]
@@ -111,7 +111,7 @@ def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -
     Args:
         samples: numbers of the samples of each class.
         counts: how many of each class each client gets, ``[classes, K]``; a class's sum is at most its size.
-        rng: where the draws come from.
+        rng: generator of the draws.
     """
     shares: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for numbers, row in zip(samples, counts, strict=True):

@@ -52,7 +52,7 @@ class ClusterDirichlet(Partition):
     alpha_between: float = 0.1
     """Concentration over groups: small, so that groups differ."""
     alpha_within: float = 10.0
-    """Concentration over the clients of a group: large, so that they are alike."""
+    """Concentration over the clients of a group: large, so that they are similar."""
     min_samples: int = 10
     """Minimum number of samples per client; the draw is repeated until every client has it."""
     min_group: float = 0.3

@@ -185,10 +185,10 @@ def hand_out(allowed: npt.NDArray[np.bool_], each: int, rng: np.random.Generator
     Args:
         allowed: which items each taker may have, ``[items, takers]``.
         each: items per taker.
-        rng: where the draws come from.
+        rng: generator of the draws.
 
     Returns:
-        who got what, ``[items, takers]``.
+        items given to each taker, ``[items, takers]``.
     """
     given = np.zeros_like(allowed)
     for taker in rng.permutation(allowed.shape[1]):

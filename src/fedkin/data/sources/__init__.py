@@ -142,7 +142,7 @@ def is_function(spec: str) -> bool:
 def brings_clients(spec: str) -> bool | None:
     """Return whether the name of these data names the clients: one file per client, folders of clients' images.
 
-    None where only reading them can say. Natural clients that a file has beside its samples (an array ``subject``)
+    None if only reading them can show it. Natural clients that a file has next to its samples (an array ``subject``)
     are not named by its path.
     """
     if is_function(spec) or spec.startswith(PREFIX):

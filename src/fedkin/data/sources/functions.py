@@ -32,13 +32,14 @@ def read_function(spec: str) -> Dataset | Federation:
         spec: see `fedkin.user_code.loading.find`; it may also name the data themselves.
 
     Raises:
-        DataError: it cannot be found, failed, or gave something else; the message says what came and what is expected.
+        DataError: it cannot be found, failed, or gave something else; the message states what was found and what is
+            expected.
     """
     found = find(spec, DataError)
     if callable(found) and not isinstance(found, Dataset | Federation):
         try:
             found = found()
-        except Exception as error:  # whatever a person's function raises
+        except Exception as error:  # anything that a user's function raises
             raise DataError(f"{spec}: reading the data failed: {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset | Federation):
         return found

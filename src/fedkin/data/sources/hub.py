@@ -97,7 +97,7 @@ def read_hub(spec: str, how: Reading) -> Dataset:
 
     The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
     input; else a column of lists of numbers; else all other columns are a table. The columns of label and client are
-    found by their type and usual names; what was taken is told in the log ``fedkin.data`` and in the preparation.
+    found by their type and usual names; the choice is written to the log ``fedkin.data`` and to the preparation.
 
     Args:
         spec: see above.
@@ -158,7 +158,7 @@ def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[D
 def _reachable() -> bool:
     """Return whether the hub is worth asking: the library itself tries for most of a minute before it gives up."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT", "HF_HUB_OFFLINE")):
-        return True  # then it is not for this machine's name service to say
+        return True  # then this machine's name service does not decide
     try:
         return bool(socket.getaddrinfo("huggingface.co", 443))
     except OSError:

@@ -68,7 +68,7 @@ def read_idx(path: Path, dimensions: int, budget: Budget | None = None) -> npt.N
     """Return one idx file of bytes as an array with that many dimensions.
 
     Raises:
-        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it says, or more
+        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it states, or more
             memory than is left.
     """
     return parse_idx(read_bytes(path, budget, AS_FLOATS), str(path), dimensions)

@@ -69,7 +69,7 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
 
     Raises:
         ConfigError: Pillow is not installed, or a side below 1.
-        DataError: no images, images of different sizes without ``side``, a file that is no image.
+        DataError: no images, images of different sizes without ``side``, a file that is not an image.
     """
     if side is not None and side < 1:
         raise ConfigError(f"image_size must be at least 1 pixel, got {side}")

@@ -1,8 +1,8 @@
 """numpy ``.npz`` files: four ways of naming the arrays, never a pickle.
 
-| arrays | who writes so |
+| arrays | written by |
 | --- | --- |
-| ``x``, ``y`` | own data; with ``scale``: ``x`` is fixed point and is multiplied by it |
+| ``x``, ``y`` | custom data; with ``scale``: ``x`` is fixed point and is multiplied by it |
 | ``x_train``, ``y_train``, perhaps ``x_test``, ``y_test`` | CIFAR and others in plain form |
 | ``train_images``, ``train_labels``, perhaps ``val_*``, ``test_*`` | MedMNIST; its validation part is trained on |
 
@@ -108,7 +108,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Read the arrays of an npz file by name.
 
     Raises:
-        DataError: it cannot be read without unpickling, or its headers promise more memory than the limit.
+        DataError: it cannot be read without unpickling, or its headers announce more memory than the limit.
     """
     try:
         with path.open("rb") as raw:
@@ -172,7 +172,7 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
         size: bytes of the whole of it.
 
     Raises:
-        DataError: objects, or a header that promises more values than there are bytes.
+        DataError: objects, or a header that announces more values than there are bytes.
         ValueError: not an npy file.
     """
     try:

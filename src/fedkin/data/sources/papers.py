@@ -202,8 +202,8 @@ def read_known(spec: str) -> Dataset:
     """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
 
     Raises:
-        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is none of this data set.
-            The message says what to put where.
+        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is not one of this data
+            set. The message states what to put where.
     """
     name, colon, place = spec.partition(":")
     known = KNOWN[name]

@@ -53,7 +53,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
     By ``pooled``, mean and deviation are **those of all clients together**: in a real federation no host
     can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
     client's columns are standardised by its own values (zeros where it has none), which is what a site does alone;
-    the texts that become columns are then those of all rows, which sites can tell each other.
+    the texts that become columns are then those of all rows, which sites can exchange.
 
     Args:
         paths: one file, or one per client: the file's name is then the client's.
@@ -126,7 +126,7 @@ def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequenc
 
     Args:
         paths, how, name: as for `read_tables`.
-        texts: columns, perhaps the target, that are told as texts although they could be numbers here.
+        texts: columns, perhaps the target, that are described as texts although they could be numbers here.
 
     Raises:
         DataError, ConfigError: as `read_tables`.
@@ -220,7 +220,7 @@ def numbered_classes(
     ``whose`` classes the card has, and what ``todo``, are for messages.
 
     Raises:
-        DataError: a field of the target is empty or no class, or not one of the card's.
+        DataError: a field of the target is empty or not a class, or not one of the card's.
     """
     assert card.target is not None  # a card of a table
     assert card.labels is not None

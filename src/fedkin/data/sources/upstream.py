@@ -134,7 +134,7 @@ def read_emnist(folder: Path, split: str) -> Dataset:
     letters (Cohen et al., EMNIST, 2017).
 
     Raises:
-        DataError: a file is missing or no idx file, or a label is out of range.
+        DataError: a file is missing or not an idx file, or a label is out of range.
     """
     files, labels = Files(folder), _emnist_classes(split)
     found = []
@@ -159,7 +159,7 @@ def read_svhn(folder: Path) -> Dataset:
     ``X [32, 32, 3, n]`` and ``y [n, 1]``, where 10 is digit 0 (http://ufldl.stanford.edu/housenumbers).
 
     Raises:
-        DataError: a file is missing or no such .mat file.
+        DataError: a file is missing or not such a .mat file.
     """
     files, found = Files(folder), []
     for part in ("train", "test"):
@@ -189,7 +189,7 @@ def read_tiny_imagenet(folder: Path) -> Dataset:
     ``test`` have no labels. Classes are numbered in the order of ``wnids.txt``.
 
     Raises:
-        DataError: a file is missing or no image of 64 x 64 pixels; Pillow is not installed (ConfigError).
+        DataError: a file is missing or not an image of 64 x 64 pixels; Pillow is not installed (ConfigError).
     """
     lists = Files(folder)
     root = lists.folder_of("wnids.txt") if "wnids.txt" in lists.there else None
