@@ -212,7 +212,7 @@ def _text(found: object, most: int, where: str, what: str) -> str:
     if not isinstance(found, str):
         raise DataError(f"{where}: {what}: expected a text, got {type(found).__name__}")
     if len(found) > most:
-        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} can be told")
+        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} are allowed")
     if _CONTROL.search(found):
         raise DataError(f"{where}: {what}: {found!a} holds a control character, such as a line break; remove it")
     return found

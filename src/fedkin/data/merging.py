@@ -27,7 +27,7 @@ def merge(cards: Cards) -> Card:
             columns.
     """
     if not cards:
-        raise DataError("no site has said what its data are; at least one card is needed")
+        raise DataError("no site has described its data; at least one card is needed")
     first, one = next(iter(cards.items()))
     for site, card in cards.items():
         for what in ("kind", "target", "binary"):
@@ -125,7 +125,7 @@ def _same_kind(name: str, numbers: Mapping[str, bool]) -> None:
         raise DataError(
             f"column '{name}' holds numbers at {listed(here)} and texts at {listed(there)}; write it alike at all "
             f"sites, or start the nodes of {listed(here)} with --text {name}: it is then a column of texts, and its "
-            "different values are told to the server"
+            "different values are sent to the server"
         )
 
 

@@ -58,7 +58,7 @@ class Preparation:
         if self.kind not in ("table", "image", "array"):
             raise DataError(f"preparation: kind must be table, image or array, got {self.kind!r}")
         if not self.shape or min(self.shape) < 1:
-            raise DataError(f"preparation: {list(self.shape)} is no shape of an input")
+            raise DataError(f"preparation: {list(self.shape)} is not the shape of an input")
         if self.kind == "table":
             width = sum(column.width for column in self.columns)
             if self.shape != (width,):
@@ -123,7 +123,7 @@ class Preparation:
     def scaled(self, raw: Raw) -> Tensor:
         """Return the rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""
         if self.per_client:
-            raise DataError("each client has means of its own; say whose: preparation.of(client)")
+            raise DataError("each client has its own means; choose one: preparation.of(client)")
         return torch.from_numpy(scaled(raw, self.columns))
 
     def to_json(self) -> dict[str, Any]:

@@ -126,8 +126,8 @@ def _unnamed(found: Dataset, clients: int, why: str) -> str:
     few, table = max(2, len(found) // _FEW), found.table is not None
     column = "--client-column COLUMN, or " if table else ""
     return (
-        f"{found.name} does not say who the clients are, and its {len(found)} samples cannot be dealt to {clients} "
-        f"made-up clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
+        f"{found.name} does not name its clients, and its {len(found)} samples cannot be dealt to {clients} synthetic "
+        f"clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
         f"{'file' if table else 'folder'} for each client; or, to try things out, make up fewer: "
         f"--partition iid --clients {few}"
     )
@@ -161,7 +161,9 @@ class SiteData:
         if share is not None and share < 0:
             raise ConfigError(f"share must be at least 0, got {share}")
         if share is not None and texts:
-            raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
+            raise ConfigError(
+                "columns to describe as texts are for a site's own table; a share is read with all others"
+            )
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[Sharing, Card] | None = None
         self._shard: tuple[tuple[Card, int, Sharing], ClientData, Preparation | None] | None = None
@@ -219,7 +221,7 @@ class SiteData:
             check_scaling(how.scaling, self.data)
             return table_card(tables, how.reading(), name=self.data, texts=self.texts)
         if self.texts:
-            raise ConfigError(f"columns to tell as texts are for csv tables; {self.data} is none")
+            raise ConfigError(f"columns to describe as texts are for csv tables; {self.data} is not one")
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
@@ -315,13 +317,13 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
         new = torch.arange(dataset.classes)
         if dataset.classes > card.classes:
             raise DataError(
-                f"{where}: class {dataset.classes - 1} is none of the {card.classes} that all sites agreed on"
+                f"{where}: class {dataset.classes - 1} is not one of the {card.classes} that all sites agreed on"
             )
     else:
         unknown = [label for label in dataset.labels if label not in card.labels]
         if unknown:
             raise DataError(
-                f"{where}: class {listed(unknown)} is none of those that all sites agreed on, {listed(card.labels)}"
+                f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(card.labels)}"
             )
         new = torch.tensor([card.labels.index(label) for label in dataset.labels])
     test, made = dataset.official_test, dataset.preparation

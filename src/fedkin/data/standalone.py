@@ -384,7 +384,7 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
         known = _listed([c or "nothing" for c in column.categories], 8)
         found.append(
             f"{_listed([repr(t) for t in odd], _SHOWN)} in {len(new)} of {n} rows; training had {known}. Such a field "
-            "tells the model nothing"
+            "carries no information for the model"
         )
     if "texts" in of:
         own = [at for at, text in enumerate(column.categories) if text not in of["texts"]]

@@ -26,7 +26,7 @@ def constant(fields: Fields) -> list[Finding]:
             "constant-column",
             "warning",
             f"{are(len(names), 'column')} with the same value in every row: {first(names)}",
-            "a constant tells nothing of the class; it may be a field that was never filled in",
+            "a constant carries no information on the class; it may be a field that was never filled in",
             "drop it, or find out why it does not vary",
             columns=tuple(names),
         )
@@ -58,7 +58,7 @@ def constant_at_client(fields: Fields) -> list[Finding]:
             "constant-at-client",
             "warning",
             f"one value in every row of a client: {first(shown)}",
-            "the column was probably not measured there, and now tells which client a row is from",
+            "the column was probably not measured there, and now shows which client a row is from",
             "leave these fields empty if the value stands for unknown, or drop the column",
             columns=tuple(dict.fromkeys(columns)),
             clients=tuple(sorted(clients)),
@@ -76,7 +76,7 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                 Finding(
                     "non-finite",
                     "error",
-                    f"{are(len(wild), 'value')} of {f.name} that are no finite numbers",
+                    f"{are(len(wild), 'value')} of {f.name} that are not finite numbers",
                     "one such value turns a model's weights into NaN, and the reader refuses it",
                     "correct these fields, or leave them empty",
                     columns=(f.name,),
@@ -195,7 +195,7 @@ def leaks(fields: Fields) -> list[Finding]:
         Finding(
             "target-leak",
             "warning",
-            f"{first(names)} alone tells the class of (nearly) every row",
+            f"{first(names)} alone determines the class of (nearly) every row",
             "a column that was filled in after the outcome was known, or is the outcome in other words, makes every "
             "method look perfect and is not there when the model is used",
             "drop it, unless it is really known beforehand",

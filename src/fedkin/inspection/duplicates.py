@@ -121,8 +121,7 @@ def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
                 "few-inputs",
                 "note",
                 f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
-                "the columns take so few values that samples are equal by chance; what is said of copies may be "
-                "harmless",
+                "the columns take so few values that samples are equal by chance; findings on copies may be harmless",
                 "look whether the columns are coarse by nature, or rows were copied",
             )
         )
@@ -232,7 +231,8 @@ def _conflicts(rows: Rows, few: bool) -> list[Finding]:
             "label-conflict",
             _severity(share, few),
             f"{are(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples ({percent(share)})",
-            "the same input cannot be of two classes: some labels are wrong, or what tells them apart is missing",
+            "the same input cannot be of two classes: some labels are wrong, or an input that distinguishes them is "
+            "missing",
             "correct the labels; where clients mean different things by one label, personalised methods are the answer",
             clients=_clients(rows, mask),
             rows=rows.places(mask),

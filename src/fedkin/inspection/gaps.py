@@ -71,8 +71,8 @@ def missing(fields: Fields) -> list[Finding]:
             "missing-values",
             "warning" if gaps[0][0] >= MUCH_MISSING else "note",
             f"{are(len(gaps), 'column')} with empty fields: {first(shown, 8)}",
-            "an empty number becomes the column's mean, with a second input that says so; what is often missing mostly "
-            "tells that it is missing",
+            "an empty number becomes the column's mean, with a second input that marks it; a column that is often "
+            "missing mostly shows that it is missing",
             "drop columns that are mostly empty, or fill them where you know better than the mean",
             columns=tuple(f.name for _, f in gaps),
             rows=fields.at(np.flatnonzero(gaps[0][1].missing)),
@@ -102,7 +102,7 @@ def _missing_at_clients(fields: Fields, gaps: Sequence[Field]) -> list[Finding]:
             "missing-at-client",
             "warning",
             f"{are(len(shown), 'column')} that some client never fills in: {first(shown)}",
-            "such a column tells which client a row is from, and a shared model may learn that instead of the class",
+            "such a column shows which client a row is from, and a shared model may learn that instead of the class",
             "drop the column, or compare a run without it",
             columns=tuple(columns),
             clients=tuple(sorted(clients)),

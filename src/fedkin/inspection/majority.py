@@ -73,7 +73,7 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
     guess = f"always predicting {classes[int(total.argmax())]} is right in {percent(most)}"
     if most > 1.5 / max(1, int((total > 0).sum())):
         return (
-            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients beside accuracy, "
+            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients next to accuracy, "
             "mean over clients."
         )
     exceptions = f", but for {are(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""

@@ -24,7 +24,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
             _error(
                 "no-target",
                 f"no target was named; the columns are {first(table.columns, 30)}",
-                "a table has to say which column holds the class",
+                "a setting has to name the column that holds the class",
                 f"name it, perhaps: --target {likely[0]}",
             )
         ]
@@ -63,7 +63,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
             _error(
                 "unknown-client-column",
                 f"there is no column {client!r}{meant(client, table.columns)}",
-                "the client column says whose row it is",
+                "the client column names the client of each row",
                 "give the name as it stands in the header",
                 columns=(client,),
             )

@@ -623,7 +623,7 @@ def test_clients_that_the_data_bring_and_those_left_out(
 
     assert done.code == 0, done.err
     assert done.err.startswith("clients: those that the data bring (partition natural)")
-    note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps everybody"
+    note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps all clients"
     assert [r.getMessage() for r in caplog.records if r.name == "fedkin.data"] == [f"own: {note}"]
     for page in Path("a").glob("report.html"):
         assert page.read_text(encoding="utf-8").count(f"{note}.") == 1

@@ -107,9 +107,9 @@ class DirichletTotal(Partition):
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`.
 
-        Clients are served in random order. One whose class has run out takes the classes that are left in its own
+        Clients are served in random order. A client whose class has run out takes the classes that are left in its own
         proportions among them, which are again Dirichlet distributed with the same parameters; so the skew stays, but
-        the last clients must take what is there. Sizes differ by one at most and every sample is used.
+        the last clients get what is left. Sizes differ by one at most and every sample is used.
         Source: FLGo, on which CFIC's experiments seem to have run: an inference from its models and defaults, which are
         those of the paper; the paper does not name it.
         """

@@ -70,7 +70,8 @@ class Natural(Partition):
         more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
         who = "1 client of the data is" if len(small) == 1 else f"{len(small)} clients of the data are"
         return (
-            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. --min-samples 1 keeps everybody",
+            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. "
+            "--min-samples 1 keeps all clients",
         )
 
 

@@ -120,7 +120,7 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
         raise DataError(f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet")
     if how.of_tables:
         raise ConfigError(
-            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is none"
+            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is not one"
         )
     archive = _archive(first)
     if archive is not None:
@@ -130,7 +130,7 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
     if first.is_dir() and not is_idx_folder(first) and is_image_folder(first):
         return read_image_folder(first, side=how.image_size)
     if how.image_size is not None:
-        raise ConfigError(f"image_size is for folders of images; {name} is none")
+        raise ConfigError(f"image_size is for folders of images; {name} is not one")
     return _folder(first, name, how.site)
 
 

@@ -65,7 +65,7 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
         ConfigError: an encoding of parquet files.
     """
     if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
-        raise ConfigError(f"{name}: encoding is for csv files; a parquet file says itself how its texts are stored")
+        raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
     table, budget = Table(columns=(), rows=[], file=[], places=[], name=name), Budget()
     for number, path in enumerate(paths):
         packed = path.suffix.lower() in PARQUET

@@ -74,7 +74,7 @@ class Opened:
         ways = {"label": "--target", "client": "--client-column"}
         named = [
             f"{role}: {column}"
-            + ("" if role not in self.guessed else f" (guessed; {ways[role]} says otherwise)" if role in ways else "")
+            + ("" if role not in self.guessed else f" (guessed; {ways[role]} overrides it)" if role in ways else "")
             for role, column in self.taken
         ]
         return (*sizes, *named, *(() if self.client else ("client: none (--client-column names one)",)))

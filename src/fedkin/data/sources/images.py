@@ -135,7 +135,7 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
     others = [name for name in by_name if name not in (*TRAIN, *_VALIDATION, *_TEST)]
     if others:
         raise DataError(
-            f"{root}: beside a folder of training images there is {others[0]}/; expected train/, val/ and test/ only, "
+            f"{root}: next to a folder of training images there is {others[0]}/; expected train/, val/ and test/ only, "
             "or folders of classes or clients only"
         )
     train = [f for name in (*TRAIN, *_VALIDATION) if name in by_name for f in _listing(by_name[name])]

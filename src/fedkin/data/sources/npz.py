@@ -123,7 +123,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise DataError(f"{path}: not a readable .npz file ({_short(error)}); fetch it again") from error
     except (ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(
-            f"{path}: holds pickled objects or is no .npz file ({_short(error)}); fedkin never unpickles data, "
+            f"{path}: holds pickled objects or is not an .npz file ({_short(error)}); fedkin never unpickles data, "
             "save plain arrays of numbers or texts"
         ) from error
 

@@ -161,7 +161,7 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
     features = [c for c in table.columns if c not in {target, client, *drop}]
     if not features:
         raise DataError(
-            f"{table.name}: no column is left as input beside '{target}'; columns are {listed(table.columns)}"
+            f"{table.name}: no column is left as input next to '{target}'; columns are {listed(table.columns)}"
         )
     return features
 
@@ -234,7 +234,7 @@ def numbered_classes(
     if unknown:
         at = next(i for i, name in enumerate(named) if name not in place_of)
         raise DataError(
-            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that {whose}, "
+            f"{table.name}: class {listed(unknown)} of target '{card.target}' is not one of those that {whose}, "
             f"{listed(card.labels)} ({table.places[at]}); {todo}"
         )
     return torch.tensor([place_of[name] for name in named], dtype=torch.int64)
