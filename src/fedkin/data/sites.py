@@ -262,7 +262,7 @@ class SiteData:
         if how.drop:
             raise ConfigError("drop is for a simulation; on real hosts every site leaves the columns out of its file")
         if how.planted is not None:
-            raise ConfigError("plant makes up true groups, for trying out; own data are taken as they are")
+            raise ConfigError("plant makes up true groups, for trying out; data of a site are taken as they are")
         return csv_files([Path(self.data)])
 
     def _array(self, how: Sharing) -> Dataset:

@@ -58,7 +58,7 @@ def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         close = difflib.get_close_matches(name, MODELS, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else "."
         raise ModelError(
-            f"no model '{name}'{hint} Known: {', '.join(MODELS)}; or give package.module:attribute for one of your own"
+            f"no model '{name}'{hint} Known: {', '.join(MODELS)}; or give package.module:attribute for a custom one"
         )
     _check_output(module, name, shape, classes)
     return module
