@@ -122,7 +122,7 @@ class Engine(Protocol):
     """Way of carrying out local training: how many clients at once, in which process, on which device."""
 
     def start(self, job: Job) -> Session:
-        """Prepare everything for a job."""
+        """Makes everything ready for a job."""
 
 
 def perform(job: Job, task: Task, train: Trainer) -> Answer:
