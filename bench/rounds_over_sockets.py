@@ -166,7 +166,7 @@ def settings(nodes: int, rounds: int) -> Settings:
         {
             "method": {"name": "fedavg"},
             "data": {"partition": "natural"},
-            "training": {"steps": 1, "batch": 10},
+            "training": {"steps": 1, "batch_size": 10},
             "run": {"rounds": rounds + 12, "eval_every": 1000},
             "hosts": {"clients": nodes, "least": nodes, "deadline": SECONDS},
         }

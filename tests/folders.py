@@ -35,7 +35,7 @@ def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tab
         "method": {"name": method, **(fields or {})},
         "data": {"data": "digits", "clients": 6, "samples_per_client": 24, **tables.get("data", {})},
         "model": {"model": "linear", **tables.get("model", {})},
-        "training": {"steps": 2, "batch": 5, "lr": 0.1, **tables.get("training", {})},
+        "training": {"steps": 2, "batch_size": 5, "lr": 0.1, **tables.get("training", {})},
         "run": {"rounds": 4, "participation": 0.7, "engine": "loop", **tables.get("run", {})},
     }
     return settings_from(table)

@@ -99,7 +99,7 @@ def through_bytes(letter: Letter) -> Letter:
 SMALL: dict[str, Any] = {
     "data": {"data": "digits", "clients": 3, "partition": "dirichlet", "alpha": 0.5, "samples_per_client": 60},
     "model": {"model": "mlp"},
-    "training": {"epochs": 1, "batch": 16, "lr": 0.05},
+    "training": {"epochs": 1, "batch_size": 16, "lr": 0.05},
     "run": {"rounds": 4, "eval_every": 2, "engine": "loop"},
     "hosts": {"clients": 3, "deadline": 20.0, "patience": 60.0},
 }

@@ -36,7 +36,7 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
     def steal(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
-            told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch": 16}).table()
+            told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}).table()
             head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "settings": told}
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
             stolen.append(post.ask(client, letter(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))

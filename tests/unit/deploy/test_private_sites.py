@@ -43,7 +43,7 @@ def private(name: str, **run: Any) -> Settings:
     """Four short rounds of private training, three steps each."""
     method = {"tune_epochs": 1} if name == "fedavg-ft" else {}
     small = {"samples_per_client": 30}
-    return settings(name, method=method, data=small, training={"batch": 8}, run={**PRIVATE, **run})
+    return settings(name, method=method, data=small, training={"batch_size": 8}, run={**PRIVATE, **run})
 
 
 class Killed(Exception):

@@ -26,7 +26,7 @@ def settings(name: str, **changes: dict[str, Any]):
     table: dict[str, dict[str, Any]] = {
         "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
         "model": {"model": "linear"},
-        "training": {"batch": 10, "lr": 0.5},
+        "training": {"batch_size": 10, "lr": 0.5},
         "run": {"rounds": ROUNDS, "engine": "loop", "eval_every": 1},
     }
     merged = {part: {**values, **changes.get(part, {})} for part, values in table.items()}

@@ -84,7 +84,7 @@ def test_every_kind_of_method_takes_a_newcomer(name: str, tmp_path: Path) -> Non
     table = {
         "method": {"name": name},
         "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
-        "training": {"batch": 10, "lr": 0.1},
+        "training": {"batch_size": 10, "lr": 0.1},
         "run": {"rounds": 2, "engine": "loop", "state": "file"},
     }
     run_settings(settings_from(table), out=tmp_path / "run")

@@ -25,7 +25,7 @@ from toys import Averaging, Branching
 TINY = {
     "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
     "model": {"model": "mlp"},
-    "training": {"batch": 10, "lr": 0.1},
+    "training": {"batch_size": 10, "lr": 0.1},
     "run": {"rounds": 3, "engine": "loop"},
 }
 
