@@ -29,7 +29,7 @@ model = "linear"
 
 [training]
 steps = 2
-batch = 5
+batch_size = 5
 lr = 0.1
 
 [run]

@@ -64,7 +64,7 @@ class Asked:
         They may differ in the number of steps, in which batches they draw, and in the proximal term's strength.
         """
         free: dict[str, Any] = {"batches": None, "epochs": None, "steps": None, "center": None, "mu": 0.0}
-        settled: dict[str, Any] = {"batch": None, "lr": None, "momentum": None, "weight_decay": None}
+        settled: dict[str, Any] = {"batch_size": None, "lr": None, "momentum": None, "weight_decay": None}
         r = self.training
         settings = (r.batch_size, r.momentum, r.weight_decay, r.decay_biases, r.epoch_decay, r.lr)
         return (*self.request.but(**free, **settled).signature(), *settings)

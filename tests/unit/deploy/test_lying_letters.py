@@ -36,7 +36,7 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
     def steal(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
-            told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch": 16}).table()
+            told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}).table()
             head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "settings": told}
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
             stolen.append(post.ask(client, letter(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
@@ -120,9 +120,9 @@ def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
 def test_noise_that_cannot_be_accounted_for_is_refused(noise: float) -> None:
     """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
     with pytest.raises(ConfigError, match=r"nodes take 0, or 0\.01 to 1e\+06"):
-        Limits().check(settings("fedavg", run={"dp_noise": noise}).run)
+        Limits().check(settings("fedavg", privacy={"noise_multiplier": noise}).run)
     for fine in (0.0, 0.01, 1e6):
-        Limits().check(settings("fedavg", run={"dp_noise": fine}).run)
+        Limits().check(settings("fedavg", privacy={"noise_multiplier": fine}).run)
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------

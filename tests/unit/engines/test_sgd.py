@@ -151,7 +151,7 @@ def test_the_step_size_falls_after_every_local_epoch() -> None:
 
 def test_the_step_size_falls_after_every_pass_of_steps() -> None:
     """Counting in steps, a pass over the data is an epoch, too: two samples in batches of one, three steps."""
-    got = train({"steps": 3, "batch": 1, "epoch_decay": 0.5}, {}, n=2)  # 0.1, 0.1, 0.05
+    got = train({"steps": 3, "batch_size": 1, "epoch_decay": 0.5}, {}, n=2)  # 0.1, 0.1, 0.05
     torch.testing.assert_close(got, torch.tensor([1.38 + 0.05 * 1.62]))
 
 
@@ -175,7 +175,7 @@ def test_the_last_short_batch_is_trained_on() -> None:
         sizes.append(len(batch.y))
         return quadratic(net, w, batch, aux)
 
-    got = train({"epochs": 1, "batch": 2}, {"loss": loss}, n=3)
+    got = train({"epochs": 1, "batch_size": 2}, {"loss": loss}, n=3)
     assert sizes == [2, 1]
     torch.testing.assert_close(got, torch.tensor([1.38]))
 
@@ -189,7 +189,7 @@ def test_per_sample_rows_come_with_their_batch() -> None:
         return to_mean(net, w, batch, aux)
 
     marks = Bundle(mark=torch.arange(7.0)[:, None] * 10)
-    train({"epochs": 2, "batch": 3}, {"loss": loss, "per_sample": marks, "aux": Bundle(same=torch.tensor(5))}, n=7)
+    train({"epochs": 2, "batch_size": 3}, {"loss": loss, "per_sample": marks, "aux": Bundle(same=torch.tensor(5))}, n=7)
 
 
 def test_nothing_that_was_given_is_written_to() -> None:

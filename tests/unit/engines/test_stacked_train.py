@@ -95,7 +95,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "linear": {"linear": noise("l")},
     "clip": {"clip": 0.3},
     "all": dict(only=NET.body, center=noise("c"), mu=0.5, prox_after=True, linear=noise("l"), clip=0.8),  # noqa: C408
-    "own settings": {"epochs": 1, "batch": 3, "lr": 0.05, "momentum": 0.3, "weight_decay": 0.01},
+    "own settings": {"epochs": 1, "batch_size": 3, "lr": 0.05, "momentum": 0.3, "weight_decay": 0.01},
 }
 
 
@@ -246,7 +246,7 @@ def kind(training: Training = TRAININGS["plain"], **changes: Any) -> object:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"epochs": 3}, {"steps": 2}, {"batches": 0}, {"center": noise("c"), "mu": 1.0}, {"lr": 0.1}, {"batch": 4}],
+    [{"epochs": 3}, {"steps": 2}, {"batches": 0}, {"center": noise("c"), "mu": 1.0}, {"lr": 0.1}, {"batch_size": 4}],
 )
 def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> None:
     """Number of steps, which batches, the proximal term; and settings of its own that are the run's."""
@@ -256,7 +256,7 @@ def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"lr": 0.2}, {"batch": 5}, {"momentum": 0.1}, {"weight_decay": 0.1}, {"loss": near}, {"only": NET.head}),
+        *({"lr": 0.2}, {"batch_size": 5}, {"momentum": 0.1}, {"weight_decay": 0.1}, {"loss": near}, {"only": NET.head}),
         *({"clip": 1.0}, {"linear": noise("l")}, {"prox_after": True}, {"aux": Bundle(a=torch.zeros(2))}),
         {"per_sample": Bundle(a=torch.zeros(9, 2))},
     ],
