@@ -160,9 +160,8 @@ class FedAMP(Method):
     def client_update(self, c: Client) -> Work:
         """Minimise F_k(w) + pull/2 ||w - u_k||^2 from the client's own model, keep w and return it."""
         asked = float(c.received.pull)
-        pull = min(
-            asked, 0.5 / c.training.lr
-        )  # at most half the way to the mixture in a step; from 2/lr on it diverges
+        # at most half the way to the mixture in a step; from 2/lr on it diverges
+        pull = min(asked, 0.5 / c.training.lr)
         w = yield Train(c.state.get("model", c.w0), center=c.received.model, mu=pull)
         c.state = Bundle(model=w)
         return Bundle(model=w, pull=torch.tensor(pull), clamped=torch.tensor(float(pull < asked)))

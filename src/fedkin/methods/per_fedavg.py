@@ -67,9 +67,8 @@ class PerFedAvg(Method):
         aux = Bundle(inner_lr=torch.tensor(self.inner_lr))
         if self.order == "hessian-free":
             aux = aux.but(delta=torch.tensor(self.delta))
-        batch = c.training.batch_size * (
-            2 if self.order == "first" else 3
-        )  # one mini-batch for each gradient of a meta-step
+        # one mini-batch for each gradient of a meta-step
+        batch = c.training.batch_size * (2 if self.order == "first" else 3)
         steps = max(1, c.training.steps_for(len(c.data)))  # as many as FedAvg takes
         lr = c.training.lr if self.outer_lr == "run" else self.outer_lr
         meta = Train(c.received.model, loss=meta_loss, aux=aux, steps=steps, batch_size=batch, lr=lr)
