@@ -76,7 +76,9 @@ def setting(kind: str) -> dict:
 def one(name: str, kind: str, seed: int, path: Path | None) -> dict:
     how = setting(kind)
     data = federation(kind, path, seed)
-    result = fedkin.run(METHODS[name], data, **how, seed=seed, engine="loop", eval_every=how["rounds"])
+    result = fedkin.run(
+        METHODS[name], data, **how, seed=seed, compute=fedkin.Compute(engine="loop"), eval_every=how["rounds"]
+    )
     last = result.rounds[-1]
     chosen = [line["cluster"] for line in result.clients if line["round"] == last["round"] and "cluster" in line]
     return {

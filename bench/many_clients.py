@@ -95,8 +95,8 @@ def _run(name: str, folder: Path, clients: int, rounds: int, state: str, pipe: A
 
         with contextlib.suppress(Enough):  # ten more rounds, so that the last ten, all evaluated, are not run
             fedkin.run(
-                method, data, "cam-lenet", training, rounds=rounds + 11, participation=COHORT / clients, state=state,
-                eval_every=rounds + 1, out=out, on_round=on_round,
+                method, data, "cam-lenet", training, rounds=rounds + 11, participation=COHORT / clients,
+                compute=fedkin.Compute(state=state), eval_every=rounds + 1, out=out, on_round=on_round,
             )  # fmt: skip
         lines = [json.loads(text) for text in (out / "timing.jsonl").read_text().splitlines()]
         on_disk = sum(f.stat().st_blocks * 512 for f in out.rglob("*") if f.is_file())

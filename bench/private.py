@@ -54,9 +54,9 @@ def measured(line: dict[str, Any]) -> dict[str, Any]:
     seed, training = line["seed"], line["kind"] == "training"
     federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=line["clients"], seed=seed)
     method = TRAINING[line["method"]] if training else JOINING[line["method"]]
-    how: dict[str, Any] = {"rounds": 30, "dp_noise": line.get("noise")}
+    how: dict[str, Any] = {"rounds": 30, "noise_multiplier": line.get("noise")}
     if not training:
-        how = {"rounds": 60, "participation": 0.5, "describe_epsilon": line["epsilon"]}
+        how = {"rounds": 60, "participation": 0.5, "metadata_epsilon": line["epsilon"]}
     training = fedkin.Training(epochs=1, batch_size=10, lr=line.get("lr", 0.05))
     result = fedkin.run(method, federation, "mlp", training, seed=seed, eval_every=30, **how)
     spent = {"spent": result.summary["privacy"]["epsilon"]} if training and line["noise"] is not None else {}

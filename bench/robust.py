@@ -46,12 +46,10 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         fedkin.Training(epochs=2, batch_size=10, lr=0.05),
         rounds=ROUNDS,
         seed=seed,
-        engine="loop",
+        compute=fedkin.Compute(engine="loop"),
         eval_every=ROUNDS,
-        aggregation=rule,
-        assumed_bad=0.3,
-        attack=attack,
-        attackers=share,
+        aggregation=fedkin.Aggregation(rule=rule, byzantine_fraction=0.3),
+        attack=fedkin.Attack(kind=attack, fraction=share),
     )
     false = result.summary.get("attack", {}).get("clients", [])
     by_client = final_by_client(result.clients)

@@ -168,7 +168,7 @@ def settings(nodes: int, rounds: int) -> Settings:
             "data": {"partition": "natural"},
             "training": {"steps": 1, "batch_size": 10},
             "run": {"rounds": rounds + 12, "eval_every": 1000},
-            "hosts": {"clients": nodes, "least": nodes, "deadline": SECONDS},
+            "hosts": {"min_clients": nodes, "min_connected": nodes, "reply_timeout": SECONDS},
         }
     )
 

@@ -46,7 +46,7 @@ def _bytes(n: int) -> str:
 
 def private(methods: Mapping[str, Method]) -> str:
     """The table of who can have which privacy option, with default settings."""
-    rows = ["| method | `dp_noise` | `describe_epsilon` |", "| --- | --- | --- |"]
+    rows = ["| method | `noise_multiplier` | `metadata_epsilon` |", "| --- | --- | --- |"]
     for method in methods.values():
         try:
             said = says(method, network("mlp"))
@@ -54,7 +54,7 @@ def private(methods: Mapping[str, Method]) -> str:
         except MethodError:
             said, noise = [], "no: what it says does not follow from class counts"
         beside = method.beside_training
-        training = f"no: a client also tells {beside}" if beside else "yes, with `describe_epsilon`" if said else "yes"
+        training = f"no: a client also sends {beside}" if beside else "yes, with `metadata_epsilon`" if said else "yes"
         rows.append(f"| {method.title} | {training} | {noise} |")
     return "".join(row + "\n" for row in rows)
 

@@ -173,9 +173,9 @@ def _idx(folder: Path) -> bool:
 def to_run(settings: Settings, root: Path | None, engine: str, workers: int) -> Settings:
     """The settings with the place of the data, engine and processes, none of which decide the figures."""
     where = located(settings.data.data, data_root() if root is None else root)
-    run: Mapping[str, Any] = {"engine": engine, "workers": workers}
+    changed: Mapping[str, Any] = {"engine": engine, "workers": workers}
     return dataclasses.replace(
         settings,
         data=dataclasses.replace(settings.data, data=where),
-        run=dataclasses.replace(settings.run, **run),
+        compute=dataclasses.replace(settings.compute, **changed),
     )

@@ -36,8 +36,10 @@ def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tab
         "data": {"data": "digits", "clients": 6, "samples_per_client": 24, **tables.get("data", {})},
         "model": {"model": "linear", **tables.get("model", {})},
         "training": {"steps": 2, "batch_size": 5, "lr": 0.1, **tables.get("training", {})},
-        "run": {"rounds": 4, "participation": 0.7, "engine": "loop", **tables.get("run", {})},
+        "run": {"rounds": 4, "participation": 0.7, **tables.get("run", {})},
+        "compute": {"engine": "loop", **tables.get("compute", {})},
     }
+    table |= {name: tables[name] for name in ("aggregation", "attack", "privacy") if name in tables}
     return settings_from(table)
 
 
@@ -133,7 +135,7 @@ def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, 
     for summary in (mine, theirs):
         del summary["command"], summary["digests"]["summary.json"]
         if but:
-            del summary["config"]["run"]["engine"], summary["computed"]
+            del summary["config"]["compute"]["engine"], summary["computed"]
     assert mine == theirs
     rest = {"best.safetensors"} if lost else set()
     assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()} - rest

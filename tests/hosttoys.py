@@ -100,15 +100,16 @@ SMALL: dict[str, Any] = {
     "data": {"data": "digits", "clients": 3, "partition": "dirichlet", "alpha": 0.5, "samples_per_client": 60},
     "model": {"model": "mlp"},
     "training": {"epochs": 1, "batch_size": 16, "lr": 0.05},
-    "run": {"rounds": 4, "eval_every": 2, "engine": "loop"},
-    "hosts": {"clients": 3, "deadline": 20.0, "patience": 60.0},
+    "run": {"rounds": 4, "eval_every": 2},
+    "compute": {"engine": "loop"},
+    "hosts": {"min_clients": 3, "reply_timeout": 20.0, "wait_timeout": 60.0},
 }
 
 
 def settings(name: str, **tables: Mapping[str, Any]) -> Settings:
     """Those of `SMALL` for a method, with changes by table."""
-    whole = {part: {**values, **tables.get(part, {})} for part, values in SMALL.items()}
-    return settings_from({"method": {"name": name, **tables.get("method", {})}, **whole})
+    parts = {part: {**SMALL.get(part, {}), **tables.get(part, {})} for part in {**SMALL, **tables}}
+    return settings_from({**parts, "method": {"name": name, **tables.get("method", {})}})
 
 
 def sites(folder: Path, clients: int = 3, **more: Any) -> dict[int, Site]:

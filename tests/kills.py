@@ -36,7 +36,7 @@ def assert_goes_on(folder: Path, uninterrupted: Path, *, best: bool = True) -> N
         del summary["command"], summary["computed"]  # the folder, and the engine, which decides nothing
         del summary["digests"]["summary.json"]  # which is also one of these
         for name in ("engine", "workers", "state"):  # decide nothing
-            del summary["config"]["run"][name]
+            del summary["config"]["compute"][name]
     assert mine == other
 
 

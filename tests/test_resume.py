@@ -39,7 +39,7 @@ from kills import (
     wait_for_lines,
 )
 
-HARD = {"dropout": 0.2, "join_late": "1@4"}
+HARD = {"dropout": 0.2, "late_joiners": "1@4"}
 METHODS = {  # private states; private states and a bank; clusters and a warm-up
     "pfedcs": {},
     "da-pfl": {},

@@ -24,7 +24,7 @@ from fedkin.methods import METHODS
 from folders import assert_same_run, assert_same_tensors, content, lines_in, small
 from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn
 
-HARD = {"dropout": 0.2, "join_late": "1@4"}
+HARD = {"dropout": 0.2, "late_joiners": "1@4"}
 KEEPING = {  # a state and a bank; a state; neither
     "da-pfl": {},
     "fedrep": {},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import fedkin
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings
+from fedkin.experiment.settings import DataSettings, ModelSettings, Settings, Setup
 from fedkin.methods import get_method
 from fedkin.report.page import write_page
+from grouped import setup
 
 PAGE = (Path(__file__).parents[1] / "docs" / "run-folder.md").read_text(encoding="utf-8")
 
@@ -35,14 +37,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     plain = DataSettings(clients=4, samples_per_client=30)
     runs = {
         "ifca": (planted, {}),
-        "da-pfl": (plain, {"dropout": 0.3, "join_late": "1@2", "state": "file"}),
-        "ditto": (plain, {"attack": "sign-flip", "attackers": 0.25, "aggregation": "median"}),
+        "da-pfl": (plain, {"dropout": 0.3, "late_joiners": "1@2", "state": "file"}),
+        "ditto": (plain, {"kind": "sign-flip", "fraction": 0.25, "rule": "median"}),
         "fedrep": (plain, {"evaluate": "trained"}),
-        "cfic": (plain, {"describe_epsilon": 1.0}),
+        "cfic": (plain, {"metadata_epsilon": 1.0}),
     }
     for name, (data, how) in runs.items():
-        run = RunSettings(rounds=3, engine="loop", **how)
-        run_settings(Settings(name, get_method(name), data, ModelSettings("linear"), run=run), out=place / name)
+        groups = {f.name: getattr(setup(rounds=3, engine="loop", **how), f.name) for f in fields(Setup)}
+        groups |= {"data": data, "model": ModelSettings("linear")}
+        run_settings(Settings(name, get_method(name), **groups), out=place / name)
         write_page(place / name)
     return [place / name for name in runs]
 

@@ -15,6 +15,7 @@ from fedkin.version import __version__
 if TYPE_CHECKING:
     from fedkin import data, methods, models
     from fedkin.core import (
+        Aggregation,
         Bundle,
         Client,
         FedkinError,
@@ -41,14 +42,19 @@ if TYPE_CHECKING:
         federate,
         load,
     )
+    from fedkin.engines import Attack
     from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.result import Result
     from fedkin.experiment.run import resume, run
+    from fedkin.experiment.settings import Compute
     from fedkin.exporting import export, load_export
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
+    from fedkin.privacy.budget import Privacy
 
 __all__ = [
+    "Aggregation",
+    "Attack",
     "Bundle",
     "ClassesPerClient",
     "Client",
@@ -56,6 +62,7 @@ __all__ = [
     "ClusterClasses",
     "ClusterDirichlet",
     "Comparison",
+    "Compute",
     "Dirichlet",
     "DirichletTotal",
     "Federation",
@@ -63,6 +70,7 @@ __all__ = [
     "Method",
     "Natural",
     "Net",
+    "Privacy",
     "Result",
     "Round",
     "Samples",
@@ -98,6 +106,7 @@ _FROM = {
         "compare",
     ),
     "fedkin.core": (
+        "Aggregation",
         "Bundle",
         "Client",
         "Samples",
@@ -127,7 +136,10 @@ _FROM = {
     "fedkin.exporting": ("export", "load_export"),
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
+    "fedkin.engines": ("Attack",),
     "fedkin.experiment.result": ("Result",),
+    "fedkin.experiment.settings": ("Compute",),
+    "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Rule, Train, Work, to_all
+from fedkin.core import Aggregation, Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
 from fedkin.engines import Plan
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
 from fedkin.testing import RuleBroken, check_method
@@ -34,7 +34,7 @@ NOT_COVERED = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_contract_holds_under_every_rule(name: str, kind: Any) -> None:
     """Faults, resuming and odd federations included; rules work on the server, so one engine will do."""
-    check_method(PLAIN[name], engines=[], rule=Rule(kind, share=0.3))
+    check_method(PLAIN[name], engines=[], aggregation=Aggregation(kind, byzantine_fraction=0.3))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -46,7 +46,7 @@ def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
         check_method(method, engines=[], rules=["robust"])
         return
     with pytest.raises(ConfigError, match=rf"aggregation = 'krum' cannot be used with {type(method).__name__}: "):
-        play(method, Setting(plan=Plan(1, rule=Rule("krum"))))
+        play(method, Setting(plan=Plan(1, aggregation=Aggregation("krum"))))
 
 
 def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
@@ -70,10 +70,10 @@ def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
         def relations(self, s: Bundle, r: Round) -> Tensor:
             return torch.zeros(len(r.roster), dtype=torch.int64)
 
-    CAM(inner=IFCA()).require_robust(Rule("median"))
-    CAM(inner=Own()).require_robust(Rule())
+    CAM(inner=IFCA()).require_robust(Aggregation("median"))
+    CAM(inner=Own()).require_robust(Aggregation())
     with pytest.raises(ConfigError, match="cannot be used with Own: its server"):
-        CAM(inner=Own()).require_robust(Rule("median"))
+        CAM(inner=Own()).require_robust(Aggregation("median"))
 
 
 @dataclass(frozen=True)

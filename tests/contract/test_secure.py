@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedkin.core import Bundle, ConfigError, Method, MethodError, Round, stack
+from fedkin.core import Aggregation, Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.engines import Plan
 from fedkin.experiment.compare import Comparison
-from fedkin.experiment.settings import RunSettings
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
 from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.testing import RuleBroken, check_method
@@ -72,10 +71,10 @@ def test_refused_with_a_text(name: str) -> None:
     method = NOT_OFFERED[name]
     wanted = rf"secure_aggregation cannot be used with {type(method).__name__} as it is set: its server must see single"
     with pytest.raises(ConfigError, match=wanted):
-        play(method, Setting(plan=Plan(1, secure=True)))
+        play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
     if name in METHODS:
         with pytest.raises(ConfigError, match=wanted):
-            Comparison((name,), run=RunSettings(secure_aggregation=True))
+            Comparison((name,), aggregation=Aggregation(secure=True))
 
 
 @pytest.mark.parametrize("name", NOT_OFFERED)

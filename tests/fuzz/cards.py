@@ -59,13 +59,17 @@ def made(folder: Path) -> list[dict[str, bytes]]:
         [(method, "linear") for method in METHODS] + [("fedavg", model) for model in MODELS] + [("fedavg", Recurrent)]
     )
     for i, (method, model) in enumerate(plans):
-        result = fedkin.run(get_method(method), digits, model, rounds=1, engine="loop")
+        result = fedkin.run(get_method(method), digits, model, rounds=1, compute=fedkin.Compute(engine="loop"))
         found.append(export(result, 0, folder / str(i)))
     rows = "".join(f"{20 + i % 60},{'fm'[i % 2]},{i % 3 % 2}\n" for i in range(120))
     (folder / "t.csv").write_text("age,sex,ill\n" + rows)
     table = fedkin.federate(fedkin.load(folder / "t.csv", target="ill"), fedkin.Dirichlet(alpha=5.0), clients=2)
     found.append(
-        export(fedkin.run(get_method("fedavg"), table, "linear", rounds=1, engine="loop"), 0, folder / "table")
+        export(
+            fedkin.run(get_method("fedavg"), table, "linear", rounds=1, compute=fedkin.Compute(engine="loop")),
+            0,
+            folder / "table",
+        )
     )
     return [{p.name: p.read_bytes() for p in place.iterdir()} for place in found]
 

@@ -54,7 +54,7 @@ def made(place: Path) -> dict[str, Path]:
     older versions wrote them, without digests."""
     found = {}
     for state in ("memory", "file"):
-        settings = small("da-pfl", run={"rounds": 5, "state": state, "eval_every": 1})
+        settings = small("da-pfl", run={"rounds": 5, "eval_every": 1}, compute={"state": state})
         for kind in ("finished", "interrupted"):
             folder = place / f"{kind}, {state}"
             with contextlib.suppress(Stopped):

@@ -165,7 +165,7 @@ _RUNS: dict[str, dict[str, Any]] = {
     "fedrep": {"rounds": 1, "secure_aggregation": True},
     "fedfomo": {"rounds": 1},
     "creff": {"rounds": 1, "eval_every": 1},
-    "fedavg": {"rounds": 1, "dp_noise": 1.0},
+    "fedavg": {"rounds": 1, "noise_multiplier": 1.0},
 }
 
 

@@ -13,6 +13,7 @@ import torch
 import fedkin
 from fedkin.core import Method, Net, Training
 from fedkin.data import planted_groups
+from fedkin.experiment.settings import Compute
 from fedkin.methods import (
     CFIC,
     CFL,
@@ -107,7 +108,7 @@ def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -
         "participation": 0.6,
         "seed": 3,
     }
-    how |= {"engine": "loop", "evaluate": moment}
+    how |= {"compute": Compute(engine="loop"), "evaluate": moment}
     ours, per = (fedkin.run(m, data, "mlp", **how) for m in (PFedCS(select="none"), FedPer()))
     assert ours.final == per.final
     assert ours.clients == per.clients

@@ -99,7 +99,7 @@ def test_late_joiners_and_drop_outs_miss_rounds() -> None:
 def test_over_selection_does_not_cut_it() -> None:
     """With more clients asked than needed, other methods take those who answer first; this one waits for all it asks,
     or clients would miss rounds at random."""
-    shards, plan = federation(), Plan(3, 0.4, over_selection=1.5)
+    shards, plan = federation(), Plan(3, 0.4, oversampling=1.5)
 
     def answered(method: Local | LocalFull) -> list[int]:
         session = Loop().start(Job(method, mlp(), Training(steps=1, batch_size=5), shards, 0))

@@ -22,7 +22,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +128,9 @@ def settings_of(family: str, state: str, engine: str, rounds: int) -> Settings:
     """The run of a family."""
     name, fields = FAMILIES[family]
     assert get_method(name).family == family
-    run = {"dropout": 0.2, "join_late": "1@6", "rounds": rounds, "eval_every": 3, "state": state}
-    made = small(name, fields, run=run)
-    return replace(made, run=replace(made.run, engine=engine, workers=2))
+    run = {"dropout": 0.2, "late_joiners": "1@6", "rounds": rounds, "eval_every": 3}
+    compute = {"engine": engine, "workers": 2, "state": state}
+    return small(name, fields, run=run, compute=compute)
 
 
 def kill_many(folder: Path, kills: int, seed: int, say: Callable[..., None]) -> Counter[str]:

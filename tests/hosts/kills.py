@@ -46,7 +46,7 @@ def kill(folder: Path, kills: int, length: int = 12, seed: int = 0) -> bool:
     """Plays runs until so many kills were done; whether every one of them ended as the simulator does."""
     folder.mkdir(parents=True, exist_ok=True)
     draw, fleet, done, equal = random.Random(seed), Fleet(folder.resolve()), 0, True
-    hosts = {"clients": 3, "least": 1, "deadline": 60.0, "patience": 600.0}
+    hosts = {"min_clients": 3, "min_connected": 1, "reply_timeout": 60.0, "wait_timeout": 600.0}
     try:
         fleet.up(0, 1, 2)
         for number in range(kills):

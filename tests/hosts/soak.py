@@ -39,7 +39,7 @@ def soak(place: Path, length: int, every: int, seed: int = 0, method: str = "fed
     """Plays one run with a fault every few rounds; whether it ended as the simulator does and memory stayed flat."""
     place.mkdir(parents=True, exist_ok=True)
     draw, fleet, seen = random.Random(seed), Fleet(place.resolve()), list[dict[str, float]]()
-    hosts = {"clients": 3, "least": 1, "deadline": 60.0, "patience": 600.0}
+    hosts = {"min_clients": 3, "min_connected": 1, "reply_timeout": 60.0, "wait_timeout": 600.0}
     s = settings(method, run={"rounds": length, "eval_every": length}, hosts=hosts)
     try:
         fleet.up(0, 1, 2)

@@ -15,7 +15,7 @@ from hostprograms import FAULTY, Fleet, events, rounds, server_equals
 from hosttoys import settings, simulated, traced
 
 pytestmark = pytest.mark.hosts
-HOSTS = {"clients": 3, "least": 1, "deadline": 120.0, "patience": 300.0}
+HOSTS = {"min_clients": 3, "min_connected": 1, "reply_timeout": 120.0, "wait_timeout": 300.0}
 
 
 def told(folder: Path, client: str) -> dict[int, list[str]]:

@@ -92,7 +92,7 @@ def test_letters_are_for_the_client_alone(own: Fleet) -> None:
     own.until(lambda: (own.disk(0) / "runtime" / "secret").exists())
     thief = Thief(own.nodes[0].pid, own.disk(0) / "runtime" / "ca.crt")
     try:
-        s = settings("fedavg", run={"rounds": 2, "eval_every": 2}, hosts={"clients": 1, "deadline": 300.0})
+        s = settings("fedavg", run={"rounds": 2, "eval_every": 2}, hosts={"min_clients": 1, "reply_timeout": 300.0})
         lines = own.finish(own.submit(s, "run"), 900)
     finally:
         thief.stop()
@@ -110,7 +110,11 @@ def test_another_clients_name_is_refused(own: Fleet) -> None:
     although c1 is there all the time."""
     own.up()
     own.start(1, name="c0")
-    s = settings("fedavg", run={"rounds": 2, "eval_every": 2}, hosts={"clients": 2, "least": 2, "patience": 900.0})
+    s = settings(
+        "fedavg",
+        run={"rounds": 2, "eval_every": 2},
+        hosts={"min_clients": 2, "min_connected": 2, "wait_timeout": 900.0},
+    )
     folder = own.submit(s, "names")
     own.until(lambda: "its key is registered as c1, and it came as c0" in events(folder))
     own.start(0)
@@ -148,7 +152,7 @@ def test_private_files_are_private_whatever_the_umask(own: Fleet) -> None:
         own.disk(0).chmod(0o777)
         own.until(lambda: "stop:" in (own.folder / "link.log").read_text())
         own.start(0, *masked)
-        s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={"clients": 1, "deadline": 300.0})
+        s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={"min_clients": 1, "reply_timeout": 300.0})
         own.place = link
         folder = own.submit(s, "run")
         own.finish(folder, 900)
@@ -168,7 +172,7 @@ def test_a_link_and_its_nodes_need_no_ca_key(own: Fleet) -> None:
     for name in ("ca.key", "ca.crt"):
         (offline / name).write_bytes((own.place / "keys" / name).read_bytes())
     (own.place / "keys" / "ca.key").unlink()
-    s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={"clients": 1, "deadline": 300.0})
+    s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={"min_clients": 1, "reply_timeout": 300.0})
     own.up(0)
     assert len(rounds_of(own, s, "first")) == 1
     assert own.link is not None

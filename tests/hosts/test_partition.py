@@ -50,7 +50,7 @@ def cable() -> Iterator[None]:
 def test_a_network_that_fails_for_two_rounds(tmp_path: Path) -> None:
     """Rounds go on with the others; c1 is back when the network is, without a restart of anything."""
     fleet = Fleet(tmp_path, host=HERE)
-    hosts = {"clients": 3, "least": 3, "deadline": 20.0, "patience": 180.0}
+    hosts = {"min_clients": 3, "min_connected": 3, "reply_timeout": 20.0, "wait_timeout": 180.0}
     s = settings("fedrep", run={"rounds": 9, "eval_every": 9}, hosts=hosts)
     try:
         fleet.up(0, 2)

@@ -21,7 +21,7 @@ from hostprograms import Fleet, events, rounds, server_equals
 from hosttoys import same_export, settings, simulated, traced
 
 pytestmark = pytest.mark.hosts
-HOSTS = {"clients": 3, "least": 1, "deadline": 30.0, "patience": 120.0}
+HOSTS = {"min_clients": 3, "min_connected": 1, "reply_timeout": 30.0, "wait_timeout": 120.0}
 PARITY = ["fedavg", "fedrep", "da-pfl", "pfedcs", "ifca-cam", "clustered-sampling"]
 
 
@@ -63,7 +63,7 @@ def test_a_run_equals_the_simulator(fleet: Fleet, name: str, tmp_path: Path) -> 
 def test_workers_that_fail(fleet: Fleet) -> None:
     """F2, F8: c1's worker raises, dies or hangs, before or after its work; once all hang. Each costs its round and no
     more, an abandoned round leaves everything as it was, and no text of an exception reaches the server."""
-    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts={**HOSTS, "deadline": 30.0})
+    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts={**HOSTS, "reply_timeout": 30.0})
     bad = {2: "raise", 3: "raise after work", 4: "die", 5: "die after work", 6: "hang", 7: "hang"}
     fleet.fail(0, {7: "hang"})
     fleet.fail(1, bad)
@@ -99,7 +99,7 @@ def test_another_version_is_refused(own: Fleet) -> None:
     """F18: a node with another fedkin is refused at joining, with both versions in the text; the others run."""
     own.up(0, 1)
     own.start(2, env={"FAULT_VERSION": "0.0.7"})
-    s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={**HOSTS, "clients": 2})
+    s = settings("fedavg", run={"rounds": 1, "eval_every": 1}, hosts={**HOSTS, "min_clients": 2})
     folder = own.submit(s, "versions")
     own.until(lambda: "0.0.7" in events(folder))
     own.finish(folder)
@@ -113,7 +113,7 @@ def test_another_version_is_refused(own: Fleet) -> None:
 def test_late_joiners_and_leavers(own: Fleet) -> None:
     """F9: c2's node starts when round 1 is over, c0's stops some rounds later."""
     own.up(0, 1)
-    s = settings("da-pfl", run={"rounds": 8, "eval_every": 8}, hosts={**HOSTS, "clients": 2, "least": 2})
+    s = settings("da-pfl", run={"rounds": 8, "eval_every": 8}, hosts={**HOSTS, "min_clients": 2, "min_connected": 2})
     folder = own.submit(s, "joining")
     own.until(lambda: len(rounds(folder)) >= 1)
     own.start(2)
@@ -131,7 +131,9 @@ def test_a_host_that_comes_back(own: Fleet, disk: str) -> None:
     """F4: c1's power fails. With its disk it goes on as if letters had been lost; with an empty one it is a newcomer,
     and the events say so."""
     own.up(0, 1, 2)
-    s = settings("fedrep", run={"rounds": 8, "eval_every": 8}, hosts={**HOSTS, "least": 3, "deadline": 15.0})
+    s = settings(
+        "fedrep", run={"rounds": 8, "eval_every": 8}, hosts={**HOSTS, "min_connected": 3, "reply_timeout": 15.0}
+    )
     folder = own.submit(s, "power")
     own.until(lambda: len(rounds(folder)) >= 1)
     own.kill(1)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from fedkin.version import __version__
 
 OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
-_HELP_FLAGS = ("-h", "--help")
+_HELP_FLAGS = ("-h", "--help", "--help-all")
+_BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"
 # those whose flags depend on a method, or which have none; all others explain themselves
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
@@ -49,7 +50,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
   METHOD is a name of fedkin list methods, one as papers write it (DA-PFL), or a user-defined class:
   ./file.py:MyMethod or package.module:MyMethod.
   --max-data-gb N with any command: data files may take N GB of memory, 4 by default; larger ones are refused unread.
-  fedkin run METHOD --help shows the flags, those of the method among them.
+  fedkin run METHOD --help shows the flags by group, those of the method among them; --help-all explains each.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
 
 
@@ -112,7 +113,8 @@ def _command(args: list[str]) -> int:
     if first == "--version":
         print(__version__)  # noqa: T201
         return OK
-    return _commands(first)(args[1:])
+    command, rest = _commands(first), args[1:]
+    return command(rest if first in _BY_GROUP else ["--help" if a == "--help-all" else a for a in rest])
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
-from fedkin.cli.flags import RUN_PARTS, parse, require_own_flags, summary
+from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError
 from fedkin.engines import Engine, Workers
 from fedkin.methods import get_method, get_title
@@ -86,10 +86,8 @@ def check_command(args: list[str]) -> int:
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
     name = args[0]
     method = get_method(name)
-    require_own_flags(name, method, {"check": CheckFlags()}, "check")
-    require_own_flags(name, method, RUN_PARTS)  # else fedkin run would refuse what was found right here
     got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
-    flags: CheckFlags = got.check
+    flags: CheckFlags = got["check"]
     rules = list(flags.rules or RULES)
     findings: list[Finding] = []
     before = torch.get_num_threads()
@@ -97,7 +95,7 @@ def check_command(args: list[str]) -> int:
     try:
         wait = screen.err.status("") if screen.err.is_terminal and not (flags.quiet or flags.json) else nullcontext()
         with wait as shown:
-            found = check_each(got.method, engines=_engines(), rules=rules, seed=flags.check_seed)
+            found = check_each(got["method"], engines=_engines(), rules=rules, seed=flags.check_seed)
             for number, rule in enumerate(rules, start=1):
                 if shown is not None:
                     shown.update(f"rule {number} of {len(rules)}: {rule}")

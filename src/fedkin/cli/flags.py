@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
 from fedkin.experiment.compare import Comparison, comparison_from
 from fedkin.experiment.search_space import space_from
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
+from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_from
 from fedkin.experiment.sweep import Sweep, sweep_table_of
 from fedkin.experiment.trackers import TrackerName
 from fedkin.methods import METHODS, canonical, get_method
@@ -116,16 +117,6 @@ class SweepSettings:
     """Every setting is run with each seed and judged by the mean."""
 
 
-RUN_PARTS: Mapping[str, Any] = {
-    "data": DataSettings(),
-    "model": ModelSettings(),
-    "training": Training(),
-    "run": RunSettings(),
-    "show": ShowRun(),
-}
-"""Whose fields are flags of ``fedkin run`` beside those of a method."""
-
-
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     """The settings of ``fedkin run METHOD|FILE.toml [flags]``.
 
@@ -135,12 +126,9 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     what = _first(args, "fedkin run needs a method or a config file: fedkin run fedavg")
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
-    parts = {"method": base.method, "data": base.data, "model": base.model, "training": base.training, "run": base.run}
-    require_own_flags(base.name, base.method, RUN_PARTS)
-    got = parse({**parts, "show": ShowRun()}, args[1:], f"fedkin run {what}", summary(base.method))
-    training = _epochs_win(got.training, args)
-    settings = Settings(base.name, got.method, _found(got.data), got.model, training, got.run, base.hosts)
-    return settings, got.show
+    parts = {"method": base.method, **parts_of(base), "show": ShowRun()}
+    got = parse(parts, args[1:], f"fedkin run {what}", summary(base.method))
+    return Settings(base.name, got["method"], **_groups(got, base, args)), got["show"]
 
 
 def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
@@ -155,26 +143,24 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     if len(names) == 1 and names[0].endswith(".toml"):
         base = comparison_from(read_toml(names[0]), names[0])
     else:
-        if not names and not {"-h", "--help"} & set(args):
+        if not names and not {"-h", "--help", "--help-all"} & set(args):
             raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
         base = Comparison(tuple(names))
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
-    parts = {"data": base.data, "model": base.model, "training": base.training, "run": base.run}
     got = parse(
-        {**parts, "runs": RunsSettings(base.seeds, baseline=base.baseline), "show": ShowCompare()},
+        {**parts_of(base), "runs": RunsSettings(base.seeds, baseline=base.baseline), "show": ShowCompare()},
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
     )
     own = {name: dict(values) for name, values in base.own.items()}
-    for text in got.runs.set:
+    for text in got["runs"].set:
         name, key, value = _one(text)
         name = next((n for n in base.methods if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
-    training = _epochs_win(got.training, args)
-    data, runs = _found(got.data), got.runs
-    return Comparison(base.methods, runs.seeds, data, got.model, training, got.run, own, runs.baseline), got.show
+    runs, groups = got["runs"], _groups(got, base, args)
+    return Comparison(base.methods, runs.seeds, own, runs.baseline, **groups), got["show"]
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
@@ -201,31 +187,30 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
     space, seeds, trials = sweep_table_of(entries, what)
-    parts = {"method": base.method, "data": base.data, "model": base.model, "training": base.training, "run": base.run}
-    require_own_flags(base.name, base.method, {**RUN_PARTS, "sweep": SweepSettings()}, "sweep")
     own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
-    got = parse({**parts, "sweep": own, "show": ShowRun()}, args[1:], f"fedkin sweep {what}", summary(base.method))
-    settings = Settings(
-        base.name, got.method, _found(got.data), got.model, _epochs_win(got.training, args), got.run, base.hosts
-    )
+    parts = {"method": base.method, **parts_of(base), "sweep": own, "show": ShowRun()}
+    got = parse(parts, args[1:], f"fedkin sweep {what}", summary(base.method))
+    settings = Settings(base.name, got["method"], **_groups(got, base, args))
     asked: dict[str, Any] = {}
-    for text in (*got.sweep.grid, *got.sweep.space):
+    for text in (*got["sweep"].grid, *got["sweep"].space):
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as training.lr=0.01,0.1, got {text!r}")
         asked[name] = value if ".." in value else [_value(v) for v in value.split(",")]
-    return Sweep(settings, {**space, **space_from(asked, "sweep")}, got.sweep.trials, got.sweep.seeds), got.show
+    chosen = got["sweep"]
+    return Sweep(settings, {**space, **space_from(asked, "sweep")}, chosen.trials, chosen.seeds), got["show"]
 
 
-def require_own_flags(name: str, method: Method, parts: Mapping[str, Any], command: str = "run") -> None:
-    """Raises `ConfigError` if a field of one's own method is a flag of the command already."""
-    fields = {f.name for f in dataclasses.fields(method)}  # type: ignore[arg-type]  # every method is a dataclass
-    for part in parts.values():
-        if taken := sorted(fields & {f.name for f in dataclasses.fields(part)}):
-            raise ConfigError(
-                f"{name}: --{taken[0].replace('_', '-')} is a flag of fedkin {command} already "
-                f"({type(part).__name__}); give the field {taken[0]} another name"
-            )
+def parts_of(setup: Setup) -> dict[str, Any]:
+    """Return the groups whose fields are flags: all but the settings for real hosts."""
+    return {f.name: getattr(setup, f.name) for f in dataclasses.fields(Setup) if f.name != "hosts"}
+
+
+def _groups(got: Mapping[str, Any], base: Setup, args: list[str]) -> dict[str, Any]:
+    """Return all groups of settings with the flags put in."""
+    groups = {name: got[name] for name in parts_of(base)}
+    changed = {"data": _found(got["data"]), "training": _epochs_win(got["training"], args)}
+    return {**groups, **changed, "hosts": base.hosts}
 
 
 def _found(data: DataSettings) -> DataSettings:
@@ -285,25 +270,6 @@ def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
     if not args:
         raise ConfigError(f"{prog} needs {needs}; {prog} --help shows all")
     return tyro.cli(form, args=args, prog=prog, console_outputs=sys.stderr is not None)
-
-
-def parse(parts: dict[str, Any], args: list[str], prog: str, description: str) -> Any:
-    """The parts with flags put in; every field is a flag under its own name."""
-    columns: list[Any] = [(name, type(part), field(default=part)) for name, part in parts.items()]
-    flags = dataclasses.make_dataclass("flags", columns, frozen=True)
-    flags.__doc__ = description
-    return tyro.cli(
-        flags,
-        args=args,
-        prog=prog,
-        description=description,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
-        console_outputs="-h" in args or "--help" in args or sys.stderr is not None,
-    )
-
-
-def summary(method: Method) -> str:
-    return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
 
 
 def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:

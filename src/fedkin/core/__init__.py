@@ -14,12 +14,13 @@ from fedkin.core.errors import (
 )
 from fedkin.core.method import Method, Work, finish, first, ready, uniform_cohort
 from fedkin.core.net import Net
-from fedkin.core.robust import Rule
+from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Batch, ClientData, Samples
 from fedkin.core.sides import Client, Roster, Round
 from fedkin.core.train import Train, Training, cross_entropy, head_loss
 
 __all__ = [
+    "Aggregation",
     "Batch",
     "Bundle",
     "Client",
@@ -37,7 +38,6 @@ __all__ = [
     "PartitionError",
     "Roster",
     "Round",
-    "Rule",
     "RunFolderError",
     "Samples",
     "Train",

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.core.bundle import Bundle, Download
 from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.net import Net
-from fedkin.core.robust import Rule
+from fedkin.core.robust import Aggregation
 from fedkin.core.sides import Client, Round
 from fedkin.core.train import Train
 
@@ -261,25 +261,25 @@ class Method(ABC):
                 f"{type(self).__name__} cannot group models that clients trained alone; use another warm-up"
             )
 
-    def require_robust(self, rule: Rule) -> None:
-        """Raises `ConfigError` unless the rule is the mean, or this method and all that it wraps are `robust`."""
-        if rule.kind == "mean":
+    def require_robust(self, aggregation: Aggregation) -> None:
+        """Raise `ConfigError` unless the rule is the mean, or this method and all that it wraps are `robust`."""
+        if aggregation.rule == "mean":
             return
         if not self.robust:
             raise ConfigError(
-                f"aggregation = {rule.kind!r} cannot be used with {type(self).__name__}: its server does not merge "
+                f"the rule {aggregation.rule!r} cannot be used with {type(self).__name__}: its server does not merge "
                 "uploads by means and mixtures alone; use 'mean', or another method (one of your own says that it does "
                 "by robust = True)"
             )
         for value in vars(self).values():
             if isinstance(value, Method):
-                value.require_robust(rule)
+                value.require_robust(aggregation)
 
     def require_secure(self) -> None:
         """Raises `ConfigError` unless means of uploads are all that this method's server needs."""
         if not self.secure_aggregation:
             raise ConfigError(
-                f"secure_aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
+                f"secure aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
                 "single uploads, not only their mean; leave it out, or take another method "
                 "(docs/robust-and-private.md has a list; one of your own says that it can by secure_aggregation = True)"
             )

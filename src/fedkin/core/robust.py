@@ -6,14 +6,14 @@ rounding. Majorities are counted in weight, except by Krum, which counts rows.
 
 - ``median``: the weighted median of each coordinate, the mean of the two middle values where the weights below and
   above are equal (Yin, Chen, Kannan, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018).
-- ``trimmed``: the weighted mean of each coordinate without the share ``share`` of the total weight at both ends (same
-  paper); a row on the border counts with what is left of its weight.
+- ``trimmed``: the weighted mean of each coordinate without ``byzantine_fraction`` of the total weight at both ends
+  (same paper); a row on the border counts with what is left of its weight.
 - ``krum``: Multi-Krum (Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017): the
   weighted mean of the m - f rows with the least sum of squared distances to their m - f - 2 nearest ones, and of those
-  equally good. f is ``floor(share m)``, or the most that m allows if that is less (m >= 2 f + 3): up to four rows it is
-  0 and Krum is the mean.
+  equally good. f is ``floor(byzantine_fraction m)``, or the most that m allows if that is less (m >= 2 f + 3): up to
+  four rows it is 0 and Krum is the mean.
 - ``norm``: the weighted mean of rows whose differences to the coordinate median of all are shortened to at most
-  ``factor`` times the weighted median length of these differences. Sun, Kairouz, Suresh, McMahan (Can You Really
+  ``norm_bound`` times the weighted median length of these differences. Sun, Kairouz, Suresh, McMahan (Can You Really
   Backdoor Federated Learning?, 2019) bound the difference to the model that was sent; but clients with models of their
   own start from many, and an update that is turned round has the right length.
 
@@ -38,33 +38,43 @@ _TIE = 1e-9  # of the whole: sums of weights, and scores, that are as near as th
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How rows of several clients become one; see the module for what each kind does.
-
-    Attributes:
-        kind: which rule; ``mean`` is the weighted mean and nothing else.
-        share: of the rows (krum) or of the weight at either end (trimmed) that is taken to be false.
-        factor: of ``norm``, in median lengths.
+class Aggregation:
+    """How the server aggregates updates. The module describes the rules.
 
     Raises:
-        ConfigError: an unknown kind, a share outside [0, 0.5), a factor that is not above 0.
+        ConfigError: an unknown rule, a fraction outside [0, 0.5), a bound that is not above 0, or secure aggregation
+            with another rule than the mean.
     """
 
-    kind: Kind = "mean"
-    share: float = 0.2
-    factor: float = 1.0
+    rule: Kind = "mean"
+    """The mean, or a rule that is robust to a minority of malicious updates."""
+    byzantine_fraction: float = 0.2
+    """Fraction of the updates that may be malicious (rules trimmed and krum)."""
+    norm_bound: float = 1.0
+    """Maximum distance from the median update, in multiples of the median norm (rule norm)."""
+    secure: bool = False
+    """Secure aggregation: the server learns sums of updates only (methods that need no more, at least 3 clients)."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(f"aggregation must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.kind!r}")
-        if not 0 <= self.share < 0.5:
-            raise ConfigError(f"assumed_bad must be at least 0 and below 0.5 (no rule stands half), got {self.share}")
-        if not 0 < self.factor < math.inf:
-            raise ConfigError(f"norm_factor must be above 0 and finite, got {self.factor}")
+        if self.rule not in get_args(Kind):
+            raise ConfigError(
+                f"[aggregation] rule must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.rule!r}"
+            )
+        if not 0 <= self.byzantine_fraction < 0.5:
+            raise ConfigError(
+                "byzantine_fraction must be at least 0 and below 0.5 (no rule withstands half), got "
+                f"{self.byzantine_fraction}"
+            )
+        if not 0 < self.norm_bound < math.inf:
+            raise ConfigError(f"norm_bound must be above 0 and finite, got {self.norm_bound}")
+        if self.secure and self.rule != "mean":
+            raise ConfigError(
+                f"secure aggregation hides single updates, the rule {self.rule!r} must see them; choose one"
+            )
 
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
         """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""
-        if self.kind == "mean":
+        if self.rule == "mean":
             return algebra.weighted_mean(rows, weights)
         return self._combined(weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
 
@@ -77,7 +87,7 @@ class Rule:
             group: int64 ``[m]``, the group of every row.
             otherwise: ``[G, P]``, what an empty group keeps.
         """
-        if self.kind == "mean":
+        if self.rule == "mean":
             return algebra.group_mean(rows, weights, group, otherwise)
         out = otherwise.clone()
         for g in group.unique().tolist():
@@ -95,22 +105,22 @@ class Rule:
         Raises:
             MethodError: a weight is negative, for which only the mean is defined.
         """
-        if self.kind == "mean":
+        if self.rule == "mean":
             return algebra.mix(weights, rows)
         return self._combined(weights.double(), rows)
 
     def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
         if bool((weights < 0).any()):
             raise MethodError(
-                f"the rule {self.kind!r} is not defined for negative weights, got {float(weights.min()):g}; "
-                "use aggregation = 'mean'"
+                f"the rule {self.rule!r} is not defined for negative weights, got {float(weights.min()):g}; "
+                "use the rule 'mean'"
             )
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
-        if self.kind == "krum":
-            return algebra.mix(_selected(weights, rows, self.share), rows)
-        if self.kind == "norm":
-            return _bounded(weights, rows, self.factor)
-        return _sorted(weights, rows, None if self.kind == "median" else self.share)
+        if self.rule == "krum":
+            return algebra.mix(_selected(weights, rows, self.byzantine_fraction), rows)
+        if self.rule == "norm":
+            return _bounded(weights, rows, self.norm_bound)
+        return _sorted(weights, rows, None if self.rule == "median" else self.byzantine_fraction)
 
 
 def _sorted(weights: Tensor, rows: Tensor, cut: float | None) -> Tensor:

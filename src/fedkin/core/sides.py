@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.core.bundle import Bundle
 from fedkin.core.net import Net
-from fedkin.core.robust import Rule
+from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Samples
 from fedkin.core.seeds import generator
 from fedkin.core.train import Training
@@ -60,7 +60,7 @@ class Client:
         return self.net.w0
 
     def counts(self) -> Tensor:
-        """Training samples per class, int64 ``[C]``; while joining a run with `describe_epsilon`, with noise."""
+        """Training samples per class, int64 ``[C]``; while joining a run with `metadata_epsilon`, with noise."""
         return self.data.counts(self.net.classes)
 
     def logits(self, w: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Round:
         cohort: how many clients a round is meant to have.
         drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
-        rule: how means and mixtures of clients' rows are made.
+        aggregation: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
     """
 
@@ -139,7 +139,7 @@ class Round:
     seed: int = 0
     step: str = ""
     uniform: bool = False
-    rule: Rule = field(default_factory=Rule)
+    aggregation: Aggregation = field(default_factory=Aggregation)
     stream: str = ""
 
     @property
@@ -172,11 +172,11 @@ class Round:
 
     def mean(self, rows: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean of ``rows [m, ...]`` over ``ids`` by the run's rule; by training samples, or else by ``weight [m]``."""
-        return self.rule.mean(rows, self.weight if weight is None else weight)
+        return self.aggregation.mean(rows, self.weight if weight is None else weight)
 
     def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
         """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``."""
-        return self.rule.group_mean(rows, self.weight, group, otherwise)
+        return self.aggregation.group_mean(rows, self.weight, group, otherwise)
 
     def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
         """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``, by the run's rule.
@@ -184,7 +184,7 @@ class Round:
         Raises:
             MethodError: a weight is negative and the rule is not the mean.
         """
-        return self.rule.mix(weights, rows)
+        return self.aggregation.mix(weights, rows)
 
     def among(self, ids: Tensor) -> Round:
         """The same round for some of its ``ids``, ascending, with their rows of ``drawn``."""

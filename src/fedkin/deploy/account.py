@@ -27,8 +27,8 @@ from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.deploy.store import checked_name, write_private
-from fedkin.experiment.settings import RunSettings
-from fedkin.privacy.budget import Spent, composed, says_at_joining
+from fedkin.experiment.settings import Setup
+from fedkin.privacy.budget import Privacy, Spent, composed, says_at_joining
 from fedkin.privacy.noise import noisy_counts
 from fedkin.storage.files import make_private
 
@@ -52,8 +52,8 @@ class Limits:
     """What the owner of the data sets for all runs.
 
     Attributes:
-        max_describe_epsilon: of all class counts told at joining, over all runs; then none are told exactly.
-        min_dp_noise: least noise of private training; then there is no plain training.
+        max_metadata_epsilon: of all class counts told at joining, over all runs; then none are told exactly.
+        min_noise_multiplier: least noise of private training; then there is no plain training.
         max_epsilon: of one sample over all runs, training and counts told at joining together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
         keep_scores: no results of evaluations leave.
@@ -64,38 +64,39 @@ class Limits:
         ConfigError: a limit is not a number above 0.
     """
 
-    max_describe_epsilon: float | None = None
-    min_dp_noise: float | None = None
+    max_metadata_epsilon: float | None = None
+    min_noise_multiplier: float | None = None
     max_epsilon: float | None = None
     only_masked: bool = False
     keep_scores: bool = False
     target: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
+        for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {value}")
 
     @property
     def hides_counts(self) -> bool:
         """Whether exact class counts must not be told in any way."""
-        return self.max_describe_epsilon is not None or self.max_epsilon is not None
+        return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
-    def check(self, run: RunSettings) -> None:
+    def check(self, setup: Setup) -> None:
         """What can be said of a run by its settings alone.
 
         Raises:
             ConfigError: the run wants more than the owner allows.
         """
-        said, noise = run.describe_epsilon, run.dp_noise
-        if self.max_describe_epsilon is not None and said is not None and said > self.max_describe_epsilon:
+        said, noise = setup.privacy.metadata_epsilon, setup.privacy.noise_multiplier
+        if self.max_metadata_epsilon is not None and said is not None and said > self.max_metadata_epsilon:
             raise ConfigError(
-                f"the run asks for class counts with describe_epsilon = {said:g}; this node was started with "
-                f"--max-describe-epsilon {self.max_describe_epsilon:g}"
+                f"the run asks for class counts with metadata_epsilon = {said:g}; this node was started with "
+                f"--max-metadata-epsilon {self.max_metadata_epsilon:g}"
             )
-        if self.min_dp_noise is not None and (noise is None or noise < self.min_dp_noise):
+        if self.min_noise_multiplier is not None and (noise is None or noise < self.min_noise_multiplier):
             raise ConfigError(
-                f"the run asks for {_training(noise)}; this node was started with --min-dp-noise {self.min_dp_noise:g}"
+                f"the run asks for {_training(noise)}; this node was started with --min-noise-multiplier "
+                f"{self.min_noise_multiplier:g}"
             )
         if self.max_epsilon is not None and not noise:
             raise ConfigError(
@@ -106,13 +107,13 @@ class Limits:
         # beyond these the accountant fails or never ends, and so it would for all runs to come
         if noise and not _LEAST_NOISE <= noise <= _MOST_NOISE:
             raise ConfigError(
-                f"the run asks for private training with dp_noise = {noise:g}; nodes take 0, or {_LEAST_NOISE:g} to "
-                f"{_MOST_NOISE:g}"
+                f"the run asks for private training with noise_multiplier = {noise:g}; nodes take 0, or "
+                f"{_LEAST_NOISE:g} to {_MOST_NOISE:g}"
             )
-        if self.only_masked and not run.secure_aggregation:
+        if self.only_masked and not setup.aggregation.secure:
             raise ConfigError(
-                "the run asks for uploads without masks (secure_aggregation = false in [run]); this node was started "
-                "with --only-masked"
+                "the run asks for uploads without masks (secure = false in [aggregation]); this node was started with "
+                "--only-masked"
             )
 
     def check_card(self, card: Card) -> None:
@@ -135,21 +136,21 @@ class Limits:
                 f"start the node with --target {card.target}"
             )
 
-    def check_words(self, run: RunSettings, method: Method, net: Net) -> None:
+    def check_words(self, privacy: Privacy, method: Method, net: Net) -> None:
         """Whether clients may say at joining what they say in this run.
 
         Raises:
             ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
         """
-        if self.hides_counts and run.describe_epsilon is None and says_at_joining(method, net):
+        if self.hides_counts and privacy.metadata_epsilon is None and says_at_joining(method, net):
             raise ConfigError(
                 f"clients of {type(method).__name__} say something exact of their data at joining; this node was "
-                "started with --max-describe-epsilon or --max-epsilon, so the run needs describe_epsilon"
+                "started with --max-metadata-epsilon or --max-epsilon, so the run needs metadata_epsilon"
             )
 
 
 def _training(noise: float | None) -> str:
-    return "plain training" if noise is None else f"private training with dp_noise = {noise:g}"
+    return "plain training" if noise is None else f"private training with noise_multiplier = {noise:g}"
 
 
 @dataclass
@@ -294,7 +295,7 @@ class Account:
         if whole > Fraction(repr(float(self.counts_limit))):
             raise OverBudget(
                 f"with the class counts of this run their epsilon would be {float(whole):g} over all runs of this "
-                f"client; this node was started with --max-describe-epsilon {self.counts_limit:g}, so it tells no more"
+                f"client; this node was started with --max-metadata-epsilon {self.counts_limit:g}, so it tells no more"
             )
 
     @contextmanager

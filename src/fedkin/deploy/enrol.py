@@ -258,7 +258,7 @@ class Enrolment:
         self, names: list[str], known: int, round: int, schema: Bundle
     ) -> tuple[dict[int, Bundle], dict[str, str]]:
         """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
-        seconds = self._clerk.settings.hosts.deadline
+        seconds = self._clerk.settings.hosts.reply_timeout
         number = {name: i for i, name in enumerate(names, start=known)}
         letters = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
         name_at = {self.new[n].node: n for n in names}
@@ -270,7 +270,7 @@ class Enrolment:
                 name = open.pop(ticket)
                 read = self._clerk.read(got, "describe", name)
                 found = attempt(partial(self._checked, read, schema), "its answer")
-                if isinstance(found, Bundle) and self._clerk.settings.run.secure_aggregation:
+                if isinstance(found, Bundle) and self._clerk.settings.aggregation.secure:
                     found = self._with_key(name, read, found)
                 if isinstance(found, Bundle):
                     said[number[name]] = found
@@ -295,7 +295,7 @@ class Enrolment:
         found = read.body
         if why := refusal(found, schema, _COUNTS):
             return why
-        most = self._clerk.settings.hosts.most_samples
+        most = self._clerk.settings.hosts.max_samples
         if not 1 <= int(found.size) <= most:
             return f"it claims {int(found.size)} training samples; 1 to {most} are taken"
         for name, t in found.items():

@@ -49,7 +49,7 @@ class Fleet:
         self._net: Net | None = None
         self._suspects = Suspects()
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
-        self._spending = Spending() if settings.run.dp_noise is not None else None
+        self._spending = Spending() if settings.privacy.noise_multiplier is not None else None
         self.training_s = 0.0
 
     # ---- before the first round -----------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Fleet:
         A single client whose card contradicts those of all others is refused, and the run waits for another one.
 
         Raises:
-            EngineError: fewer clients than wanted came within the patience.
+            EngineError: fewer clients than wanted came within the timeout.
             DataError: their data have nothing in common that one network could be made for.
         """
         self._wait_for_all()
@@ -76,13 +76,13 @@ class Fleet:
         return self.members.card
 
     def _wait_for_all(self) -> None:
-        wanted = self._hosts.clients
+        wanted = self._hosts.min_clients
         self._wait(wanted, 0)
         here = sorted(self._roll.here())
         if len(here) < wanted:
             raise EngineError(
-                f"waited {self._hosts.patience:g} s for {wanted} clients; there are {len(here)}: "
-                f"{', '.join(here) or 'none'}. Start the others (fedkin node), or lower [hosts] clients"
+                f"waited {self._hosts.wait_timeout:g} s for {wanted} clients; there are {len(here)}: "
+                f"{', '.join(here) or 'none'}. Start the others (fedkin node), or lower [hosts] min_clients"
             )
 
     def open(self, net: Net, mark: str) -> None:
@@ -92,7 +92,7 @@ class Fleet:
     # ---- the transport --------------------------------------------------------------------------------------------
     def available(self, round: int) -> list[int]:
         numbers = self.members.number_of()
-        self._wait(self._hosts.least, round)
+        self._wait(self._hosts.min_connected, round)
         return sorted(numbers[name] for name in self._roll.here() if name in numbers)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
@@ -110,7 +110,7 @@ class Fleet:
         answers: dict[int, Bundle] = {}
         missing: dict[int, str] = {}
         since, open = self._clock.now(), dict[str, int]()
-        end = since + self._hosts.deadline
+        end = since + self._hosts.reply_timeout
         self._send(messages, list(messages), open, missing, end)
         told = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a sum needs those, too, who were late before
@@ -239,8 +239,8 @@ class Fleet:
         return self._clock.now()
 
     def _wait(self, wanted: int, round: int) -> None:
-        """Waits until ``wanted`` clients are connected or the patience is over."""
-        end, told = self._clock.now() + self._hosts.patience, float("-inf")
+        """Waits until ``wanted`` clients are connected or the timeout is over."""
+        end, told = self._clock.now() + self._hosts.wait_timeout, float("-inf")
         self._roll.meet(round, _GREETING)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:
             if self._clock.now() - told >= _REMINDER:

@@ -51,11 +51,11 @@ class Node:
     """For trying out: take this share of a data set that is dealt out by the run's settings."""
     text: tuple[str, ...] = ()
     """Columns of a table that are to be read as texts although they hold numbers here."""
-    max_describe_epsilon: float | None = None
+    max_metadata_epsilon: float | None = None
     """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
     would be larger; runs see no exact ones."""
-    min_dp_noise: float | None = None
-    """Take part only in runs with private training and at least this noise (dp_noise)."""
+    min_noise_multiplier: float | None = None
+    """Take part only in runs with private training and at least this noise (noise_multiplier)."""
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
     target: str | None = None

@@ -50,7 +50,7 @@ def scaled(settings: Settings) -> Scale:
         raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
     _check_cluster(os.environ.get("RAY_ADDRESS", ""))
     clients = len(settings.data.federation(settings.run.seed))
-    hosts = replace(settings.hosts, clients=clients, least=clients, patience=_DAY, deadline=_DAY)
+    hosts = replace(settings.hosts, min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
     return Scale(replace(settings, hosts=hosts), clients)
 
 

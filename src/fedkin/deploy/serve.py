@@ -15,7 +15,7 @@ from fedkin.deploy.members import Members
 from fedkin.deploy.post import Post
 from fedkin.engines import Report, hand_over
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
-from fedkin.experiment.prepare import Experiment, plan_of, privacy_of
+from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
@@ -52,8 +52,7 @@ def serve(
         RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
     _only_simulated(settings)
-    privacy_of(settings.run).require_method(settings.method)
-    plan_of(settings.run).require(settings.method, settings.hosts.clients)
+    _require_possible(settings)
     with writing(folder), room(folder, "fedkin submit"):
         return _served(settings, post, folder, command, on_round, clock)
 
@@ -72,7 +71,7 @@ def _served(
     fleet.open(e.net, e.marks["network"])
     _warn_of(settings)
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
-    banks = Banks(here.bank_files) if settings.run.state == "file" else None
+    banks = Banks(here.bank_files) if settings.compute.state == "file" else None
 
     def noted(report: Report, line: dict[str, Any]) -> None:
         fleet.note(report)
@@ -99,13 +98,21 @@ def _warn_of(settings: Settings) -> None:
         log.warning("no client will have a model of its own in the end: %s", e)
 
 
+def _require_possible(settings: Settings) -> None:
+    """Raise `ConfigError` if the method cannot do what the settings ask for."""
+    settings.privacy.require_method(settings.method)
+    plan_of(settings).require(settings.method, settings.hosts.min_clients)
+
+
 def _only_simulated(settings: Settings) -> None:
     """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
-    run = settings.run
-    made_up = {"dropout": run.dropout > 0, "join_late": run.join_late is not None, "attack": run.attack != "none"}
-    for name, there in made_up.items():
-        if there:
-            raise ConfigError(
-                f"[run] {name} makes up in a simulation what happens by itself on real hosts; leave it out ({name} = "
-                f"{getattr(run, name)!r})"
-            )
+    run, kind = settings.run, settings.attack.kind
+    if run.dropout > 0:
+        found = f"[run] dropout = {run.dropout!r}"
+    elif run.late_joiners is not None:
+        found = f"[run] late_joiners = {run.late_joiners!r}"
+    elif kind != "none":
+        found = f"[attack] kind = {kind!r}"
+    else:
+        return
+    raise ConfigError(f"{found} simulates something that happens by itself on real hosts; leave it out")

@@ -33,7 +33,7 @@ from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
 from fedkin.engines.tasks import Answer, perform
-from fedkin.experiment.prepare import Experiment, privacy_of
+from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest
 from fedkin.privacy.budget import Privacy, Spent
 from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
@@ -81,7 +81,7 @@ class Site:
         self.allowed = allowed or Allowed()
         self.mask_keys = MaskKeys(client, signing or Signing())
         self.store = Store(folder, client)
-        self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_describe_epsilon)
+        self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
         self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
@@ -124,7 +124,7 @@ class Site:
     def _hello(self, head: Asked, of: Letter) -> Letter:
         """Who this is, what it runs, and what its data look like from outside."""
         settings = self._settings(head)
-        privacy_of(settings.run).require_method(settings.method)
+        settings.privacy.require_method(settings.method)
         card = self.data.card(sharing_at(settings, self.data))
         self.limits.check_card(card)
         return self._yes(head, versions=versions(settings.method), card=card.to_json())
@@ -135,9 +135,9 @@ class Site:
         job = self._job_of(head)
         if kept.said is None:
             privacy = self._privacy(head)
-            if privacy.describe_epsilon is not None:
+            if privacy.metadata_epsilon is not None:
                 own = job.shards[head.client].train.counts(job.net.classes)
-                counts = self.account.tell(head.run, own, privacy.describe_epsilon, privacy.dp_delta)
+                counts = self.account.tell(head.run, own, privacy.metadata_epsilon, privacy.delta)
                 job = replace(job, told=lambda *_: counts)
             kept.said = self._perform(job, head, of, Bundle()).reply
             self.store.save(head.run, kept)
@@ -193,7 +193,7 @@ class Site:
         take_home(place, self.client, settings, self.data, head, job, answer.reply, told)
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(head)).asked:
-            log.info("%s", self.account.words(head.run, privacy.dp_delta))
+            log.info("%s", self.account.words(head.run, privacy.delta))
         return self._yes(head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Site:
     def _settings(self, head: Asked) -> Settings:
         """Read a letter's settings, which name allowed code and stay within the owner's limits."""
         found = settings_of(head.settings, self.allowed)
-        self.limits.check(found.run)
+        self.limits.check(found)
         return found
 
     def _kept(self, head: Asked) -> Kept:
@@ -233,7 +233,7 @@ class Site:
 
     def _public(self, head: Asked) -> dict[str, str]:
         """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
-        return self.mask_keys.told(head.run) if self._settings(head).run.secure_aggregation else {}
+        return self.mask_keys.told(head.run) if self._settings(head).aggregation.secure else {}
 
     def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
@@ -245,16 +245,18 @@ class Site:
         return masked(addend, table, number, self.mask_keys.secret(table.run))
 
     def _privacy(self, head: Asked) -> Privacy:
-        return privacy_of(self._settings(head).run)
+        return self._settings(head).privacy
 
     def _spent(self, head: Asked, spent: Spent) -> dict[str, Any]:
         """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
         on the disk before the answer leaves."""
         privacy = self._privacy(head)
-        if privacy.dp_noise is None:
+        if privacy.noise_multiplier is None:
             return {}
-        used = self.account.spend(head.run, privacy.dp_noise, spent, privacy.dp_delta)
-        return {"spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.dp_noise).items()]}}
+        used = self.account.spend(head.run, privacy.noise_multiplier, spent, privacy.delta)
+        return {
+            "spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.noise_multiplier).items()]}
+        }
 
     def _perform(self, job: Job, head: Asked, of: Letter, state: Bundle) -> Answer:
         if head.kind == "hello":
@@ -281,7 +283,7 @@ class Site:
                 "the network made here starts from other values than the server's: other versions of torch, or another "
                 "file of the model"
             )
-        self.limits.check_words(settings.run, settings.method, e.net)
+        self.limits.check_words(settings.privacy, settings.method, e.net)
         (mine,) = e.laid_out([shard])
         job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
         log.info(

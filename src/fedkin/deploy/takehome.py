@@ -16,7 +16,6 @@ from fedkin.data import Card, SiteData
 from fedkin.data.sites import Sharing
 from fedkin.deploy.heads import Asked
 from fedkin.engines import Job
-from fedkin.experiment.prepare import privacy_of
 from fedkin.experiment.settings import Settings, digest
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
@@ -81,7 +80,7 @@ def take_home(
         client=number,
         name=client,
         shard=shard,
-        ranges=None if privacy_of(settings.run).asked else of_client(shard, made),
+        ranges=None if settings.privacy.asked else of_client(shard, made),
         evaluated=reported,
     )
     write_export(origin, taken, place, force=True)

@@ -35,7 +35,7 @@ class Duty:
         client: what the site is called.
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
-        max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
+        max_metadata_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
         only_masked, keep_scores, target: likewise.
         allow_code: code that runs may name, see `Allowed.of`.
         key: file of the node's private key, which signs its keys for masks.
@@ -47,8 +47,8 @@ class Duty:
     folder: str
     share: int | None = None
     texts: tuple[str, ...] = ()
-    max_describe_epsilon: float | None = None
-    min_dp_noise: float | None = None
+    max_metadata_epsilon: float | None = None
+    min_noise_multiplier: float | None = None
     max_epsilon: float | None = None
     only_masked: bool = False
     keep_scores: bool = False

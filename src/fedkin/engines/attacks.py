@@ -18,7 +18,7 @@ _TIMES = 100.0  # how much too long a scaled update is
 
 @dataclass(frozen=True)
 class Attack:
-    """What attackers make of their uploads, and which clients they are.
+    """Attack on updates, for research.
 
     Every tensor of floating-point numbers ``w`` in an upload becomes, with ``s`` the tensor that it was made from,
 
@@ -31,44 +31,44 @@ class Attack:
     to ``w`` of all that were, rows of stacks included (a method that sends the models of all clusters); else 0. What
     the client keeps to itself stays as it is.
 
-    Attributes:
-        kind: what is done; ``none``: nothing.
-        share: of the clients, rounded down; drawn by the seed.
-        seed: of the run.
-
     Raises:
-        ConfigError: an unknown kind, a share outside [0, 1), an attack without attackers or the other way round.
+        ConfigError: an unknown kind, a fraction outside [0, 1), an attack without attackers or the other way round.
     """
 
     kind: AttackKind = "none"
-    share: float = 0.0
-    seed: int = 0
+    """Attack on updates: sign flip, scaling by 100, or random noise."""
+    fraction: float = 0.0
+    """Fraction of the clients that attack, rounded down; drawn by the run's seed."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(AttackKind):
-            raise ConfigError(f"attack must be one of {', '.join(map(repr, get_args(AttackKind)))}, got {self.kind!r}")
-        if not 0 <= self.share < 1:
-            raise ConfigError(f"attackers must be a share of the clients in [0, 1), such as 0.2, got {self.share}")
-        if (self.kind == "none") != (self.share == 0):
             raise ConfigError(
-                f"attack = {self.kind!r} with attackers = {self.share:g}: give both, what attackers do and their share "
-                "of the clients, or neither"
+                f"[attack] kind must be one of {', '.join(map(repr, get_args(AttackKind)))}, got {self.kind!r}"
+            )
+        if not 0 <= self.fraction < 1:
+            raise ConfigError(f"[attack] fraction must be in [0, 1), such as 0.2, got {self.fraction}")
+        if (self.kind == "none") != (self.fraction == 0):
+            raise ConfigError(
+                f"an attack of kind {self.kind!r} by the fraction {self.fraction:g} of the clients: give both, kind "
+                "and fraction, or neither"
             )
 
-    def clients(self, total: int) -> list[int]:
-        """The attackers among ``total`` clients, ascending.
+    def clients(self, total: int, seed: int) -> list[int]:
+        """Return the attackers among ``total`` clients of a run with this seed, ascending.
 
         Raises:
-            ConfigError: the share is less than one client.
+            ConfigError: the fraction is less than one client.
         """
-        count = math.floor(self.share * total + 1e-9)
+        count = math.floor(self.fraction * total + 1e-9)
         if self.kind != "none" and count == 0:
-            raise ConfigError(f"attackers = {self.share:g} of {total} clients is none; one would be 1/{total}")
-        return torch.randperm(total, generator=generator(self.seed, "attackers"))[:count].sort().values.tolist()
+            raise ConfigError(
+                f"the attacking fraction {self.fraction:g} of {total} clients is none; one would be 1/{total}"
+            )
+        return torch.randperm(total, generator=generator(seed, "attackers"))[:count].sort().values.tolist()
 
-    def falsified(self, client: int, round: int, received: Bundle, upload: Bundle) -> Bundle:
-        """What an attacker sends instead of ``upload``; the same whenever it is asked for."""
-        rng = generator(self.seed, "attack", round, client)
+    def falsified(self, client: int, round: int, received: Bundle, upload: Bundle, seed: int) -> Bundle:
+        """Return the upload that an attacker sends instead of ``upload``; the same in every call."""
+        rng = generator(seed, "attack", round, client)
         return Bundle(
             {
                 name: self._changed(w, _start(name, w, received), rng) if w.is_floating_point() else w

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import get_args
 
-from fedkin.core import ConfigError, Method, Rule
+from fedkin.core import Aggregation, ConfigError, Method
 from fedkin.core.cohort import cohort_size
 from fedkin.core.method import Moment
 from fedkin.privacy.secure_sum import LEAST
@@ -22,11 +22,10 @@ class Plan:
         eval_every: evaluate every N rounds, and in each of the last ten.
         uniform: means weigh every client the same instead of by training samples.
         bound: an upload with a number larger than this is refused.
-        min_answers: a round with fewer usable uploads is abandoned: the state stays as it was.
-        over_selection: factor on the number of sampled clients; the first to answer are taken.
+        min_replies: a round with fewer usable uploads is abandoned: the state stays as it was.
+        oversampling: factor on the number of sampled clients; the first to answer are taken.
         seed: of all random draws.
-        rule: how means and mixtures of uploads are made.
-        secure: secure aggregation: the server is to learn sums of uploads and no single one.
+        aggregation: how means and mixtures of uploads are made, and whether the server learns sums only.
         outcomes: in the last round clients send whether each test sample was classified correctly.
         evaluate: which of a client's models is scored: see `fedkin.core.method.Moment`.
         max_share: share of a round's samples that a client can have at most, see `fedkin.engines.shares`; 1: any. Only
@@ -39,11 +38,10 @@ class Plan:
     eval_every: int = 1
     uniform: bool = False
     bound: float = 1e8
-    min_answers: int = 1
-    over_selection: float = 1.0
+    min_replies: int = 1
+    oversampling: float = 1.0
     seed: int = 0
-    rule: Rule = field(default_factory=Rule)
-    secure: bool = False
+    aggregation: Aggregation = field(default_factory=Aggregation)
     outcomes: bool = False
     evaluate: Moment = "delivered"
     max_share: float = 1.0
@@ -60,20 +58,16 @@ class Plan:
             raise ConfigError(f"evaluate must be 'delivered' or 'trained', got {self.evaluate!r}")
         if not self.bound > 0:
             raise ConfigError(f"bound must be above 0, got {self.bound}")
-        if self.min_answers < 1:
-            raise ConfigError(f"min_answers must be at least 1, got {self.min_answers}")
-        if not 1 <= self.over_selection < math.inf:
-            raise ConfigError(f"over_selection must be at least 1, such as 1.3, got {self.over_selection}")
+        if self.min_replies < 1:
+            raise ConfigError(f"min_replies must be at least 1, got {self.min_replies}")
+        if not 1 <= self.oversampling < math.inf:
+            raise ConfigError(f"oversampling must be at least 1, such as 1.3, got {self.oversampling}")
         if not 0 < self.max_share <= 1:
             raise ConfigError(f"max_share must be above 0 and at most 1, got {self.max_share}")
-        if self.secure and self.rule.kind != "mean":
+        if self.aggregation.secure and self.oversampling > 1:
             raise ConfigError(
-                f"secure_aggregation hides single uploads, aggregation = {self.rule.kind!r} must see them; choose one"
-            )
-        if self.secure and self.over_selection > 1:
-            raise ConfigError(
-                "secure_aggregation needs the uploads of all who were asked, so those who answer first cannot be "
-                f"chosen; leave out over_selection = {self.over_selection:g}"
+                "secure aggregation needs the uploads of all who were asked, so those who answer first cannot be "
+                f"chosen; leave out oversampling = {self.oversampling:g}"
             )
 
     def require(self, method: Method, clients: int | None = None) -> None:
@@ -82,15 +76,15 @@ class Plan:
         Raises:
             ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.
         """
-        method.require_robust(self.rule)
-        if not self.secure:
+        method.require_robust(self.aggregation)
+        if not self.aggregation.secure:
             return
         method.require_secure()
         if clients is not None and self.cohort(clients) < LEAST:
             raise ConfigError(
-                f"secure_aggregation needs at least {LEAST} uploads in a round; participation = {self.participation:g} "
-                f"of {clients} clients gives {self.cohort(clients)} (on real hosts [hosts] clients says for how many "
-                "the run waits)"
+                f"secure aggregation needs at least {LEAST} uploads in a round; participation = {self.participation:g} "
+                f"of {clients} clients gives {self.cohort(clients)} (on real hosts [hosts] min_clients is the number "
+                "that the run waits for)"
             )
 
     def cohort(self, clients: int) -> int:

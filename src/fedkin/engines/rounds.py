@@ -157,22 +157,24 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     heard = _heard(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
-    if plan.secure and cohort:
+    if plan.aggregation.secure and cohort:
         r, pools, out = pooled(method, server.state, r)
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
     # over-selection does not apply to a method that asks more clients than the plan means: it waits for all of them
-    meant = plan.over_selection > 1 and len(cohort) <= r.cohort
+    meant = plan.oversampling > 1 and len(cohort) <= r.cohort
     enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     good, refused = _checked(method, training, plan, r, messages, replies)
-    abandoned, less = len(good) < plan.min_answers, dict[int, tuple[int, int]]()
+    abandoned, less = len(good) < plan.min_replies, dict[int, tuple[int, int]]()
     if not abandoned:
         ids = torch.tensor(list(good))
         merging = r.among(ids).but(step="aggregate")
-        merging = merging if plan.secure else _weighed(merging, plan)  # sums were weighed by the clients already
+        merging = (
+            merging if plan.aggregation.secure else _weighed(merging, plan)
+        )  # sums were weighed by the clients already
         less = _lowered(server, merging)
         merged_state = method.aggregate(server.state, merging, stack(good))
         server.state = bundled(method, "aggregate", merged_state)
@@ -224,7 +226,7 @@ def _checked(
     if not replies:
         return {}, {}
     schema = probe(method, r.net, training, messages[min(replies)].body)
-    if plan.secure:
+    if plan.aggregation.secure:
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
     why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
@@ -255,11 +257,11 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         net=net,
         roster=Roster(size, server.described),
         ids=torch.tensor(sorted(ids), dtype=torch.int64),
-        cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.over_selection - 1e-9),
+        cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.oversampling - 1e-9),
         seed=plan.seed,
         step=step,
         uniform=plan.uniform,
-        rule=plan.rule,
+        aggregation=plan.aggregation,
     )
 
 

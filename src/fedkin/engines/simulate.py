@@ -57,7 +57,7 @@ class Simulation:
     Args:
         session: an engine at work on the federation.
         clients: K.
-        seed: of the drop-outs.
+        seed: of the drop-outs and of the attack.
         dropout: the chance that a chosen client never answers.
         joins: the round in which each client comes; ascending. Default: all are there from the start.
         outgoing: changes what clients say of themselves on its way out.
@@ -94,7 +94,7 @@ class Simulation:
         if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
             raise ConfigError(f"joins must give the rounds of {clients} clients in ascending order, got {self._joins}")
         self._attack = attack or Attack()
-        self.attackers = self._attack.clients(clients)
+        self.attackers = self._attack.clients(clients, seed)
         self.ledgers = [Ledger() for _ in range(clients)]
         self._store: Store = InMemory() if store is None else store
         self._held: dict[int, Bundle] = {}  # what ledgers hold of the states that the server believed in, last time,
@@ -149,7 +149,7 @@ class Simulation:
             answers[answer.client] = reply
         for i in self.attackers:
             if i in answers and messages[i].step == "update":
-                answers[i] = self._attack.falsified(i, messages[i].round, messages[i].body, answers[i])
+                answers[i] = self._attack.falsified(i, messages[i].round, messages[i].body, answers[i], self._seed)
         for i, m in messages.items():
             if i in answers and m.pool is not None:
                 try:
@@ -235,8 +235,10 @@ def join_rounds(clients: int, late: str | None) -> list[int]:
     for part in (late or "").split(",") if late else []:
         count, at, when = part.strip().partition("@")
         if not (at and count.isdigit() and when.isdigit() and int(count) >= 1 and int(when) >= 2):
-            raise ConfigError(f"join_late must look like 3@50 (three clients join in round 50), got {part.strip()!r}")
+            raise ConfigError(
+                f"late_joiners must look like 3@50 (three clients join in round 50), got {part.strip()!r}"
+            )
         rounds += [int(when)] * int(count)
     if len(rounds) >= clients:
-        raise ConfigError(f"join_late lets {len(rounds)} of {clients} clients join late; at least one must be there")
+        raise ConfigError(f"late_joiners lets {len(rounds)} of {clients} clients join late; at least one must be there")
     return [1] * (clients - len(rounds)) + sorted(rounds)

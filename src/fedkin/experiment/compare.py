@@ -14,12 +14,12 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError, Training
+from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
 from fedkin.data import Federation
 from fedkin.engines import Report
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, OnData, RunSettings, Settings, model_from
+from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
 from fedkin.privacy.budget import Privacy, says_at_joining
@@ -28,7 +28,7 @@ from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import writing
-from fedkin.storage.toml import fill, plain
+from fedkin.storage.toml import fill
 from fedkin.user_code.reference import CodeRef, copies
 
 ALWAYS = ("local", "local-full", "fedavg")
@@ -37,7 +37,7 @@ OnRound = Callable[[str, int, Report, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Setup):
     """What is compared.
 
     Attributes:
@@ -50,10 +50,6 @@ class Comparison:
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
-    data: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    training: Training = field(default_factory=Training)
-    run: RunSettings = field(default_factory=RunSettings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str = "local"
 
@@ -78,10 +74,10 @@ class Comparison:
             raise ConfigError(
                 f"baseline must be a method that is compared: {', '.join(self.names)}; got {self.baseline!r}"
             )
-        made = [self.settings(name, self.seeds[0]).run for name in self.names]
-        if self.run.describe_epsilon is not None and all(run.describe_epsilon is None for run in made):
+        made = [self.settings(name, self.seeds[0]).privacy for name in self.names]
+        if self.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
             raise ConfigError(
-                "describe_epsilon protects what clients say of their classes at joining, but those of "
+                "metadata_epsilon protects what clients say of their classes at joining, but those of "
                 f"{', '.join(self.names)} say nothing; leave it out"
             )
 
@@ -101,23 +97,19 @@ class Comparison:
     def settings(self, name: str, seed: int) -> Settings:
         """The settings of one run."""
         method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
-        if self.run.secure_aggregation:
+        if self.aggregation.secure:
             method.require_secure()
-        how = _private(dataclasses.replace(self.run, seed=seed), method)
-        return Settings(name, method, self.data, self.model, self.training, how)
+        groups = {f.name: getattr(self, f.name) for f in dataclasses.fields(Setup)}
+        groups |= {"run": dataclasses.replace(self.run, seed=seed), "privacy": _privacy_for(self.privacy, method)}
+        return Settings(name, method, **groups)
 
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
-        run = {k: v for k, v in plain(self.run).items() if k != "seed"}
         names = [CodeRef(name).portable for name in self.methods or self.names]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
         table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != "local" else {}
-        table |= {
-            "data": plain(self.data.resolved()),
-            "model": self.model.table(),
-            "training": plain(self.training),
-            "run": run,
-        }
+        table |= self.tables()
+        del table["run"]["seed"]
         own = {}
         for code in map(CodeRef, self.names):
             if code.name in self.own or code.is_user_code:
@@ -135,21 +127,19 @@ class Comparison:
         return copies([*map(CodeRef, self.names), self.model.code])
 
 
-def _private(run: RunSettings, method: Method) -> RunSettings:
-    """The settings, without noise on what clients say at joining where they say nothing (the references, for example).
+def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
+    """Return the options, without noise on class counts where clients report none (the references, for example).
 
     Raises:
         ConfigError: the method tells more than the privacy options cover.
     """
-    privacy = Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
     if not privacy.asked:
-        return run
+        return privacy
     net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
-    if privacy.describe_epsilon is not None and not says_at_joining(method, net):
-        run = dataclasses.replace(run, describe_epsilon=None)
-        privacy = dataclasses.replace(privacy, describe_epsilon=None)
+    if privacy.metadata_epsilon is not None and not says_at_joining(method, net):
+        privacy = dataclasses.replace(privacy, metadata_epsilon=None)
     privacy.require(method, net)
-    return run
+    return privacy
 
 
 def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
@@ -177,15 +167,10 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
             get_title(name)
             CodeRef(name).require_same(values["code"], f"{where}: [method.{CodeRef(name).attribute}]")
     own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
+    groups = {name: part for name, part in table.items() if name not in ("methods", "seeds", "method", "baseline")}
+    setup = setup_from(groups, where)
     return Comparison(
-        tuple(methods),
-        tuple(seeds),
-        fill(DataSettings(), table.get("data", {}), f"{where}: [data]"),
-        model_from(table.get("model", {}), f"{where}: [model]"),
-        fill(Training(), table.get("training", {}), f"{where}: [training]"),
-        fill(RunSettings(), table.get("run", {}), f"{where}: [run]"),
-        own,
-        str(table.get("baseline", "local")),
+        tuple(methods), tuple(seeds), own=own, baseline=str(table.get("baseline", "local")), **setup.groups()
     )
 
 

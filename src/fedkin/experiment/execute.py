@@ -108,12 +108,12 @@ def _executed(
     with understood(where, checked):
         held = best(kept["rounds"])
         counted = total(kept["rounds"])
-        told = None if e.privacy.asked else _told(kept.get("clients"), folder)
+        told = None if e.setup.privacy.asked else _told(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    for report in run_rounds(e.method, e.net, e.training, transport, e.plan, server):
+    for report in run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
         lines = lines_of(report, people, told)
-        if e.privacy.dp_noise is not None:
+        if e.setup.privacy.noise_multiplier is not None:
             spent = transport.take_spent(counted)
             lines.rounds[0]["dp_steps"] = written(spent)
             for i, steps in spent.items():
@@ -180,7 +180,7 @@ def _result(
         "config": e.table,
         **beside,
         **_noted(e, beside, [line for line in kept["rounds"] if line["evaluated"]]),
-        **({"privacy": e.privacy.summary(total(kept["rounds"]))} if e.privacy.asked else {}),
+        **({"privacy": e.setup.privacy.summary(total(kept["rounds"]))} if e.setup.privacy.asked else {}),
     }
     if folder is not None:
         if "made_by" not in e.table:

@@ -56,10 +56,10 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
             f"of {there.run.rounds} are not the first {done} of {rounds}; begin a run of {rounds} rounds in another "
             "folder"
         )
-    former, lines = plan_of(there.run), folder.lines.read("rounds")
+    former, lines = plan_of(there), folder.lines.read("rounds")
     for every in (there.run.eval_every, former.eval_every):
         run = replace(there.run, rounds=rounds, eval_every=every)
-        plan = plan_of(run)
+        plan = plan_of(replace(there, run=run))
         lacking = [line["round"] for line in lines if plan.evaluates(line["round"]) and not line["evaluated"]]
         if not lacking:
             longer = replace(there, run=run)

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedkin.core import Method, Net, Training
+from fedkin.core import Method, Net
 from fedkin.data import Federation
-from fedkin.engines import Attack, Plan
-from fedkin.experiment.settings import decisive
+from fedkin.experiment.settings import Setup, decisive
 from fedkin.models.start import Model
-from fedkin.privacy.budget import Privacy
 from fedkin.storage.toml import plain
 
 
@@ -56,28 +54,13 @@ def _told(value: Any) -> Any:
     return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def table_of(
-    method: Method,
-    federation: Federation,
-    model: Model,
-    training: Training,
-    plan: Plan,
-    dropout: float,
-    late: str | None,
-    attack: Attack | None = None,
-    privacy: Privacy | None = None,
-    gradient: str = "auto",
-) -> dict[str, Any]:
-    """What a run made by a program says of itself: enough to recognise it, not to make it again."""
-    attacked = {"attack": attack.kind, "attackers": attack.share} if attack and attack.share else {}
-    attacked |= privacy.table() if privacy else {}
-    how = {} if gradient == "auto" else {"gradient": gradient}
+def table_of(method: Method, federation: Federation, model: Model, setup: Setup) -> dict[str, Any]:
+    """Return the tables of a run made by a program: enough to recognise it, not to make it again."""
     own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
     return {
         "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
+        **{name: plain(group) for name, group in setup.groups().items()},
         "method": {"name": type(method).__name__, **own},
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},
-        "training": plain(training),
-        "run": {**plain(plan), "dropout": dropout, **({"join_late": late} if late else {}), **attacked, **how},
     }

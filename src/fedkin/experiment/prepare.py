@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedkin.core import ClientData, Method, Net, Rule, Samples, Training
+from fedkin.core import ClientData, Method, Net, Samples
 from fedkin.data import Federation
 from fedkin.data.shelf import Shelf
-from fedkin.engines import Attack, Job, Plan
+from fedkin.engines import Job, Plan
 from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
-from fedkin.experiment.settings import HostSettings, ModelSettings, RunSettings, Settings, digest
+from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
-from fedkin.privacy.budget import Privacy
 from fedkin.privacy.noise import KeyedCounts
 
 
@@ -39,10 +38,8 @@ class Experiment:
     Attributes:
         method: with its hyperparameters.
         net: the network, at the values that the run starts from.
-        training: local training, unless the method says otherwise.
-        run: the settings of the run itself.
+        setup: all settings but the method.
         plan: what the round loop needs of them.
-        privacy: what is promised to single samples.
         title: the method's display name.
         table: all settings, as a run folder has them.
         marks: fingerprints by which a checkpoint is recognised: of settings, data and network.
@@ -51,10 +48,8 @@ class Experiment:
 
     method: Method
     net: Net
-    training: Training
-    run: RunSettings
+    setup: Setup
     plan: Plan
-    privacy: Privacy
     title: str
     table: dict[str, Any]
     marks: Mapping[str, str]
@@ -75,9 +70,8 @@ class Experiment:
             ModelError: the network does not fit the data.
         """
         require_two_classes(federation)
-        plan = plan_of(settings.run)
         return cls._made(
-            settings.method, federation, settings.model, settings.training, settings.run, plan, len(federation),
+            settings.method, federation, settings.model, settings, plan_of(settings), len(federation),
             title=title or get_title(settings.name), table=settings.table(), data=federation.fingerprint(),
             size=sizes_of(federation),
         )  # fmt: skip
@@ -88,19 +82,22 @@ class Experiment:
         method: Method,
         federation: Federation,
         model: Model,
-        training: Training,
-        run: RunSettings,
+        setup: Setup,
         *,
         head: str | None = None,
         init_weights: Path | str | None = None,
         title: str | None = None,
     ) -> Experiment:
-        """Make a run of objects that a program has; arguments and errors as of `fedkin.run`."""
+        """Make a run of objects that a program has.
+
+        Args:
+            setup: all settings but the data and the model.
+            method, federation, model, head, init_weights, title: as of `fedkin.run`, with its errors.
+        """
         require_two_classes(federation)
-        plan = plan_of(run)
         return cls._made(
-            method, federation, _Start(model, head, init_weights), training, run, plan, len(federation),
-            title=title or method.title, table=_table(method, federation, model, training, run, plan),
+            method, federation, _Start(model, head, init_weights), setup, plan_of(setup), len(federation),
+            title=title or method.title, table=table_of(method, federation, model, setup),
             data=federation.fingerprint(), size=sizes_of(federation),
         )  # fmt: skip
 
@@ -119,7 +116,7 @@ class Experiment:
         """
         start = _Start(settings.model.model, settings.model.head, None)  # a letter must not choose a file to be read
         return cls._made(
-            settings.method, card, start, settings.training, settings.run, plan_of(settings.run, settings.hosts),
+            settings.method, card, start, settings, plan_of(settings, on_hosts=True),
             title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},
         )  # fmt: skip
 
@@ -129,8 +126,7 @@ class Experiment:
         method: Method,
         of: Described,
         start: ModelSettings | _Start,
-        training: Training,
-        run: RunSettings,
+        setup: Setup,
         plan: Plan,
         clients: int | None = None,
         *,
@@ -140,12 +136,11 @@ class Experiment:
         size: Mapping[str, Any],
     ) -> Experiment:
         plan.require(method, clients)
-        privacy = privacy_of(run)
         make = factory(start.model, of.shape, of.classes, start.init_weights)
-        net = Net(make, of.shape, of.classes, head=start.head, seed=run.seed)
-        privacy.require(method, net)
+        net = Net(make, of.shape, of.classes, head=start.head, seed=setup.run.seed)
+        setup.privacy.require(method, net)
         marks = {"config": digest(table), "data": data, "network": network_mark(net)}
-        return cls(method, net, training, run, plan, privacy, title, table, marks, about_of(table, size, net))
+        return cls(method, net, setup, plan, title, table, marks, about_of(table, size, net))
 
     def laid_out(self, clients: Sequence[ClientData]) -> Sequence[ClientData]:
         """Return clients' data in the memory layout that the network is fastest on.
@@ -165,18 +160,18 @@ class Experiment:
             secret: on real hosts: noise does not follow from the run's seed, which others know, and what clients say of
                 their class counts is the host's business.
         """
-        epsilon, seed = self.privacy.describe_epsilon, self.run.seed
+        privacy, seed = self.setup.privacy, self.setup.run.seed
         return Job(
             self.method,
             self.net,
-            self.training,
+            self.setup.training,
             clients,
             seed,
-            told=None if secret or epsilon is None else KeyedCounts(epsilon, seed),
-            private=self.privacy.private(secret=secret),
-            gradient=self.run.gradient,
+            told=None if secret or privacy.metadata_epsilon is None else KeyedCounts(privacy.metadata_epsilon, seed),
+            private=privacy.private(secret=secret),
+            gradient=self.setup.compute.gradient,
             outcomes=self.plan.outcomes_in if outcomes else None,
-            evaluate=self.run.evaluate,
+            evaluate=self.setup.run.evaluate,
         )
 
 
@@ -189,41 +184,27 @@ class _Start:
     init_weights: Path | str | None
 
 
-def _table(
-    method: Method, federation: Federation, model: Model, training: Training, run: RunSettings, plan: Plan
-) -> dict[str, Any]:
-    attack = Attack(run.attack, run.attackers, run.seed)
-    return table_of(
-        method, federation, model, training, plan, run.dropout, run.join_late, attack, privacy_of(run), run.gradient
-    )
-
-
-def plan_of(run: RunSettings, hosts: HostSettings | None = None) -> Plan:
-    """What the round loop is to do, from a run's settings.
+def plan_of(setup: Setup, *, on_hosts: bool = False) -> Plan:
+    """Return the part of a run's settings that the round loop needs.
 
     Args:
-        run: these.
-        hosts: the limits on what clients claim, on real hosts.
+        setup: all of them.
+        on_hosts: with the limits on clients' claims that real hosts need.
     """
+    run, hosts = setup.run, setup.hosts
     plan = Plan(
         run.rounds,
         run.participation,
         max(1, run.rounds // 25) if run.eval_every is None else run.eval_every,
         run.weighting == "uniform",
-        min_answers=run.min_answers,
-        over_selection=run.over_selection,
+        min_replies=run.min_replies,
+        oversampling=run.oversampling,
         seed=run.seed,
-        rule=Rule(run.aggregation, run.assumed_bad, run.norm_factor),
-        secure=run.secure_aggregation,
-        outcomes=not privacy_of(run).asked,
+        aggregation=setup.aggregation,
+        outcomes=not setup.privacy.asked,
         evaluate=run.evaluate,
     )
-    return plan if hosts is None else replace(plan, max_share=hosts.max_share, max_samples=hosts.most_samples)
-
-
-def privacy_of(run: RunSettings) -> Privacy:
-    """What a run promises single samples, from its settings."""
-    return Privacy(run.describe_epsilon, run.dp_noise, run.dp_clip, run.dp_delta)
+    return replace(plan, max_share=hosts.max_share, max_samples=hosts.max_samples) if on_hosts else plan
 
 
 def _laid_out(net: Net, shard: ClientData) -> ClientData:

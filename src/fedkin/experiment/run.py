@@ -12,14 +12,12 @@ from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.core import ConfigError, Method, Net, Training
+from fedkin.core import Aggregation, ConfigError, Method, Net, Training
 from fedkin.core.method import Moment
 from fedkin.data import Federation
 from fedkin.engines import (
     Attack,
     Engine,
-    EngineName,
-    Gradient,
     Simulation,
     chance_of_dropout,
     choose,
@@ -32,8 +30,9 @@ from fedkin.experiment.extend import complete, extend
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import RunFolder
-from fedkin.experiment.settings import RunSettings, Settings, settings_from
+from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
+from fedkin.privacy.budget import Privacy
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
@@ -54,27 +53,18 @@ def run(
     rounds: int = 50,
     participation: float = 1.0,
     seed: int = 0,
-    gradient: Gradient = "auto",
-    engine: EngineName | Engine = "auto",
-    workers: int = 0,
-    state: Kept = "auto",
     eval_every: int | None = None,
     evaluate: Moment = "delivered",
     weighting: Literal["samples", "uniform"] = "samples",
     dropout: float = 0.0,
-    join_late: str | None = None,
-    min_answers: int = 1,
-    over_selection: float = 1.0,
-    aggregation: Literal["mean", "median", "trimmed", "krum", "norm"] = "mean",
-    assumed_bad: float = 0.2,
-    norm_factor: float = 1.0,
-    secure_aggregation: bool = False,
-    attack: Literal["none", "sign-flip", "scale", "random"] = "none",
-    attackers: float = 0.0,
-    describe_epsilon: float | None = None,
-    dp_noise: float | None = None,
-    dp_clip: float = 1.0,
-    dp_delta: float = 1e-5,
+    late_joiners: str | None = None,
+    min_replies: int = 1,
+    oversampling: float = 1.0,
+    aggregation: Aggregation | None = None,
+    attack: Attack | None = None,
+    privacy: Privacy | None = None,
+    compute: Compute | None = None,
+    engine: Engine | None = None,
     head: str | None = None,
     init_weights: Path | str | None = None,
     title: str | None = None,
@@ -82,7 +72,7 @@ def run(
     resume: bool = False,
     on_round: OnRound | None = None,
 ) -> Result:
-    """Trains a federation by a method.
+    """Train a federation by a method.
 
     Args:
         method: what is done, with its hyperparameters.
@@ -93,32 +83,22 @@ def run(
         rounds: communication rounds.
         participation: share of the clients sampled in each round.
         seed: of every random draw.
-        gradient: "auto" (written out where the network is a chain of convolution, pooling, linear and ReLU layers) or
-            "autograd".
-        engine: "workers" (processes), "loop" (one client after another), "stacked" (many at once, on a GPU if
-            there is one; ``Stacked(...)`` has its settings), "auto" (what is fastest here), or an
-            engine of your own. ``summary["computed"]`` says what was taken.
-        workers: processes, 0 for one per core; results do not depend on it.
-        state: where clients' private states and the server's banks are kept: "memory", "file" (see
-            `fedkin.storage.client_states` and `fedkin.storage.row_store`), or "auto": in files as soon as a model for
-            every client takes more than 256 MiB. Results do not depend on it.
         eval_every: evaluate every N rounds, and in each of the last ten.
         evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
             after its last local training ("trained"): see `fedkin.core.method.Moment`.
         weighting: clients weigh by training samples in means, or all the same.
         dropout: chance that a chosen client never answers.
-        join_late: late joiners, such as ``"3@50"``.
-        min_answers: a round with fewer usable answers is abandoned.
-        over_selection: factor on the number of sampled clients; the first to answer are taken.
-        aggregation: how uploads are merged: see `fedkin.core.robust`.
-        assumed_bad: share of the uploads that may be false (trimmed, krum).
-        norm_factor: longest difference to the middle that an upload may have, in median lengths (norm).
-        secure_aggregation: uploads are added up as on real hosts, where the server learns sums and no single upload:
-            see `fedkin.privacy.secure_sum`.
-        attack: what attackers make of their updates: see `fedkin.engines.attacks`.
-        attackers: share of the clients that attack; ``summary["attack"]["clients"]`` says which.
-        describe_epsilon: noise on what clients say of their classes at joining: see `fedkin.privacy.noise`.
-        dp_noise, dp_clip, dp_delta: private training: see `fedkin.privacy.dp_sgd` and `fedkin.privacy.budget`.
+        late_joiners: clients that join late, such as ``"3@50"``.
+        min_replies: a round with fewer usable replies is abandoned.
+        oversampling: factor on the number of sampled clients; the first to reply are used.
+        aggregation: how updates are aggregated: a rule (`fedkin.core.robust`), and secure aggregation
+            (`fedkin.privacy.secure_sum`). Default: the mean.
+        attack: attack on updates, for research (`fedkin.engines.attacks`); ``summary["attack"]["clients"]`` lists the
+            attackers.
+        privacy: private training (`fedkin.privacy.dp_sgd`) and noise on class counts (`fedkin.privacy.noise`).
+        compute: engine, number of processes, gradients, and where states are kept. Results do not depend on it, but for
+            the last digits; ``summary["computed"]`` has what was used.
+        engine: an engine object, such as ``Stacked(...)`` with its settings, in place of ``compute.engine``.
         head: the network's head by module name; by default the last linear layer.
         init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
         title: display name.
@@ -137,37 +117,27 @@ def run(
         DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
     """
-    settings = RunSettings(
-        rounds=rounds,
-        participation=participation,
-        seed=seed,
-        eval_every=eval_every,
-        evaluate=evaluate,
-        weighting=weighting,
-        dropout=dropout,
-        join_late=join_late,
-        min_answers=min_answers,
-        over_selection=over_selection,
-        aggregation=aggregation,
-        assumed_bad=assumed_bad,
-        norm_factor=norm_factor,
-        secure_aggregation=secure_aggregation,
-        attack=attack,
-        attackers=attackers,
-        describe_epsilon=describe_epsilon,
-        dp_noise=dp_noise,
-        dp_clip=dp_clip,
-        dp_delta=dp_delta,
-        gradient=gradient,
-        engine=engine if isinstance(engine, str) else "auto",
-        workers=workers,
-        state=state,
+    setup = Setup(
+        training=training or Training(),
+        run=RunSettings(
+            rounds=rounds,
+            participation=participation,
+            seed=seed,
+            eval_every=eval_every,
+            evaluate=evaluate,
+            weighting=weighting,
+            dropout=dropout,
+            late_joiners=late_joiners,
+            min_replies=min_replies,
+            oversampling=oversampling,
+        ),
+        aggregation=aggregation or Aggregation(),
+        attack=attack or Attack(),
+        privacy=privacy or Privacy(),
+        compute=compute or Compute(),
     )
-    experiment = Experiment.of(
-        method, federation, model, training or Training(), settings, head=head, init_weights=init_weights, title=title
-    )
-    given = None if isinstance(engine, str) else engine
-    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=given)
+    experiment = Experiment.of(method, federation, model, setup, head=head, init_weights=init_weights, title=title)
+    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine)
 
 
 def run_settings(
@@ -208,17 +178,16 @@ def simulate(
         engine: another one than the settings name.
         sources: files of user-defined code that the experiment's table names: file name -> content.
     """
-    e, settings, clients = experiment, experiment.run, len(federation)
-    attack = Attack(settings.attack, settings.attackers, settings.seed)
-    in_files = _in_files(settings.state, e.net, clients)
+    e, setup, clients = experiment, experiment.setup, len(federation)
+    in_files = _in_files(setup.compute.state, e.net, clients)
     if not resume and 4 * e.net.size * clients > IN_MEMORY:
         _require_room(e, clients, in_files, out)
-    chance, joins = chance_of_dropout(settings.dropout), join_rounds(clients, settings.join_late)
-    beside = _attacked(attack, clients)
+    chance, joins = chance_of_dropout(setup.run.dropout), join_rounds(clients, setup.run.late_joiners)
+    beside = _attacked(setup, clients)
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     with one_thread(), ExitStack() as to_the_end:
         job = e.job(e.laid_out(federation.clients))
-        chosen, why = choose(engine or settings.engine, settings.workers, job)
+        chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"
         with closing(chosen.start(job)) as session:
             folder = None  # made last: whatever is wrong with the settings has been said by now
@@ -231,7 +200,7 @@ def simulate(
             store = States(None if folder is None else folder.states) if in_files else None
             banks = Banks(None if folder is None else folder.bank_files) if in_files else None
             simulation = Simulation(
-                session, clients, seed=settings.seed, dropout=chance, joins=joins, attack=attack, store=store
+                session, clients, seed=setup.run.seed, dropout=chance, joins=joins, attack=setup.attack, store=store
             )
             result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, beside=beside)
             states, place = simulation.states(result.server.acks), result.folder
@@ -283,7 +252,7 @@ def _in_files(state: str, net: Net, clients: int) -> bool:
 def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
     """Raises `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
-        found = needs(e.method, e.net, e.training)
+        found = needs(e.method, e.net, e.setup.training)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent
@@ -293,6 +262,8 @@ def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str |
         raise ConfigError(f"{type(e.method).__name__} does not fit: {short}")
 
 
-def _attacked(attack: Attack, clients: int) -> dict[str, Any]:
-    """What a summary says of attackers: who they are, so that figures can be told of the others."""
-    return {"attack": {"kind": attack.kind, "clients": attack.clients(clients)}} if attack.share else {}
+def _attacked(setup: Setup, clients: int) -> dict[str, Any]:
+    """Return the attackers for the summary, so that figures can be given without them."""
+    attack = setup.attack
+    there = attack.clients(clients, setup.run.seed)
+    return {"attack": {"kind": attack.kind, "clients": there}} if there else {}

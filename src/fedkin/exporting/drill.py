@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, DataError, Method, Rule
+from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.samples import ClientData
 from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
 from fedkin.evaluate import interval, score
@@ -167,7 +167,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
             clients.restore(p.states, p.server.acks)
             seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
             found, clusters = {0: seen[new]}, {0: _of(labels, new)}
-            for report in islice(rounds(c.method, c.net, c.training, clients, plan, server), last):
+            for report in islice(rounds(c.method, c.net, c.setup.training, clients, plan, server), last):
                 if report.weights is not None and weights is None and new in report.cohort:
                     weights = report.weights[report.cohort.index(new)]
                 at = report.round - start
@@ -185,7 +185,7 @@ def _alone_in(plan: Plan, last: int) -> Plan:
     evaluated in them: the last ten rounds, in which everybody would be, come after those that are played."""
     total = last + 10
     return replace(
-        plan, rounds=total, eval_every=total + 1, min_answers=1, over_selection=1.0, secure=False, rule=Rule(),
+        plan, rounds=total, eval_every=total + 1, min_replies=1, oversampling=1.0, aggregation=Aggregation(),
         participation=1.0,
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
             server = begin(method, c.net, plan)
             seen, _ = welcome(method, c.net, clients, plan, server)
             found[0] = _accuracy(seen[0].test)
-            for report in islice(rounds(method, c.net, c.training, clients, plan, server), max(after)):
+            for report in islice(rounds(method, c.net, c.setup.training, clients, plan, server), max(after)):
                 if report.round in after:
                     own = next(asked(method, c.net, clients, plan, server, "evaluate"))[0]
                     found[report.round] = _accuracy(own[0].test)

@@ -64,7 +64,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     if loaded is None:
         raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")
     job = e.job(e.laid_out(federation.clients), outcomes=False)
-    joins = join_rounds(len(federation), settings.run.join_late)
+    joins = join_rounds(len(federation), settings.run.late_joiners)
     return FinishedRun(e, job, federation, joins, *loaded, folder.path)
 
 

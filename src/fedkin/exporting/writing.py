@@ -130,7 +130,7 @@ def _at(run: Run, round: Round) -> tuple[FinishedRun, Figures | None]:
 def _global(
     p: FinishedRun, taken: Taken, place: Path, formats: Collection[Format], force: bool, chosen: Figures | None
 ) -> None:
-    ranges = None if p.experiment.privacy.asked else of_all(p.federation)
+    ranges = None if p.experiment.setup.privacy.asked else of_all(p.federation)
     taken = replace(taken, preparation=p.federation.preparation, ranges=ranges)
     write_export(_origin(p, chosen), taken, place, formats, force=force)
 
@@ -150,7 +150,7 @@ def _written(
             for i in some:
                 made, shard = p.federation.preparation, p.job.shards[i]
                 own = None if made is None else made.of(i)
-                ranges = None if c.privacy.asked else of_client(shard, own)
+                ranges = None if c.setup.privacy.asked else of_client(shard, own)
                 taken = Taken(kept[i], how, own, i, name_of(p, i), shard, ranges, seen[i].test)
                 write_export(origin, taken, places[i], formats, force=force)
                 yield places[i]

@@ -93,7 +93,7 @@ class IFCA(Method):
         if self.average == "models":  # Algorithm 1, model averaging
             centres = r.group_mean(up.model, up.cluster, s.centres)
         else:  # gradient averaging: c + sum_{k in j} n_k (w_k - c) / sum_k n_k = (1 - s) c + s mean
-            means = r.rule.group_mean(up.model, r.weight, up.cluster, s.centres)
+            means = r.aggregation.group_mean(up.model, r.weight, up.cluster, s.centres)
             centres = moved_by_share(r, means, up.cluster, s.centres)
         if self.share_body:
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]

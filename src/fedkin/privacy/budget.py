@@ -25,42 +25,46 @@ Spent = Mapping[float, int]
 
 @dataclass(frozen=True)
 class Privacy:
-    """The privacy options of a run.
-
-    Attributes:
-        describe_epsilon: of the class counts from which a client makes what it says at joining; None: exact counts.
-        dp_noise: noise of private training in units of ``dp_clip``; None: plain training.
-        dp_clip: longest gradient of a single sample.
-        dp_delta: the chance with which epsilon may fail to hold.
+    """Privacy options.
 
     Raises:
         ConfigError: a number is out of range, or belongs to an option that is not taken.
     """
 
-    describe_epsilon: float | None = None
-    dp_noise: float | None = None
-    dp_clip: float = 1.0
-    dp_delta: float = 1e-5
+    noise_multiplier: float | None = None
+    """Private training (DP-SGD): noise in units of max_grad_norm, such as 1.0. Default: plain training."""
+    max_grad_norm: float = 1.0
+    """Maximum norm of the gradient of a single sample in private training."""
+    delta: float = 1e-5
+    """Delta of private training: the probability with which its epsilon may not hold."""
+    metadata_epsilon: float | None = None
+    """Epsilon of the noise on class counts that clients report when they join. Default: exact counts."""
 
     def __post_init__(self) -> None:
-        if self.describe_epsilon is not None:
-            checked_epsilon(self.describe_epsilon)
-        if not 0 < self.dp_delta < 1:
-            raise ConfigError(f"dp_delta must be between 0 and 1, such as 1e-5, got {self.dp_delta}")
-        if self.dp_noise is not None:
-            Private(self.dp_noise, self.dp_clip)
-        elif (self.dp_clip, self.dp_delta) != (1.0, 1e-5):
-            raise ConfigError("dp_clip and dp_delta belong to private training; give dp_noise, too, such as 1.0")
+        if self.metadata_epsilon is not None:
+            checked_epsilon(self.metadata_epsilon)
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"delta must be between 0 and 1, such as 1e-5, got {self.delta}")
+        if self.noise_multiplier is not None:
+            Private(self.noise_multiplier, self.max_grad_norm)
+        elif (self.max_grad_norm, self.delta) != (1.0, 1e-5):
+            raise ConfigError(
+                "max_grad_norm and delta belong to private training; also give noise_multiplier, such as 1.0"
+            )
 
     @property
     def asked(self) -> bool:
         """Whether any option is taken."""
-        return self.describe_epsilon is not None or self.dp_noise is not None
+        return self.metadata_epsilon is not None or self.noise_multiplier is not None
 
     def table(self) -> dict[str, Any]:
         """The options that are taken, for the record of a run."""
-        dp = {} if self.dp_noise is None else {n: getattr(self, n) for n in ("dp_noise", "dp_clip", "dp_delta")}
-        return dp if self.describe_epsilon is None else {"describe_epsilon": self.describe_epsilon, **dp}
+        dp = (
+            {}
+            if self.noise_multiplier is None
+            else {n: getattr(self, n) for n in ("noise_multiplier", "max_grad_norm", "delta")}
+        )
+        return dp if self.metadata_epsilon is None else {"metadata_epsilon": self.metadata_epsilon, **dp}
 
     def require(self, method: Method, net: Net) -> None:
         """Makes sure that the options can hold what they promise, before anything is trained.
@@ -69,17 +73,17 @@ class Privacy:
             ConfigError: the method tells more than the options cover, or Opacus is not installed.
             ModelError: the network cannot be trained privately.
         """
-        if self.describe_epsilon is not None:
+        if self.metadata_epsilon is not None:
             require_counts(method, net)
-        if self.dp_noise is None:
+        if self.noise_multiplier is None:
             return
         self.require_method(method)
         if importlib.util.find_spec("opacus") is None:
-            raise ConfigError('dp_noise needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
-        if self.describe_epsilon is None and (said := says(method, net)):
+            raise ConfigError('noise_multiplier needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
+        if self.metadata_epsilon is None and (said := says(method, net)):
             raise ConfigError(
-                f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which dp_noise does not "
-                "cover; give describe_epsilon, too, such as 1.0"
+                f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which private training "
+                "does not cover; also give metadata_epsilon, such as 1.0"
             )
         require_single_gradients(net)
 
@@ -90,7 +94,7 @@ class Privacy:
             ConfigError: clients of this method tell more of their samples than private training covers.
         """
         beside, name = method.beside_training, type(method).__name__
-        if self.dp_noise is None or beside == "":
+        if self.noise_multiplier is None or beside == "":
             return
         if beside is None:
             raise ConfigError(
@@ -98,13 +102,13 @@ class Privacy:
                 'stated; if it is nothing, say beside_training = "" in the method (docs/robust-and-private.md)'
             )
         raise ConfigError(
-            f"dp_noise makes the training of {name} private, but its clients also tell {beside}, which no noise "
-            "covers; take another method (docs/robust-and-private.md has a list) or leave dp_noise out"
+            f"noise_multiplier makes the training of {name} private, but its clients also send {beside}, which no "
+            "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
         )
 
     def private(self, *, secret: bool) -> Private | None:
         """How clients train; ``secret`` on real hosts, where the seed is known to others."""
-        return None if self.dp_noise is None else Private(self.dp_noise, self.dp_clip, secret)
+        return None if self.noise_multiplier is None else Private(self.noise_multiplier, self.max_grad_norm, secret)
 
     def summary(self, spent: Mapping[int, Spent]) -> dict[str, Any]:
         """What a run's summary says.
@@ -113,8 +117,8 @@ class Privacy:
             spent: what private training took, by client.
         """
         out = self.table()
-        if self.dp_noise is not None:
-            each = {i: epsilon(s, self.dp_noise, self.dp_delta) for i, s in _different(spent).items()}
+        if self.noise_multiplier is not None:
+            each = {i: epsilon(s, self.noise_multiplier, self.delta) for i, s in _different(spent).items()}
             worst = max(each, key=lambda i: each[i], default=None)
             largest = 0.0 if worst is None else each[worst]
             out |= {
@@ -184,13 +188,13 @@ def written(spent: Mapping[int, Spent]) -> dict[str, list[list[float]]]:
 def sentence(summary: Mapping[str, Any]) -> str:
     """What a run's `Privacy.summary` says, in words; "" without any option."""
     parts = []
-    if "describe_epsilon" in summary:
-        parts.append(f"what clients say at joining: epsilon {summary['describe_epsilon']:g}")
-    if "dp_noise" in summary:
+    if "metadata_epsilon" in summary:
+        parts.append(f"what clients say at joining: epsilon {summary['metadata_epsilon']:g}")
+    if "noise_multiplier" in summary:
         if summary["epsilon"] is None:
             parts.append("training: no noise, so no epsilon")
         else:
-            parts.append(f"training: epsilon up to {summary['epsilon']:.3g} at delta {summary['dp_delta']:g}")
+            parts.append(f"training: epsilon up to {summary['epsilon']:.3g} at delta {summary['delta']:g}")
     return "; ".join(parts) + (" (for one sample more or less)" if parts else "")
 
 

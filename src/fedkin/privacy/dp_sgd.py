@@ -50,9 +50,9 @@ class Private:
 
     def __post_init__(self) -> None:
         if not 0 <= self.noise < math.inf:
-            raise ConfigError(f"dp_noise must be a number of at least 0, such as 1.0, got {self.noise}")
+            raise ConfigError(f"noise_multiplier must be a number of at least 0, such as 1.0, got {self.noise}")
         if not 0 < self.clip < math.inf:
-            raise ConfigError(f"dp_clip must be a number above 0, such as 1.0, got {self.clip}")
+            raise ConfigError(f"max_grad_norm must be a number above 0, such as 1.0, got {self.clip}")
 
     def steps(self, seed: int, *stream: int | str) -> PrivateSteps:
         """For one request. No two requests may share a stream: the difference of two noisy gradients would have no
@@ -130,14 +130,14 @@ def require_single_gradients(net: Net) -> None:
     """
     if net.batchnorm:
         raise ModelError(
-            "dp_noise needs a network without batch normalisation, which mixes the samples of a batch; take one with "
-            "GroupNorm instead (torch.nn.GroupNorm(groups, channels)) or without normalisation, such as mlp or "
-            "small-cnn"
+            "noise_multiplier needs a network without batch normalisation, which mixes the samples of a batch; take "
+            "one with GroupNorm instead (torch.nn.GroupNorm(groups, channels)) or without normalisation, such as mlp "
+            "or small-cnn"
         )
     if net.buffers.start < net.buffers.stop:
         raise ModelError(
-            f"dp_noise needs a network without running statistics, which would leave a client without noise; it has "
-            f"{', '.join(net.names[-(len(net.names) - len(net.layers())) :])}"
+            f"noise_multiplier needs a network without running statistics, which would leave a client without noise; "
+            f"it has {', '.join(net.names[-(len(net.names) - len(net.layers())) :])}"
         )
     x = net.layout(torch.zeros(2, *net.shape))
     try:
@@ -150,6 +150,6 @@ def require_single_gradients(net: Net) -> None:
         )
     except (RuntimeError, NotImplementedError) as e:
         raise ModelError(
-            f"dp_noise needs the gradient of single samples, which torch.func.vmap cannot find for this network "
-            f"(GRU layers, for example): {str(e).splitlines()[0]}"
+            f"noise_multiplier needs the gradient of single samples, which torch.func.vmap cannot find for this "
+            f"network (GRU layers, for example): {str(e).splitlines()[0]}"
         ) from e

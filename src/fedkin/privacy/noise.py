@@ -112,7 +112,7 @@ def checked_epsilon(value: float) -> Fraction:
         ConfigError: it is not a number of at least a millionth.
     """
     if not _LEAST <= value < float("inf"):
-        raise ConfigError(f"describe_epsilon must be a number of at least {_LEAST:g}, such as 1, got {value}")
+        raise ConfigError(f"metadata_epsilon must be a number of at least {_LEAST:g}, such as 1, got {value}")
     return Fraction(repr(float(value)))
 
 
@@ -156,7 +156,7 @@ class Hidden(Samples):
         return self._counts
 
     def __getattr__(self, name: str) -> Tensor:
-        raise MethodError("describe reads the client's data; with describe_epsilon it may use c.counts() and no more")
+        raise MethodError("describe reads the client's data; with metadata_epsilon it may use c.counts() and no more")
 
 
 def says(method: Method, net: Net) -> list[str]:
@@ -194,9 +194,9 @@ def require_counts(method: Method, net: Net) -> None:
     try:
         said = says(method, net)
     except MethodError as e:
-        raise ConfigError(f"describe_epsilon cannot protect clients of {name}: {e}; leave it out") from e
+        raise ConfigError(f"metadata_epsilon cannot protect clients of {name}: {e}; leave it out") from e
     if not said:
         raise ConfigError(
-            f"clients of {name} say nothing of their classes at joining, so describe_epsilon has nothing to protect; "
+            f"clients of {name} say nothing of their classes at joining, so metadata_epsilon has nothing to protect; "
             "leave it out (fedkin list methods shows what the server learns)"
         )

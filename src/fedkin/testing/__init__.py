@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fedkin.core import ConfigError, Method, Rule
+from fedkin.core import Aggregation, ConfigError, Method
 from fedkin.core.errors import nearest
 from fedkin.engines import Engine, Workers
 from fedkin.testing.rules import RULES, Case
@@ -71,7 +71,7 @@ def check_method(
     engines: Sequence[Engine] | None = None,
     rules: Iterable[str] | None = None,
     seed: int = 1,
-    rule: Rule | None = None,
+    rule: Aggregation | None = None,
 ) -> None:
     """Checks that a method keeps the contract; takes a second or two.
 
@@ -103,7 +103,7 @@ def check_each(
     engines: Sequence[Engine] | None = None,
     rules: Iterable[str] | None = None,
     seed: int = 1,
-    rule: Rule | None = None,
+    rule: Aggregation | None = None,
 ) -> Iterator[Finding]:
     """The same checks, one finding for each rule as soon as it is there, and on to the next after a broken one.
 
@@ -123,8 +123,8 @@ def check_each(
         before = before or (name if error is not None and name in _FIRST else None)
 
 
-def _case(method: Method, engines: Sequence[Engine] | None, seed: int, rule: Rule | None) -> Case:
-    return Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Rule())
+def _case(method: Method, engines: Sequence[Engine] | None, seed: int, rule: Aggregation | None) -> Case:
+    return Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Aggregation())
 
 
 def _wanted(rules: Iterable[str] | None) -> list[str]:

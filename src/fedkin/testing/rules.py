@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ClientData, ConfigError, Download, Method, Round, Rule, Samples, Training, stack
+from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Download, Method, Round, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
@@ -42,7 +42,7 @@ class Case:
     method: Method
     engines: Sequence[Engine]
     seed: int
-    rule: Rule = field(default_factory=Rule)
+    rule: Aggregation = field(default_factory=Aggregation)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of global generators, another for each run."""
     _kept: dict[Kind, Trial] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Case:
         return found
 
     def setting(self, kind: Kind, seed: int | None = None) -> Setting:
-        plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, rule=self.rule)
+        plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, aggregation=self.rule)
         return Setting(kind, plan=plan)
 
     def play(
@@ -232,7 +232,7 @@ _ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sam
 
 
 def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
-    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, rule=case.rule))
+    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, aggregation=case.rule))
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
     large = ClientData(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
@@ -247,7 +247,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "one class each": replace(usual, shards=(shards[2], one_class, shards[2])),
         "one large client": replace(usual, shards=(large, *shards[1:3])),
         "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
-        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, rule=case.rule)),
+        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, aggregation=case.rule)),
         "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
         "training by steps": replace(usual, training=by_steps),
     }
@@ -362,7 +362,7 @@ def declared(case: Case) -> None:
 
 
 @dataclass(frozen=True)
-class _Counted(Rule):
+class _Counted(Aggregation):
     """The median, and how often it was asked for."""
 
     kind: RuleKind = "median"
@@ -380,7 +380,7 @@ def robust(case: Case) -> None:
     except ConfigError:
         return
     setting = case.setting("norm")
-    setting = replace(setting, plan=replace(setting.plan, rule=rule))
+    setting = replace(setting, plan=replace(setting.plan, aggregation=rule))
     _healthy(case.play(setting), setting)
     if not rule.asked:
         raise RuleBroken("it says robust = True, yet its server never uses r.mean, r.group_mean or r.mix")
@@ -391,7 +391,7 @@ def robust(case: Case) -> None:
 
 def secure_aggregation(case: Case) -> None:
     method = case.method
-    if not method.secure_aggregation or case.rule != Rule():  # sums go with the mean only
+    if not method.secure_aggregation or case.rule != Aggregation():  # sums go with the mean only
         return
 
     def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
@@ -405,7 +405,7 @@ def secure_aggregation(case: Case) -> None:
 
     setting = replace(case.setting("norm"), joins=join_rounds(6, "2@3"))
     play(Spy(case.anew(), merged=compare), setting)
-    everyone = replace(setting, plan=replace(setting.plan, participation=1.0, secure=True))
+    everyone = replace(setting, plan=replace(setting.plan, participation=1.0, aggregation=Aggregation(secure=True)))
     _healthy(case.play(everyone), everyone)
 
 

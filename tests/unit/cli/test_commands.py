@@ -20,7 +20,7 @@ from fedkin.cli import DIVERGED, commands
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import RunSettings, settings_from
+from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import METHODS
 from fedkin.models import MODELS
 from fedkin.storage.toml import read_toml
@@ -361,7 +361,14 @@ def test_a_programs_run_is_sent_back_to_it(fedkin: Command) -> None:
     from fedkin.data import planted_groups
     from fedkin.experiment.run import run
 
-    run(Failing(), planted_groups(clients=2, groups=1, samples=12), "linear", rounds=1, engine="loop", out="a")
+    run(
+        Failing(),
+        planted_groups(clients=2, groups=1, samples=12),
+        "linear",
+        rounds=1,
+        compute=Compute(engine="loop"),
+        out="a",
+    )
     for command in ("resume a", "run a/config.toml"):
         done = fedkin(command)
         assert (done.code, done.out) == (2, "")
@@ -480,9 +487,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with two rounds, in this process."""
     monkeypatch.setattr(
-        commands,
-        "RunSettings",
-        lambda **how: RunSettings(**{**how, "rounds": 2, "participation": 0.2, "engine": "loop"}),
+        commands, "RunSettings", lambda **how: RunSettings(**{**how, "rounds": 2, "participation": 0.2})
     )
 
 

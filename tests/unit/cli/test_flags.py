@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, run_flags
+from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, parts_of, run_flags
+from fedkin.cli.parts import flags_of, renamed
 from fedkin.core import ConfigError, Method, Training
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Setup, settings_from
 from fedkin.methods import METHODS, FedGH, get_method
 
-COMMON = (DataSettings, ModelSettings, Training, RunSettings, ShowRun)
-TOGETHER = (DataSettings, ModelSettings, Training, RunSettings, RunsSettings, ShowCompare)
+COMMON = {**parts_of(Setup()), "show": ShowRun()}
+TOGETHER = {**parts_of(Setup()), "runs": RunsSettings(), "show": ShowCompare()}
 
 
 def fields_of(method: Method) -> list[tuple[str, Any]]:
@@ -32,7 +33,9 @@ def fields_of(method: Method) -> list[tuple[str, Any]]:
 def test_no_field_of_a_method_is_a_common_flag(name: str) -> None:
     """A flag means one thing: no field of a method has the name of a common setting, or of one of a method inside."""
     own = [field for field, _ in fields_of(get_method(name))]
-    common = {f.name for part in COMMON for f in dataclasses.fields(part)}
+    common = {
+        flag.replace("-", "_") for name, part in COMMON.items() for flag in flags_of(part, renamed(name, {})).values()
+    }
 
     assert len(set(own)) == len(own)
     assert not set(own) & common
@@ -40,9 +43,9 @@ def test_no_field_of_a_method_is_a_common_flag(name: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [COMMON, TOGETHER], ids=["run", "compare"])
-def test_no_two_common_settings_have_one_name(parts: tuple[type, ...]) -> None:
+def test_no_two_common_settings_have_one_flag(parts: dict[str, Any]) -> None:
     """The tables of a config are apart in a file, not on the command line."""
-    names = [f.name for part in parts for f in dataclasses.fields(part)]
+    names = [flag for name, part in parts.items() for flag in flags_of(part, renamed(name, parts)).values()]
 
     assert len(set(names)) == len(names)
 
@@ -80,7 +83,7 @@ def test_every_common_setting_is_a_flag() -> None:
         "--data synthetic --clients 7 --partition iid --alpha 0.25 --tries 7 --balance --equal-shares --protocol cifar "
         "--split official --samples-per-client 9 --target y --binary --data-seed 3 --model small-cnn --head 0 "
         "--steps 3 --lr 1 --no-decay-biases --rounds 6 --participation 0.5 --seed 8 --weighting uniform "
-        "--join-late 2@3 --engine loop --gradient autograd "
+        "--late-joiners 2@3 --engine loop --gradient autograd "
         "--workers 3 --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
@@ -102,9 +105,8 @@ def test_every_common_setting_is_a_flag() -> None:
     )
     assert settings.model == ModelSettings("small-cnn", "0")
     assert settings.training == Training(steps=3, lr=1.0, decay_biases=False)
-    assert settings.run == RunSettings(
-        6, 0.5, 8, weighting="uniform", join_late="2@3", gradient="autograd", engine="loop", workers=3
-    )
+    assert settings.run == RunSettings(6, 0.5, 8, weighting="uniform", late_joiners="2@3")
+    assert settings.compute == Compute(gradient="autograd", engine="loop", workers=3)
     assert show == ShowRun(out=Path("some/where"), quiet=True, json=True, per_client=True)
 
 

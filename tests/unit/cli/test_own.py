@@ -112,10 +112,21 @@ def test_the_default_folder_has_a_short_name(fedkin: Command, mine: str, small: 
     assert [p.name.partition("-")[0] for p in Path("runs").iterdir()] == ["Cautious"]
 
 
+def test_a_field_with_the_name_of_a_common_flag(fedkin: Command, mine: str, small: str) -> None:
+    """Its flag has the method's prefix; the common flag stays what it is."""
+    file = Path("own/mine.py")
+    file.write_text(file.read_text().replace("step: float", "lr: float").replace("self.step", "self.lr"))
+    assert "--method.lr" in fedkin(f"run {mine} --help").out
+    done = fedkin(f"run {mine} {small} --method.lr 0.25 --lr 0.5 --out a")
+    assert done.code == 0, done.err
+    table = read_toml("a/config.toml")
+    assert (table["method"]["lr"], table["training"]["lr"]) == (0.25, 0.5)
+
+
 def test_help_shows_the_fields(fedkin: Command, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their texts, as for a method of the catalogue."""
     monkeypatch.setenv("COLUMNS", "110")  # so narrow that no two boxes stand side by side
-    done = fedkin(f"run {mine} --help")
+    done = fedkin(f"run {mine} --help-all")
     assert done.code == 0
     assert "--step FLOAT" in done.out
     assert "How far to go towards the mean of the clients' models." in " ".join(
@@ -218,7 +229,6 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
         ),
         (("= half()", ""), "./own/mine.py:Cautious", "field step needs a default, such as step: float = 0.5"),
         (("step: float", "name: float"), "./own/mine.py:Cautious", "a field cannot be called 'name'"),
-        (("step: float", "lr: float"), "./own/mine.py:Cautious", "--lr is a flag of fedkin run already (Training)"),
         (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 5: ModuleNotFoundError"),
         (("def init(", "def init(("), "./own/mine.py:Cautious", "SyntaxError"),
         (

@@ -11,7 +11,7 @@ import pytest
 
 from commandline import Command
 from fedkin.experiment.compare import Comparison, compare
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
 from fedkin.report.page import write_comparison
 
 
@@ -19,8 +19,10 @@ from fedkin.report.page import write_comparison
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small comparison, run once."""
     folder = tmp_path_factory.mktemp("report") / "c"
-    data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=2, engine="loop")
-    runs = compare(Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run), folder)
+    data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=2)
+    runs = compare(
+        Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")), folder
+    )
     write_comparison(folder, runs)
     return folder
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.core import ConfigError, MethodError, Roster, Round, Rule
+from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round
 from fedkin.core import rows as algebra
 from fedkin.functional.damping import moved_by_share
 from toys import apart, close, vector_net
@@ -28,7 +28,7 @@ def column(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None]
 
 
-def of(rule: Rule, values: list[float], weights: list[float] | None = None) -> float:
+def of(rule: Aggregation, values: list[float], weights: list[float] | None = None) -> float:
     rows = column(*values)
     return float(rule.mean(rows, torch.tensor(weights or [1.0] * len(values), dtype=torch.float64)))
 
@@ -55,14 +55,14 @@ def round_(sizes: list[int], **more: Any) -> Round:
 )
 def test_median_by_hand(values: list[float], weights: list[float] | None, wanted: float) -> None:
     """Sorted by value, the first at which the weights pass half of all; where they reach it exactly, half way on."""
-    assert of(Rule("median"), values, weights) == wanted
+    assert of(Aggregation("median"), values, weights) == wanted
 
 
 def test_median_is_taken_in_each_coordinate() -> None:
     """Rows (0, 9), (1, 8), (5, 1): the medians 1 and 8 are of one row here, 1 and 7 of two below."""
     rows = torch.tensor([[0.0, 9], [1, 8], [5, 1]])
-    close(Rule("median").mean(rows, torch.ones(3)), [1, 8])
-    close(Rule("median").mean(torch.tensor([[0.0, 7], [1, 8], [5, 1]]), torch.ones(3)), [1, 7])
+    close(Aggregation("median").mean(rows, torch.ones(3)), [1, 8])
+    close(Aggregation("median").mean(torch.tensor([[0.0, 7], [1, 8], [5, 1]]), torch.ones(3)), [1, 7])
 
 
 @pytest.mark.parametrize("count", range(1, 14))
@@ -70,7 +70,7 @@ def test_halves_are_found_for_any_number_of_equal_weights(count: int) -> None:
     """1/6 + 1/6 + 1/6 is not 1/2 in floating point; equal weights still give numpy's median."""
     rows = draw(count, 40, seed=count)
     for weight in (1.0, 1 / 3, 0.1):
-        got = Rule("median").mean(rows, torch.full((count,), weight, dtype=torch.float64))
+        got = Aggregation("median").mean(rows, torch.full((count,), weight, dtype=torch.float64))
         close(got, np.median(rows.double().numpy(), axis=0), 1e-6)
 
 
@@ -80,9 +80,9 @@ def test_a_weight_is_so_many_equal_rows(pairs: list[tuple[int, int]]) -> None:
     """A weighted median is numpy's of rows repeated by their weights, ties included; likewise the trimmed mean."""
     values, weights = [float(v) for v, _ in pairs], [float(w) for _, w in pairs]
     repeated = np.repeat(values, [int(w) for w in weights])
-    assert of(Rule("median"), values, weights) == np.median(repeated)
-    even = Rule("trimmed", share=0.2).mean(column(*repeated.tolist()), torch.ones(len(repeated)))
-    close(of(Rule("trimmed", share=0.2), values, weights), even[0], 1e-5)
+    assert of(Aggregation("median"), values, weights) == np.median(repeated)
+    even = Aggregation("trimmed", byzantine_fraction=0.2).mean(column(*repeated.tolist()), torch.ones(len(repeated)))
+    close(of(Aggregation("trimmed", byzantine_fraction=0.2), values, weights), even[0], 1e-5)
 
 
 # ---- trimmed mean -------------------------------------------------------------------------------------------------
@@ -100,18 +100,18 @@ def test_a_weight_is_so_many_equal_rows(pairs: list[tuple[int, int]]) -> None:
 )
 def test_trimmed_mean_by_hand(share: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """The share of the weight is cut at both ends; a row on the border counts with what is left of it."""
-    close(of(Rule("trimmed", share), values, weights), wanted, 1e-6)
+    close(of(Aggregation("trimmed", share), values, weights), wanted, 1e-6)
 
 
 def test_a_row_that_is_cut_leaves_nothing_however_large() -> None:
     """Ten rows, one of 1e8: what rounding leaves of its weight of 0.1 must not reach the mean of the others."""
-    close(of(Rule("trimmed", 0.1), [1.0] * 9 + [1e8]), 1.0, 0)
-    close(of(Rule("trimmed", 0.3), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
+    close(of(Aggregation("trimmed", 0.1), [1.0] * 9 + [1e8]), 1.0, 0)
+    close(of(Aggregation("trimmed", 0.3), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
 
 
 def test_the_widest_cut_leaves_the_median() -> None:
     """A share just below a half keeps a sliver around the middle."""
-    close(of(Rule("trimmed", 0.5 - 1e-12), [1.0, 2, 3, 50, 60]), 3.0, 1e-3)
+    close(of(Aggregation("trimmed", 0.5 - 1e-12), [1.0, 2, 3, 50, 60]), 3.0, 1e-3)
 
 
 # ---- Krum ---------------------------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def test_the_widest_cut_leaves_the_median() -> None:
 )
 def test_krum_by_hand(share: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """m - f rows with the least sums of squared distances to their m - f - 2 nearest ones are averaged."""
-    close(of(Rule("krum", share), values, weights), wanted, 1e-6)
+    close(of(Aggregation("krum", share), values, weights), wanted, 1e-6)
 
 
 def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
     """Two rows of 1e8 cost the digits of nobody's distance: among the others, the one at 9 is the third that goes."""
     rows = torch.cat([draw(8, 50) * 1e-3, draw(1, 50) * 1e-3 + 9, torch.full((2, 50), 1e8)])
-    got = Rule("krum", 0.28).mean(rows, torch.ones(11))  # f = 3
+    got = Aggregation("krum", 0.28).mean(rows, torch.ones(11))  # f = 3
     close(got, rows[:8].double().mean(0), 1e-7)
 
 
@@ -167,14 +167,14 @@ def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
 )
 def test_norm_bound_by_hand(factor: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """Differences to the median are shortened to the factor times their median length, then averaged."""
-    close(of(Rule("norm", factor=factor), values, weights), wanted, 1e-6)
+    close(of(Aggregation("norm", norm_bound=factor), values, weights), wanted, 1e-6)
 
 
 def test_a_difference_keeps_its_direction() -> None:
     """(30, 40) around 0 with median length 5 becomes (3, 4): it is shortened as a whole, not by coordinates."""
     rows = torch.tensor([[0.0, 5], [0, -5], [5, 0], [-5, 0], [30, 40], [0, 0], [0, 0]])
     # median 0, lengths 5, 5, 5, 5, 50, 0, 0
-    close(Rule("norm").mean(rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
+    close(Aggregation("norm").mean(rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
 
 
 # ---- what all promise ---------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ WEIGHTS = st.lists(st.integers(1, 50), min_size=1, max_size=12)
 def test_equal_rows_give_that_row(kind: Any, weights: list[int], seed: int) -> None:
     """Bit for bit, whatever the weights."""
     row = draw(7, seed=seed)
-    got = Rule(kind, share=0.3).mean(row.expand(len(weights), 7), torch.tensor(weights))
+    got = Aggregation(kind, byzantine_fraction=0.3).mean(row.expand(len(weights), 7), torch.tensor(weights))
     assert torch.equal(got, row)
 
 
@@ -199,7 +199,7 @@ def test_the_order_of_rows_does_not_matter(kind: Any, weights: list[int], seed: 
     m = len(weights)
     rows, w = draw(m, 9, seed=seed), torch.tensor(weights)
     order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
-    rule = Rule(kind, share=0.3)
+    rule = Aggregation(kind, byzantine_fraction=0.3)
     close(rule.mean(rows[order], w[order]), rule.mean(rows, w), 1e-6)
 
 
@@ -212,13 +212,13 @@ def test_a_minority_cannot_carry_it_away(kind: Any, count: int, seed: int, size:
     away = draw(30, seed=seed + 1)
     rows[:count] = size * away / away.norm()
     honest = rows[count:].double()
-    got = Rule(kind, share=0.31).mean(rows, torch.ones(13))
+    got = Aggregation(kind, byzantine_fraction=0.31).mean(rows, torch.ones(13))
     reach = (honest - honest.mean(0)).norm(dim=1).max()
     assert float((got - honest.mean(0)).norm()) <= 1.1 * float(reach)
     if kind in ("median", "trimmed"):
         assert bool((got >= honest.min(0).values - 1e-6).all() and (got <= honest.max(0).values + 1e-6).all())
     if count and size > 1e3:
-        apart(Rule().mean(rows, torch.ones(13)), honest.mean(0), 10.0)
+        apart(Aggregation().mean(rows, torch.ones(13)), honest.mean(0), 10.0)
 
 
 @EVERY
@@ -226,7 +226,7 @@ def test_who_weighs_nothing_takes_no_part(kind: Any) -> None:
     """A row of weight 0 is as if it were not there, in mixtures too."""
     rows, w = draw(7, 11), torch.tensor([3.0, 0, 1, 2, 0, 5, 4])
     rows[1] = 1e6
-    rule, there = Rule(kind, share=0.3), w > 0
+    rule, there = Aggregation(kind, byzantine_fraction=0.3), w > 0
     close(rule.mean(rows, w), rule.mean(rows[there], w[there]), 1e-6)
     close(rule.mix(w[None], rows)[0], rule.mean(rows[there], w[there]), 1e-6)
 
@@ -236,7 +236,7 @@ def test_a_mixture_is_the_rule_for_each_row_of_weights(kind: Any) -> None:
     """Each row by itself, at any scale; one without any weight gives 0."""
     rows, w = draw(8, 11), torch.rand(4, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     w[2] = 0
-    rule = Rule(kind, share=0.3)
+    rule = Aggregation(kind, byzantine_fraction=0.3)
     got = rule.mix(w, rows)
     for i in (0, 1, 3):
         close(got[i], rule.mean(rows, w[i]), 1e-7)
@@ -249,7 +249,7 @@ def test_groups_are_merged_each_by_itself(kind: Any) -> None:
     """The rule among a group's rows; a group without rows, or whose rows weigh nothing, keeps what it had."""
     rows, otherwise = draw(11, 6), draw(4, 6, seed=2)
     group, w = torch.tensor([0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 3]), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 1, 0])
-    rule = Rule(kind, share=0.3)
+    rule = Aggregation(kind, byzantine_fraction=0.3)
     got = rule.group_mean(rows, w, group, otherwise)
     for g in (0, 2):
         assert torch.equal(got[g], rule.mean(rows[group == g], w[group == g]))
@@ -261,9 +261,9 @@ def test_groups_are_merged_each_by_itself(kind: Any) -> None:
 def test_the_width_of_blocks_changes_nothing(kind: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are worked on in blocks, to bound memory."""
     rows, w = draw(9, 23), torch.rand(2, 9, generator=torch.Generator().manual_seed(1))
-    whole = Rule(kind, share=0.3).mix(w, rows)
+    whole = Aggregation(kind, byzantine_fraction=0.3).mix(w, rows)
     monkeypatch.setattr(algebra, "_BLOCK", block)
-    close(Rule(kind, share=0.3).mix(w, rows), whole, 1e-7)
+    close(Aggregation(kind, byzantine_fraction=0.3).mix(w, rows), whole, 1e-7)
 
 
 @EVERY
@@ -271,9 +271,9 @@ def test_the_width_of_blocks_changes_nothing(kind: Any, block: int, monkeypatch:
 def test_shapes_and_types_stay(kind: Any, dtype: torch.dtype) -> None:
     """Rows of any shape come back as one of them, in their own type."""
     rows = draw(6, 2, 3).to(dtype)
-    got = Rule(kind).mean(rows, torch.ones(6))
+    got = Aggregation(kind).mean(rows, torch.ones(6))
     assert (got.shape, got.dtype) == ((2, 3), dtype)
-    close(got.flatten(), Rule(kind).mean(rows.flatten(1), torch.ones(6)), 0)
+    close(got.flatten(), Aggregation(kind).mean(rows.flatten(1), torch.ones(6)), 0)
 
 
 # ---- the mean -----------------------------------------------------------------------------------------------------
@@ -281,35 +281,39 @@ def test_the_mean_is_what_it_was_bit_for_bit() -> None:
     """`Rule()` is the algebra of rows and nothing else, negative weights included."""
     rows, w, otherwise = draw(5, 4, 3), torch.tensor([3, 1, 4, 1, 5]), draw(3, 12, seed=1)
     flat, group, mixed = rows.flatten(1), torch.tensor([0, 2, 0, 2, 2]), draw(2, 5, seed=4)
-    assert torch.equal(Rule().mean(rows, w), algebra.weighted_mean(rows, w))
-    assert torch.equal(Rule().group_mean(flat, w, group, otherwise), algebra.group_mean(flat, w, group, otherwise))
+    assert torch.equal(Aggregation().mean(rows, w), algebra.weighted_mean(rows, w))
+    assert torch.equal(
+        Aggregation().group_mean(flat, w, group, otherwise), algebra.group_mean(flat, w, group, otherwise)
+    )
     assert bool((mixed < 0).any())
-    assert torch.equal(Rule().mix(mixed, flat), algebra.mix(mixed, flat))
-    assert torch.equal(Rule("mean", share=0.4, factor=9.0).mean(rows, w), Rule().mean(rows, w))
+    assert torch.equal(Aggregation().mix(mixed, flat), algebra.mix(mixed, flat))
+    assert torch.equal(
+        Aggregation("mean", byzantine_fraction=0.4, norm_bound=9.0).mean(rows, w), Aggregation().mean(rows, w)
+    )
 
 
 @EVERY
 def test_negative_weights_are_refused_by_name(kind: Any) -> None:
     """No rule but the mean says what they should mean."""
-    with pytest.raises(MethodError, match=rf"'{kind}' is not defined for negative weights, got -0.5; use aggregation"):
-        Rule(kind).mix(torch.tensor([[1.0, -0.5, 0.5]]), draw(3, 2))
+    with pytest.raises(MethodError, match=rf"'{kind}' is not defined for negative weights, got -0.5; use the rule"):
+        Aggregation(kind).mix(torch.tensor([[1.0, -0.5, 0.5]]), draw(3, 2))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "mode"}, "aggregation must be one of 'mean', 'median', 'trimmed', 'krum', 'norm', got 'mode'"),
-        ({"share": 0.5}, r"assumed_bad must be at least 0 and below 0.5 .*, got 0.5"),
-        ({"share": -0.1}, "assumed_bad must be .* got -0.1"),
-        ({"share": float("nan")}, "assumed_bad must be .* got nan"),
-        ({"factor": 0.0}, "norm_factor must be above 0 and finite, got 0.0"),
-        ({"factor": float("inf")}, "norm_factor must be above 0 and finite, got inf"),
+        ({"rule": "mode"}, "rule must be one of 'mean', 'median', 'trimmed', 'krum', 'norm', got 'mode'"),
+        ({"byzantine_fraction": 0.5}, r"byzantine_fraction must be at least 0 and below 0.5 .*, got 0.5"),
+        ({"byzantine_fraction": -0.1}, "byzantine_fraction must be .* got -0.1"),
+        ({"byzantine_fraction": float("nan")}, "byzantine_fraction must be .* got nan"),
+        ({"norm_bound": 0.0}, "norm_bound must be above 0 and finite, got 0.0"),
+        ({"norm_bound": float("inf")}, "norm_bound must be above 0 and finite, got inf"),
     ],
 )
 def test_settings_out_of_range_are_named(fields: dict[str, Any], message: str) -> None:
     """By the names that a file and a flag take."""
     with pytest.raises(ConfigError, match=message):
-        Rule(**fields)
+        Aggregation(**fields)
 
 
 # ---- in a round ---------------------------------------------------------------------------------------------------
@@ -317,21 +321,21 @@ def test_a_round_merges_by_its_rule() -> None:
     """Values 0, 1, 2, 30 of sizes 1, 1, 1, 2: mean 63/5, median 2; uniform 33/4 and 1.5."""
     rows = column(0, 1, 2, 30)
     for uniform, wanted in ((False, (63 / 5, 2.0)), (True, (33 / 4, 1.5))):
-        for rule, value in zip((Rule(), Rule("median")), wanted, strict=True):
-            close(round_([1, 1, 1, 2], rule=rule, uniform=uniform).mean(rows), [value])
+        for rule, value in zip((Aggregation(), Aggregation("median")), wanted, strict=True):
+            close(round_([1, 1, 1, 2], aggregation=rule, uniform=uniform).mean(rows), [value])
 
 
 def test_a_round_takes_weights_instead_of_sizes() -> None:
     """Weights that a method has worked out itself: 0, 1, 2 weighing 1, 1, 2 have the mean 5/4 and the median 1.5."""
     rows, w = column(0, 1, 2), torch.tensor([1, 1, 2])
     close(round_([7, 1, 1]).mean(rows, w), [1.25])
-    close(round_([7, 1, 1], rule=Rule("median")).mean(rows, w), [1.5])
+    close(round_([7, 1, 1], aggregation=Aggregation("median")).mean(rows, w), [1.5])
 
 
 def test_models_that_move_by_their_share_keep_the_rest_of_the_old_model() -> None:
     """Group 0: the median 1 of 0, 1, 50 weighs 3/5, the old 10 weighs 2/5: 4.6. Group 1: 2/5 of 8 and 3/5 of 20."""
     rows, group, old = column(0, 1, 50, 8, 8), torch.tensor([0, 0, 0, 1, 1]), column(10, 20, 30)
-    r = round_([1] * 5, rule=Rule("median"))
+    r = round_([1] * 5, aggregation=Aggregation("median"))
     close(r.group_mean(rows, group, old), [[1], [8], [30]])
     close(moved_by_share(r, r.group_mean(rows, group, old), group, old), [[4.6], [15.2], [30]])
 
@@ -340,4 +344,4 @@ def test_a_round_mixes_by_its_rule() -> None:
     """For each client the weighted median by its own weights: 1 by (1, 1, 1), 9 by (1, 1, 3)."""
     rows, w = column(0, 1, 9), torch.tensor([[1.0, 1, 1], [1, 1, 3]]) / torch.tensor([[3.0], [5]])
     close(round_([1, 1, 1]).mix(w, rows), [[10 / 3], [28 / 5]])
-    close(round_([1, 1, 1], rule=Rule("median")).mix(w, rows), [[1], [9]])
+    close(round_([1, 1, 1], aggregation=Aggregation("median")).mix(w, rows), [[1], [9]])

@@ -34,7 +34,7 @@ def describe(tmp_path: Path) -> Letter:
             found.append(of)
         return post.ask(client, of)
 
-    s = settings("da-pfl", run={"describe_epsilon": 0.1, "rounds": 1})
+    s = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1})
     on_hosts(s, tmp_path / "seen", Direct(sites(tmp_path / "seen"), touch=touch))
     return found[0]
 
@@ -43,7 +43,7 @@ def describe(tmp_path: Path) -> Letter:
 def test_three_hundred_runs_do_not_tell_the_true_counts(describe: Letter, tmp_path: Path) -> None:
     """A server that invents a run's name for each request gets counts until the owner's total is spent, across a
     restart of the node and without its folders of runs, and then no more."""
-    limits, answers = Limits(max_describe_epsilon=0.5), list[Letter]()
+    limits, answers = Limits(max_metadata_epsilon=0.5), list[Letter]()
     for i in range(300):
         if i % 100 == 0:
             site = Site("c0", SiteData("digits", share=0), tmp_path / "disk", limits)
@@ -64,7 +64,7 @@ def test_the_total_of_counts_is_exact_and_says_both_numbers(tmp_path: Path) -> N
     for run in ("b", "c"):
         mine.tell(run, torch.arange(10), 0.1, 1e-5)
     before = mine.path.read_bytes()
-    with pytest.raises(OverBudget, match=r"epsilon would be 0\.4 over all runs .*--max-describe-epsilon 0\.3"):
+    with pytest.raises(OverBudget, match=r"epsilon would be 0\.4 over all runs .*--max-metadata-epsilon 0\.3"):
         mine.tell("d", torch.arange(10), 0.1, 1e-5)
     assert mine.path.read_bytes() == before
     assert torch.equal(mine.tell("a", torch.arange(10), 0.1, 1e-5), first)
@@ -161,7 +161,9 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     """The account, its lock and a client's memory are 0600, in folders of 0700, whatever the process masks."""
     mask = os.umask(0)
     try:
-        on_hosts(settings("da-pfl", run={"describe_epsilon": 0.1, "rounds": 1}), tmp_path, Direct(sites(tmp_path)))
+        on_hosts(
+            settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1}), tmp_path, Direct(sites(tmp_path))
+        )
     finally:
         os.umask(mask)
     place = tmp_path / "disks" / "c0"
@@ -208,7 +210,7 @@ def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> Non
 
 def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path) -> None:
     """What one run asks for is more than the total: nothing is drawn."""
-    s = settings("da-pfl", run={"describe_epsilon": 1.0})
-    site = Site("c0", SiteData("digits", share=0), tmp_path, Limits(max_describe_epsilon=0.5))
+    s = settings("da-pfl", privacy={"metadata_epsilon": 1.0})
+    site = Site("c0", SiteData("digits", share=0), tmp_path, Limits(max_metadata_epsilon=0.5))
     assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0)).head["code"] == "settings"
     assert site.account.load() == {}

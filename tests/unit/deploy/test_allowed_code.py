@@ -124,7 +124,7 @@ def test_every_kind_of_letter_is_looked_at(tmp_path: Path, work: Path) -> None:
 def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on, and the event says that the owner of one node does not allow the code."""
     monkeypatch.syspath_prepend(str(work))
-    s = settings("fedavg", model={"model": "cleanup:main"}, run={"rounds": 1}, hosts={"clients": 2})
+    s = settings("fedavg", model={"model": "cleanup:main"}, run={"rounds": 1}, hosts={"min_clients": 2})
     post = Direct(sites(tmp_path, allowed=Allowed(("cleanup",))))
     post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
     ours = on_hosts(s, tmp_path, post)

@@ -228,7 +228,7 @@ def test_a_suspect_that_works_again_is_waited_for(tmp_path: Path) -> None:
 
 def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
     """F8: in round 2 nobody answers: the state is that of round 1, the line says so, and round 3 goes on from it."""
-    s = settings("fedavg", run={"min_answers": 2})
+    s = settings("fedavg", run={"min_replies": 2})
     models: list[torch.Tensor] = []
 
     def touch(post: Direct, client: str, of: Letter) -> Letter | None:
@@ -244,7 +244,7 @@ def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
 def test_late_joiners_and_leavers(tmp_path: Path) -> None:
     """F9: c2 comes in round 3, c0 leaves after it. Numbers follow the order of coming; the run equals the simulator's
     with the same joiners and participation."""
-    s, post = settings("da-pfl", hosts={"clients": 2}), Direct(sites(tmp_path), off={102})
+    s, post = settings("da-pfl", hosts={"min_clients": 2}), Direct(sites(tmp_path), off={102})
 
     def on_round(report: Any, line: Any) -> None:
         if report.round == 2:
@@ -366,7 +366,7 @@ def test_a_forged_letter_costs_its_sender_the_round(what: str, tmp_path: Path) -
 @pytest.mark.parametrize("size", [0, -5, 10**12])
 def test_a_made_up_number_of_samples_is_refused_at_joining(size: int, tmp_path: Path) -> None:
     """F10: c1 claims no, fewer than no, or a million million samples: it gets no number, the others do."""
-    s = settings("fedavg", hosts={"clients": 3})
+    s = settings("fedavg", hosts={"min_clients": 3})
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)
@@ -429,7 +429,7 @@ def test_names_cannot_leave_their_folder(name: str, tmp_path: Path) -> None:
         answer = post.ask(client, of)
         return Letter({**answer.head, "client": name}, answer.body) if client == "c2" else answer
 
-    s = settings("fedavg", hosts={"clients": 2})
+    s = settings("fedavg", hosts={"min_clients": 2})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert len(ours.server.sizes) == 2
     assert any("client-id must be" in e["what"] for e in lines(tmp_path, "events"))
@@ -438,7 +438,7 @@ def test_names_cannot_leave_their_folder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["fedkin", "flwr", "torch", "method", "engine"])
 def test_another_version_is_refused_at_joining(what: str, tmp_path: Path) -> None:
     """F18: both versions are in the text."""
-    s = settings("fedavg", hosts={"clients": 2})
+    s = settings("fedavg", hosts={"min_clients": 2})
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)

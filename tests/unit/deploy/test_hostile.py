@@ -51,7 +51,7 @@ HEADS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", ["hello", "describe", "update", "evaluate", "keep"])
 def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     """Whatever c1 answers to whichever letter: it is refused for that letter and named, and the others go on."""
-    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 2 if kind == "hello" else 3, "patience": 5.0})
+    s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2 if kind == "hello" else 3, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what])))
     if kind in ("hello", "describe"):
         assert len(ours.server.sizes) == 2
@@ -76,7 +76,7 @@ def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, 
             return answer
         return Letter({**answer.head, "card": {**answer.head["card"], **card}}, answer.body)
 
-    s = settings("fedavg", run={"rounds": 2}, hosts={"clients": 2, "patience": 5.0})
+    s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 2
     told = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
@@ -182,7 +182,7 @@ def test_a_claim_weighs_as_much_as_all_others_at_most(name: str, tmp_path: Path)
 
 def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
     """Of four clients c3 sits out round 2: there c1 weighs as much as the two others who answered."""
-    s = settings("fedavg", data={"clients": 4}, hosts={"clients": 4}, run={"rounds": 2})
+    s = settings("fedavg", data={"clients": 4}, hosts={"min_clients": 4}, run={"rounds": 2})
 
     def touch(post: Direct, who: str, of: Letter) -> Letter | None:
         answer = post.ask(who, of)
@@ -200,7 +200,7 @@ def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
     """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
     weight of its cohort of three, of six clients."""
     run = {"rounds": 6, "secure_aggregation": True, "participation": 0.5, "eval_every": 100}
-    s = settings("fedavg", data={"clients": 6}, hosts={"clients": 6}, run=run)
+    s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run)
     shares: list[float] = []
 
     def touch(post: Direct, who: str, of: Letter) -> Letter:
@@ -220,7 +220,7 @@ def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
 def test_two_clients_weigh_what_they_claim(tmp_path: Path) -> None:
     """One of two with more than half of the samples is honest for all that is known: the run is the simulator's."""
     data = {"clients": 2, "samples_per_client": None, "alpha": 0.3, "partition": "dirichlet"}
-    s = settings("fedavg", data=data, hosts={"clients": 2}, run={"rounds": 2})
+    s = settings("fedavg", data=data, hosts={"min_clients": 2}, run={"rounds": 2})
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, 2))), simulated(s)
     assert max(ours.server.sizes) > 0.55 * sum(ours.server.sizes)
     assert same_server(ours, theirs)
@@ -294,7 +294,7 @@ def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | N
 
 def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_path: Path) -> None:
     """Else one client's made-up test samples would be the pooled accuracy."""
-    s = settings("fedavg", run={"rounds": 1}, hosts={"most_samples": 1000})
+    s = settings("fedavg", run={"rounds": 1}, hosts={"max_samples": 1000})
 
     def touch(post: Direct, who: str, of: Letter) -> Letter:
         answer = post.ask(who, of)

@@ -35,7 +35,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def secure(**tables: Any) -> Settings:
-    return settings("fedavg", **{**tables, "run": {"secure_aggregation": True, "rounds": 2, **tables.get("run", {})}})
+    return settings(
+        "fedavg", **{**tables, "run": {"rounds": 2, **tables.get("run", {})}, "aggregation": {"secure": True}}
+    )
 
 
 def again(of: Letter, more: float, public: str | None = None) -> Letter:
@@ -92,7 +94,7 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         answer = post.ask(client, of)
         if of.head["kind"] == "update":
             head = {n: v for n, v in of.head.items() if n not in ("pool", "tensors")}
-            told = {**head["settings"], "run": {**head["settings"]["run"], "secure_aggregation": False}}
+            told = {**head["settings"], "run": {**head["settings"]["run"]}, "aggregation": {"secure": False}}
             bare.append(post.ask(client, letter({**head, "settings": told, "seq": head["seq"] + 1}, bundle(of))))
         return answer
 
@@ -106,7 +108,7 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "second").mkdir()
     mixed = Direct(sites(tmp_path / "second"))
     mixed.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "second" / "disks", limits)
-    ours = on_hosts(settings("fedavg", run={"rounds": 1}, hosts={"clients": 2}), tmp_path / "second", mixed)
+    ours = on_hosts(settings("fedavg", run={"rounds": 1}, hosts={"min_clients": 2}), tmp_path / "second", mixed)
     assert len(ours.server.sizes) == 2
 
 

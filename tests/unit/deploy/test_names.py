@@ -35,7 +35,7 @@ def test_clients_under_the_names_of_their_keys_join(tmp_path: Path) -> None:
 
 def test_a_client_under_another_name_than_its_keys_is_refused(tmp_path: Path) -> None:
     """The node with the key of c7 comes as c1: it is refused by the name of its key, and c0 and c2 make the run."""
-    s = settings("fedavg", hosts={"clients": 2})
+    s = settings("fedavg", hosts={"min_clients": 2})
     on_hosts(s, tmp_path, Direct(sites(tmp_path), named={**NAMED, 101: "c7"}))
     assert joined(tmp_path) == ["c0", "c2"]
     ((_, why),) = [line for line in told(tmp_path) if line[0] == "c7"]
@@ -76,7 +76,7 @@ def test_a_key_without_a_name_is_asked_again(tmp_path: Path) -> None:
 def test_late_hellos_are_counted_and_said(tmp_path: Path) -> None:
     """Two hellos of c1 expire: the events name it and say what to do, each hello holds the number of those that
     expired before, a later one has more time, and the one that is answered in time lets it join."""
-    s, heard = settings("fedavg", hosts={"patience": 3600.0}), list[tuple[int, float]]()
+    s, heard = settings("fedavg", hosts={"wait_timeout": 3600.0}), list[tuple[int, float]]()
 
     def touch(post: Direct, client: str, of: Letter) -> Any:
         if client == "c1" and of.head["kind"] == "hello":

@@ -50,7 +50,7 @@ def test_hosts_at_the_other_moment(name: str, tmp_path: Path) -> None:
 
 def test_hosts_with_banks_in_files_equal_the_simulator(tmp_path: Path) -> None:
     """The server's models of its clients lie in a file; everything else is as in memory."""
-    ours = on_hosts(settings("da-pfl", run={"state": "file"}), tmp_path, Direct(sites(tmp_path)))
+    ours = on_hosts(settings("da-pfl", compute={"state": "file"}), tmp_path, Direct(sites(tmp_path)))
     theirs = simulated(settings("da-pfl"))
     assert (tmp_path / "run" / "banks" / "0.bank").stat().st_size == theirs.server.state.bank.nbytes
     assert same_server(ours, theirs)

@@ -28,22 +28,23 @@ from fedkin.deploy.tensors import bundle
 from fedkin.deploy.wire import Letter
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import RunSettings, Settings
+from fedkin.experiment.settings import Settings
 from fedkin.exporting import load_export
 from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, total
+from grouped import setup, tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from toys import mlp
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
-PRIVATE = {"dp_noise": 1.0}
+PRIVATE = {"noise_multiplier": 1.0}
 
 
 def private(name: str, **run: Any) -> Settings:
     """Four short rounds of private training, three steps each."""
     method = {"tune_epochs": 1} if name == "fedavg-ft" else {}
     small = {"samples_per_client": 30}
-    return settings(name, method=method, data=small, training={"batch_size": 8}, run={**PRIVATE, **run})
+    return settings(name, method=method, data=small, training={"batch_size": 8}, **tables({**PRIVATE, **run}))
 
 
 class Killed(Exception):
@@ -77,7 +78,7 @@ def counts_of(client: int) -> torch.Tensor:
 def test_noise_on_counts_is_the_hosts_own(tmp_path: Path) -> None:
     """The same run with the same seed on other disks tells other counts, neither the true ones nor the simulator's: no
     seed gives them away. Evaluations tell the same ones again, not the true ones."""
-    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 2})
+    s = settings("da-pfl", run={"rounds": 2}, privacy={"metadata_epsilon": 0.3})
     told = []
     for name in ("a", "b"):
         said, shown = Heard("describe"), Heard("evaluate")
@@ -97,7 +98,7 @@ def test_noise_on_counts_is_the_hosts_own(tmp_path: Path) -> None:
 def test_counts_are_drawn_once(lost: str, tmp_path: Path) -> None:
     """Asked again under another number, by a new process, or after its memory of the run was deleted: the same counts,
     since the mean of many draws would have no noise."""
-    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 1})
+    s = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.3})
     said = Heard("describe")
     post = Direct(sites(tmp_path), touch=said)
     on_hosts(s, tmp_path, post)
@@ -113,7 +114,7 @@ def test_counts_are_drawn_once(lost: str, tmp_path: Path) -> None:
 def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fails when they are written down: nothing is told. One that fails right after: nothing is told
     either, and later those that were written."""
-    s = settings("da-pfl", run={"describe_epsilon": 0.3, "rounds": 1})
+    s = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.3})
     said = Heard("describe")
     post = Direct(sites(tmp_path), touch=said)
     on_hosts(s, tmp_path, post)
@@ -139,8 +140,8 @@ def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: p
     [
         ("fedavg", {}, Limits(), "exact"),
         ("fedavg", PRIVATE, Limits(), "none"),
-        ("fedavg", {}, Limits(max_describe_epsilon=1.0), "none"),
-        ("da-pfl", {"describe_epsilon": 0.3}, Limits(), "noisy"),
+        ("fedavg", {}, Limits(max_metadata_epsilon=1.0), "none"),
+        ("da-pfl", {"metadata_epsilon": 0.3}, Limits(), "noisy"),
     ],
     ids=["plain", "private training", "a limit", "noise at joining"],
 )
@@ -149,7 +150,7 @@ def test_what_evaluations_tell_of_the_training_samples(
 ) -> None:
     """Exact class counts, and in the last round the outcome of every test sample, only where neither the run nor the
     owner asks for privacy."""
-    s, shown = settings(name, run={"rounds": 1, **run}), Heard("evaluate")
+    s, shown = settings(name, **tables({"rounds": 1, **run})), Heard("evaluate")
     post = Direct(sites(tmp_path), touch=shown)
     post.sites = {n: Site(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
     ours = on_hosts(s, tmp_path, post)
@@ -202,7 +203,7 @@ def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:
 def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
     """In round 2 the answers of c1 are lost after it has trained, so the round is abandoned. What the others took is in
     its line; what c1 took comes with its next answer."""
-    s = private("fedavg", min_answers=3)
+    s = private("fedavg", min_replies=3)
 
     def lose(post: Direct, client: str, of: Letter) -> Letter | None:
         answer = post.ask(client, of)
@@ -313,17 +314,17 @@ def test_a_new_server_goes_on_from_its_lines() -> None:
 @pytest.mark.parametrize(
     ("name", "run", "message"),
     [
-        ("ifca", PRIVATE, "clients also tell the cluster it chose"),
-        ("da-pfl", PRIVATE, "give describe_epsilon, too"),
-        ("fedavg", {"describe_epsilon": 1.0}, "say nothing of their classes at joining"),
-        ("fedavg", {"dp_noise": -1.0}, "dp_noise must be"),
+        ("ifca", PRIVATE, "clients also send the cluster it chose"),
+        ("da-pfl", PRIVATE, "also give metadata_epsilon"),
+        ("fedavg", {"metadata_epsilon": 1.0}, "say nothing of their classes at joining"),
+        ("fedavg", {"noise_multiplier": -1.0}, "noise_multiplier must be"),
     ],
 )
 def test_the_server_refuses_before_it_begins(name: str, run: dict[str, Any], message: str, tmp_path: Path) -> None:
     """With the simulator's words; nobody was asked to train or to say anything."""
     post = Direct(sites(tmp_path))
     with pytest.raises(ConfigError, match=message):
-        on_hosts(settings(name, run=run), tmp_path, post)
+        on_hosts(settings(name, **tables(run)), tmp_path, post)
     assert {kind for _, kind, _ in post.log} <= {"hello"}
 
 
@@ -332,9 +333,8 @@ class Careless:
 
     @staticmethod
     def on_hosts(settings: Settings, card: Card, run: str) -> Experiment:
-        plain = replace(settings, run=replace(settings.run, dp_noise=None, dp_clip=1.0))
-        made = Experiment.on_hosts(plain, card, run)
-        return replace(made, table=settings.table(), run=settings.run)
+        made = Experiment.on_hosts(replace(settings, privacy=Privacy()), card, run)
+        return replace(made, table=settings.table(), setup=settings)
 
 
 @pytest.mark.parametrize(("name", "asked"), [("ifca", {"hello"}), ("da-pfl", {"hello", "describe"})])
@@ -342,64 +342,67 @@ def test_a_site_refuses_for_itself(
     name: str, asked: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that does not check what it promises gets no answer; the site's log says why."""
-    monkeypatch.setattr(serve_module, "privacy_of", lambda run: Privacy())
+    monkeypatch.setattr(serve_module, "_require_possible", lambda _: None)
     monkeypatch.setattr(serve_module, "Experiment", Careless)
     heard = Heard("hello", "describe", "update")
-    s = settings(name, run={**PRIVATE, "rounds": 1}, hosts={"clients": 1, "patience": 1.0, "deadline": 1.0})
+    s = settings(
+        name, **tables({**PRIVATE, "rounds": 1}), hosts={"min_clients": 1, "wait_timeout": 1.0, "reply_timeout": 1.0}
+    )
     with contextlib.suppress(EngineError):  # nobody came
         on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=heard))
     assert {of.head["kind"] for _, _, of, _ in heard.found} == asked
     last = {client: answer.head["code"] for client, _, _, answer in heard.found if not answer.head["ok"]}
     assert last == dict.fromkeys(("c0", "c1", "c2"), "settings")
-    assert "dp_noise" in caplog.text
+    assert "private training" in caplog.text or "noise_multiplier" in caplog.text
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("limits", "run", "message"),
     [
-        (Limits(max_describe_epsilon=0.5), {"describe_epsilon": 1.0}, r"epsilon = 1; .*--max-describe-epsilon 0.5"),
-        (Limits(min_dp_noise=1.0), {"dp_noise": 0.5}, r"private training with dp_noise = 0.5; .*--min-dp-noise 1"),
-        (Limits(min_dp_noise=1.0), {}, r"plain training; .*--min-dp-noise 1"),
+        (Limits(max_metadata_epsilon=0.5), {"metadata_epsilon": 1.0}, r"epsilon = 1; .*--max-metadata-epsilon 0.5"),
+        (Limits(min_noise_multiplier=1.0), {"noise_multiplier": 0.5},
+         r"private training with noise_multiplier = 0.5; .*--min-noise-multiplier 1"),
+        (Limits(min_noise_multiplier=1.0), {}, r"plain training; .*--min-noise-multiplier 1"),
         (Limits(max_epsilon=3.0), {}, r"plain training, which has no epsilon; .*--max-epsilon 3"),
-        (Limits(max_epsilon=3.0), {"dp_noise": 0.0}, r"dp_noise = 0, which has no epsilon"),
-        (Limits(max_describe_epsilon=0.5), {"describe_epsilon": 0.5}, None),
-        (Limits(max_describe_epsilon=0.5), {}, None),
-        (Limits(min_dp_noise=1.0, max_epsilon=3.0), {"dp_noise": 1.0}, None),
+        (Limits(max_epsilon=3.0), {"noise_multiplier": 0.0}, r"noise_multiplier = 0, which has no epsilon"),
+        (Limits(max_metadata_epsilon=0.5), {"metadata_epsilon": 0.5}, None),
+        (Limits(max_metadata_epsilon=0.5), {}, None),
+        (Limits(min_noise_multiplier=1.0, max_epsilon=3.0), {"noise_multiplier": 1.0}, None),
         (Limits(), {}, None),
     ],
 )  # fmt: skip
 def test_limits_by_settings(limits: Limits, run: dict[str, Any], message: str | None) -> None:
     """What the owner allows is taken, also at its very edge; the rest is refused with both numbers."""
     if message is None:
-        return limits.check(RunSettings(**run))
+        return limits.check(setup(**run))
     with pytest.raises(ConfigError, match=message):
-        limits.check(RunSettings(**run))
+        limits.check(setup(**run))
     return None
 
 
 def test_limits_by_what_is_said() -> None:
     """Exact words are refused where a limit is set, whatever they are; who says nothing may join."""
-    for limits in (Limits(max_describe_epsilon=1.0), Limits(max_epsilon=1.0)):
+    for limits in (Limits(max_metadata_epsilon=1.0), Limits(max_epsilon=1.0)):
         for method in (DAPFL(), CFIC()):
             with pytest.raises(ConfigError, match="something exact of their data at joining"):
-                limits.check_words(RunSettings(), method, mlp())
-            limits.check_words(RunSettings(describe_epsilon=1.0), method, mlp())
-        limits.check_words(RunSettings(), FedAvg(), mlp())
-    Limits().check_words(RunSettings(), DAPFL(), mlp())
+                limits.check_words(Privacy(), method, mlp())
+            limits.check_words(Privacy(metadata_epsilon=1.0), method, mlp())
+        limits.check_words(Privacy(), FedAvg(), mlp())
+    Limits().check_words(Privacy(), DAPFL(), mlp())
 
 
 @pytest.mark.parametrize(
     ("name", "run", "limits", "kind"),
     [
-        ("da-pfl", {"describe_epsilon": 1.0}, Limits(max_describe_epsilon=0.5), "hello"),
-        ("da-pfl", {}, Limits(max_describe_epsilon=0.5), "describe"),
-        ("fedavg", {}, Limits(min_dp_noise=1.0), "hello"),
+        ("da-pfl", {"metadata_epsilon": 1.0}, Limits(max_metadata_epsilon=0.5), "hello"),
+        ("da-pfl", {}, Limits(max_metadata_epsilon=0.5), "describe"),
+        ("fedavg", {}, Limits(min_noise_multiplier=1.0), "hello"),
     ],
 )
 def test_one_site_stays_out(name: str, run: dict[str, Any], limits: Limits, kind: str, tmp_path: Path) -> None:
     """The run goes on with the two whose owners allow it; the event names the third, and not its limit."""
-    s = settings(name, run={"rounds": 1, **run}, hosts={"clients": 2})
+    s = settings(name, **tables({"rounds": 1, **run}), hosts={"min_clients": 2})
     heard = Heard("hello", "describe")
     post = Direct(sites(tmp_path), touch=heard)
     post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
@@ -536,10 +539,10 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
 # ---- the way of the limits -----------------------------------------------------------------------------------------
 def test_a_node_hands_its_limits_on() -> None:
     """From the flags to the worker's duty; numbers that are none are refused at once."""
-    node = Node("digits", "c0", max_describe_epsilon=0.5, min_dp_noise=1.0, max_epsilon=8.0, insecure_test=True)
+    node = Node("digits", "c0", max_metadata_epsilon=0.5, min_noise_multiplier=1.0, max_epsilon=8.0, insecure_test=True)
     duty = _duty(node, "digits", Path("folder"))
-    assert (duty.max_describe_epsilon, duty.min_dp_noise, duty.max_epsilon) == (0.5, 1.0, 8.0)
-    for name in ("max_describe_epsilon", "min_dp_noise", "max_epsilon"):
+    assert (duty.max_metadata_epsilon, duty.min_noise_multiplier, duty.max_epsilon) == (0.5, 1.0, 8.0)
+    for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
         for value in (0.0, -1.0, float("nan"), float("inf")):
             with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} must be a number above 0"):
                 Node("digits", "c0", insecure_test=True, **{name: value})
@@ -547,7 +550,7 @@ def test_a_node_hands_its_limits_on() -> None:
 
 def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
     """In a process of its own."""
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_dp_noise=1.0))
+    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_noise_multiplier=1.0))
     try:
         clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
         assert watch.ask(clerk.write("hello", 0, 60.0)).head["code"] == "settings"

@@ -59,7 +59,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
     """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
     actor._dealt.cache_clear()
-    s = settings(name, data={"clients": 12}, hosts={"clients": 12})
+    s = settings(name, data={"clients": 12}, hosts={"min_clients": 12})
     folder = tmp_path / "run"
     ours = serve(s, Actors(packed(s, folder, data="digits"), 12), folder, clock=Time().clock())
     theirs = simulated(s)

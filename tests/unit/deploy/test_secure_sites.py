@@ -32,7 +32,7 @@ OFFERED = [name for name in METHODS if get_method(name).secure_aggregation]
 
 
 def secure(name: str = "fedrep", **tables: Any) -> Settings:
-    return settings(name, **{**tables, "run": {"secure_aggregation": True, **tables.get("run", {})}})
+    return settings(name, **{**tables, "run": {**tables.get("run", {})}, "aggregation": {"secure": True}})
 
 
 def update(of: Letter, round: int | None = None) -> bool:
@@ -164,7 +164,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     tables = {
         "data": {"clients": 6, "plant": "labels", "groups": 2} if name == "oracle" else {"clients": 4},
         "method": {"after": 2, "clusters": 1} if name == "pfa" else {},
-        "hosts": {"clients": 6 if name == "oracle" else 4},
+        "hosts": {"min_clients": 6 if name == "oracle" else 4},
         "run": {"rounds": 3},
     }
     s = secure(name, **tables)
@@ -267,7 +267,7 @@ def test_a_server_that_comes_back(when: str, tmp_path: Path) -> None:
 def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) -> None:
     """The server is killed in round 2 and comes back without c3: those who masked for four do not mask that round for
     three, whose sum would give away c3's upload by subtraction. The next round has three members and is used."""
-    s = secure("fedavg", data={"clients": 4}, hosts={"clients": 4})
+    s = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4})
     post, answers = Direct(sites(tmp_path, 4)), list[tuple[str, Letter]]()
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
@@ -289,7 +289,7 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
 def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
     """A server that asks a second time for round 2 with another model, other members or other weights gets no second
     upload, whatever session it says it is; the same request still gets the same answer."""
-    s, tried = secure("fedavg", data={"clients": 4}, hosts={"clients": 4}), dict[str, Letter]()
+    s, tried = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4}), dict[str, Letter]()
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)
@@ -376,7 +376,7 @@ def test_a_newcomer_without_a_key_gets_no_number(tmp_path: Path) -> None:
             return Letter({n: v for n, v in answer.head.items() if n != "public"}, answer.body)
         return answer
 
-    s = secure("fedavg", data={"clients": 4}, hosts={"clients": 4})
+    s = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
     assert len(ours.server.sizes) == 3
     assert [e["what"] for e in lines(tmp_path, "events") if e["client"] == "c3"] == [
@@ -421,8 +421,12 @@ def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
     ("name", "tables", "message"),
     [
         ("da-pfl", {}, "secure_aggregation cannot be used with DAPFL"),
-        ("fedavg", {"hosts": {"clients": 2}}, "at least 3 uploads in a round; participation = 1 of 2 clients gives 2"),
-        ("fedavg", {"run": {"aggregation": "krum"}}, "aggregation = 'krum' must see them"),
+        (
+            "fedavg",
+            {"hosts": {"min_clients": 2}},
+            "at least 3 uploads in a round; participation = 1 of 2 clients gives 2",
+        ),
+        ("fedavg", {"aggregation": {"rule": "krum"}}, "aggregation = 'krum' must see them"),
     ],
 )
 def test_refused_before_anybody_is_asked(name: str, tables: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_images_take_their_size_and_classes_along(tmp_path: Path) -> None:
                 image.fromarray(pixels).save(tmp_path / "data" / site / name / f"{i}.png")
     none = {"alpha": "none", "clients": "none", "samples_per_client": "none"}
     data = {**none, "data": str(tmp_path / "data"), "partition": "natural"}
-    s = settings("fedproto", data=data, hosts={"clients": 2})
+    s = settings("fedproto", data=data, hosts={"min_clients": 2})
     both = {i: Site(n, SiteData(tmp_path / "data" / n), tmp_path / "disks") for i, n in enumerate("ab")}
     on_hosts(s, tmp_path, Direct(both))
     for name, theirs in zip("ab", export_all(simulated(s), tmp_path / "simulated"), strict=True):

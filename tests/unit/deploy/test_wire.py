@@ -201,7 +201,7 @@ def test_a_refusal_is_the_answer_to_its_letter(tmp_path: Path) -> None:
 
 def test_a_submitted_run_survives(tmp_path: Path) -> None:
     """Settings and folder through one word without quotes, spaces or line ends; any other word is refused."""
-    s = settings("da-pfl", hosts={"clients": 7})
+    s = settings("da-pfl", hosts={"min_clients": 7})
     for name in ("a run", "a run.", "a run..", "a run..."):  # of every length, as its coding goes by threes
         word = packed(s, tmp_path / name)
         assert not set(word) & set(" \"'\n={}")

@@ -9,17 +9,18 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.core import Bundle, ConfigError, Rule, RunFolderError
+from fedkin.core import Aggregation, Bundle, ConfigError, RunFolderError
 from fedkin.data import Dirichlet, federate, load
 from fedkin.engines import Attack, Job, Loop, Message, Plan, Simulation, begin, rounds
 from fedkin.evaluate import final_by_client
 from fedkin.methods import DAPFL, IFCA, FedAvg, FedProto, Local
 from fedkin.testing.toys import federation, network
+from grouped import grouped
 from toys import close
 
 
 def falsified(kind: Any, received: Bundle, upload: Bundle, *, client: int = 0, round: int = 1, seed: int = 0) -> Bundle:
-    return Attack(kind, 0.2, seed).falsified(client, round, received, upload)
+    return Attack(kind, 0.2).falsified(client, round, received, upload, seed)
 
 
 # ---- what is sent -------------------------------------------------------------------------------------------------
@@ -83,23 +84,26 @@ def test_whole_numbers_are_left_alone_and_nothing_is_written_into() -> None:
 def test_attackers_are_drawn_by_the_seed() -> None:
     """As many as the share makes, rounded down, the same for every method of one seed."""
     for total, share, count in ((20, 0.1, 2), (20, 0.3, 6), (10, 0.29, 2), (7, 0.5, 3)):
-        ids = Attack("scale", share, 4).clients(total)
+        ids = Attack("scale", share).clients(total, 4)
         assert len(set(ids)) == count
         assert ids == sorted(ids)
         assert set(ids) <= set(range(total))
-    assert Attack("scale", 0.3, 1).clients(20) != Attack("scale", 0.3, 2).clients(20)
-    assert Attack("scale", 0.3, 1).clients(20) == Attack("random", 0.3, 1).clients(20)
-    assert Attack().clients(20) == []
+    assert Attack("scale", 0.3).clients(20, 1) != Attack("scale", 0.3).clients(20, 2)
+    assert Attack("scale", 0.3).clients(20, 1) == Attack("random", 0.3).clients(20, 1)
+    assert Attack().clients(20, 0) == []
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "flip", "share": 0.1}, "attack must be one of 'none', 'sign-flip', 'scale', 'random', got 'flip'"),
-        ({"kind": "scale", "share": 1.0}, r"attackers must be a share of the clients in \[0, 1\).* got 1.0"),
-        ({"kind": "scale", "share": -0.1}, "attackers must be a share .* got -0.1"),
-        ({"kind": "scale"}, "attack = 'scale' with attackers = 0: give both"),
-        ({"share": 0.2}, "attack = 'none' with attackers = 0.2: give both"),
+        (
+            {"kind": "flip", "fraction": 0.1},
+            r"\[attack\] kind must be one of 'none', 'sign-flip', 'scale', 'random', got 'flip'",
+        ),
+        ({"kind": "scale", "fraction": 1.0}, r"\[attack\] fraction must be in \[0, 1\).* got 1.0"),
+        ({"kind": "scale", "fraction": -0.1}, "fraction must be .* got -0.1"),
+        ({"kind": "scale"}, "kind 'scale' by the fraction 0 of the clients: give both"),
+        ({"fraction": 0.2}, "kind 'none' by the fraction 0.2 of the clients: give both"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(fields: dict[str, Any], message: str) -> None:
@@ -110,8 +114,8 @@ def test_settings_that_do_not_fit_are_named(fields: dict[str, Any], message: str
 
 def test_a_share_of_nobody_is_refused() -> None:
     """A twentieth of ten clients would be an attack without attackers."""
-    with pytest.raises(ConfigError, match=r"attackers = 0.05 of 10 clients is none; one would be 1/10"):
-        Attack("scale", 0.05).clients(10)
+    with pytest.raises(ConfigError, match=r"the attacking fraction 0.05 of 10 clients is none; one would be 1/10"):
+        Attack("scale", 0.05).clients(10, 0)
 
 
 # ---- in the simulator ---------------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ def test_only_attackers_uploads_are_changed() -> None:
     model = network("mlp").w0
     messages = {i: Message("update", 1, 1, 0, Bundle(model=model)) for i in range(6)}
     honest, _ = simulation().exchange(messages)
-    s = simulation(attack=Attack("sign-flip", 0.34, 3))
+    s = simulation(attack=Attack("sign-flip", 0.34), seed=3)
     sent, _ = s.exchange(messages)
     assert len(s.attackers) == 2
     for i in range(6):
@@ -173,8 +177,8 @@ def test_an_upload_beyond_the_bound_is_refused() -> None:
 # ---- in a run -----------------------------------------------------------------------------------------------------
 def digits(method: Any, **more: Any) -> fedkin.Result:
     data = federate(load("digits"), Dirichlet(alpha=0.5), clients=10, seed=0, samples_per_client=60)
-    return fedkin.run(method, data, "mlp", fedkin.Training(epochs=2, batch_size=10, lr=0.2), rounds=8, engine="loop",
-                      eval_every=8, **more)  # fmt: skip
+    how = grouped({"rounds": 8, "engine": "loop", "eval_every": 8, **more})
+    return fedkin.run(method, data, "mlp", fedkin.Training(epochs=2, batch_size=10, lr=0.2), **how)
 
 
 def honest(result: fedkin.Result) -> float:
@@ -186,33 +190,33 @@ def honest(result: fedkin.Result) -> float:
 def test_the_mean_breaks_and_the_rules_hold() -> None:
     """Three of ten clients send 100 times their update: chance under the mean, near the run without attackers else."""
     clean = honest(digits(FedAvg()))
-    broken = digits(FedAvg(), attack="scale", attackers=0.3)
+    broken = digits(FedAvg(), kind="scale", fraction=0.3)
     assert honest(broken) < 0.25 < 0.5 < clean
     for rule in ("median", "trimmed", "krum", "norm"):
-        held = digits(FedAvg(), attack="scale", attackers=0.3, aggregation=rule, assumed_bad=0.3)
+        held = digits(FedAvg(), kind="scale", fraction=0.3, rule=rule, byzantine_fraction=0.3)
         assert honest(held) > clean - 0.1, rule
 
 
 def test_the_summary_says_who_attacked() -> None:
     """So that figures can be told of the others; without an attack there is nothing to say."""
-    result = digits(IFCA(clusters=2), attack="random", attackers=0.2)
-    assert result.summary["attack"] == {"kind": "random", "clients": Attack("random", 0.2, 0).clients(10)}
-    assert result.summary["config"]["run"]["attack"] == "random"
+    result = digits(IFCA(clusters=2), kind="random", fraction=0.2)
+    assert result.summary["attack"] == {"kind": "random", "clients": Attack("random", 0.2).clients(10, 0)}
+    assert result.summary["config"]["attack"]["kind"] == "random"
     assert "attack" not in digits(FedAvg()).summary
 
 
 def test_every_client_honest_is_the_run_as_it_was() -> None:
     """No attack and the mean: bit for bit the server of a run that does not name them."""
-    named = digits(DAPFL(), aggregation="mean", attack="none", attackers=0.0, assumed_bad=0.4, norm_factor=2.0)
+    named = digits(DAPFL(), rule="mean", kind="none", fraction=0.0, byzantine_fraction=0.4, norm_bound=2.0)
     assert torch.equal(named.server.state.bank, digits(DAPFL()).server.state.bank)
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     """A rule for a method it does not cover, a share of nobody, a rule out of range: no folder is left behind."""
     for method, how, message in (
-        (FedProto(), {"aggregation": "median"}, "aggregation = 'median' cannot be used with FedProto"),
-        (FedAvg(), {"attack": "scale", "attackers": 0.05}, "attackers = 0.05 of 10 clients is none"),
-        (FedAvg(), {"aggregation": "trimmed", "assumed_bad": 0.5}, "assumed_bad must be"),
+        (FedProto(), {"rule": "median"}, "the rule 'median' cannot be used with FedProto"),
+        (FedAvg(), {"kind": "scale", "fraction": 0.05}, "the attacking fraction 0.05 of 10 clients is none"),
+        (FedAvg(), {"rule": "trimmed", "byzantine_fraction": 0.5}, "byzantine_fraction must be"),
     ):
         with pytest.raises(ConfigError, match=message):
             digits(method, out=tmp_path / "run", **how)
@@ -226,7 +230,7 @@ def test_an_attacked_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> Non
         if report.round == 3:
             raise KeyboardInterrupt
 
-    how = {"attack": "random", "attackers": 0.3, "aggregation": "krum", "out": tmp_path / "run"}
+    how = {"kind": "random", "fraction": 0.3, "rule": "krum", "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         digits(FedAvg(), on_round=stop, **how)
     resumed = digits(FedAvg(), resume=True, **how)
@@ -234,15 +238,15 @@ def test_an_attacked_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> Non
     assert torch.equal(resumed.server.state.model, whole.server.state.model)
     assert resumed.clients == whole.clients
     with pytest.raises(RunFolderError, match="belongs to a run with another config"):
-        digits(FedAvg(), resume=True, **{**how, "attackers": 0.2})
+        digits(FedAvg(), resume=True, **{**how, "fraction": 0.2})
 
 
 def test_a_rule_reaches_the_plan() -> None:
-    """aggregation, assumed_bad and norm_factor are the rule's kind, share and factor: each changes the result."""
-    usual = digits(FedAvg(), aggregation="trimmed").server.state.model
-    other = digits(FedAvg(), aggregation="trimmed", assumed_bad=0.4).server.state.model
+    """rule, byzantine_fraction and norm_bound reach the server: each changes the result."""
+    usual = digits(FedAvg(), rule="trimmed").server.state.model
+    other = digits(FedAvg(), rule="trimmed", byzantine_fraction=0.4).server.state.model
     assert not torch.equal(usual, other)
-    usual = digits(FedAvg(), aggregation="norm").server.state.model
-    other = digits(FedAvg(), aggregation="norm", norm_factor=0.5).server.state.model
+    usual = digits(FedAvg(), rule="norm").server.state.model
+    other = digits(FedAvg(), rule="norm", norm_bound=0.5).server.state.model
     assert not torch.equal(usual, other)
-    assert Plan(1).rule == Rule()
+    assert Plan(1).aggregation == Aggregation()

@@ -78,7 +78,14 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(
     state: Any = "memory" if where == "memory" else "auto"
 
     with pytest.raises(ConfigError, match=f"DAPFL does not fit.*{where}"):
-        fedkin.run(get_method("da-pfl"), federation, "linear", rounds=1, state=state, out=tmp_path / "a")
+        fedkin.run(
+            get_method("da-pfl"),
+            federation,
+            "linear",
+            rounds=1,
+            compute=fedkin.Compute(state=state),
+            out=tmp_path / "a",
+        )
     assert not (tmp_path / "a").exists()
 
 

@@ -58,9 +58,9 @@ def replies(client: int, change: Any) -> Touch:
         ("eval_every", 0, "eval_every must be at least 1, got 0"),
         ("bound", 0.0, "bound must be above 0, got 0.0"),
         ("bound", float("nan"), "bound must be above 0, got nan"),
-        ("min_answers", 0, "min_answers must be at least 1, got 0"),
-        ("over_selection", 0.9, "over_selection must be at least 1, such as 1.3, got 0.9"),
-        ("over_selection", float("inf"), "over_selection must be at least 1, such as 1.3, got inf"),
+        ("min_replies", 0, "min_replies must be at least 1, got 0"),
+        ("oversampling", 0.9, "oversampling must be at least 1, such as 1.3, got 0.9"),
+        ("oversampling", float("inf"), "oversampling must be at least 1, such as 1.3, got inf"),
     ],
 )
 def test_a_plan_out_of_range_is_refused(field: str, value: Any, message: str) -> None:
@@ -302,7 +302,7 @@ def test_what_is_missing_is_told() -> None:
 def test_a_round_with_too_few_answers_is_abandoned() -> None:
     """Two of four are lost in round 2 and three are wanted: nothing changes, nobody is acknowledged; then on."""
     cohort = reports(FedAvg())[1].cohort
-    trial = play(FedAvg(), Setting(plan=Plan(3, 0.7, min_answers=3)), touch=lose({2: cohort[:2]}))
+    trial = play(FedAvg(), Setting(plan=Plan(3, 0.7, min_replies=3)), touch=lose({2: cohort[:2]}))
     assert [r.abandoned for r in trial.reports] == [False, True, False]
     before, after = trial.moments[1].server, trial.moments[2].server
     assert torch.equal(before.state.model, after.state.model)
@@ -313,11 +313,11 @@ def test_a_round_with_too_few_answers_is_abandoned() -> None:
 def test_over_selection_takes_those_who_answer_first() -> None:
     """Four of six are needed: all six are asked and four are used, not always the same; with drop-outs there are more
     often four than without asking more."""
-    several = reports(FedAvg(), plan={"rounds": 8, "over_selection": 1.5})
+    several = reports(FedAvg(), plan={"rounds": 8, "oversampling": 1.5})
     assert all(len(r.cohort) == 6 and len(r.answered) == 4 for r in several)
     assert set(several[0].missing.values()) == {"came too late"}
     assert len({tuple(r.answered) for r in several}) > 1
-    plain, more = (reports(FedAvg(), plan={"rounds": 20, "over_selection": over}, dropout=0.3) for over in (1.0, 1.5))
+    plain, more = (reports(FedAvg(), plan={"rounds": 20, "oversampling": over}, dropout=0.3) for over in (1.0, 1.5))
     full = [sum(len(r.answered) == 4 for r in found) for found in (plain, more)]
     assert full[0] < full[1]
 

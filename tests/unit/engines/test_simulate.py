@@ -46,7 +46,7 @@ def test_late_joiners_have_the_highest_numbers(text: str | None, rounds_: list[i
 @pytest.mark.parametrize("text", ["3", "3@", "@3", "a@3", "3@b", "-1@3", "0@3", "3@1", "3@0", "1@2,", "1.5@3", "2@@3"])
 def test_another_form_is_refused_with_the_part_that_is_wrong(text: str) -> None:
     """The message shows the form and what came."""
-    with pytest.raises(ConfigError, match="join_late must look like 3@50"):
+    with pytest.raises(ConfigError, match="late_joiners must look like 3@50"):
         join_rounds(9, text)
 
 

@@ -189,7 +189,7 @@ def test_a_chosen_cluster_is_passed_on() -> None:
 
 
 def test_noise_on_what_clients_say_is_the_loops() -> None:
-    """With `describe_epsilon` clients know their noisy counts only, here too."""
+    """With `metadata_epsilon` clients know their noisy counts only, here too."""
     j = job(CFIC(feature="dominant"), told=KeyedCounts(0.5, 3))
     assert agree(j, tasks(j, "describe"), exactly=True) == []
 

@@ -12,7 +12,7 @@ import pytest
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
 
@@ -21,7 +21,8 @@ SMALL: dict[str, Any] = {
     "data": DATA,
     "model": ModelSettings("linear"),
     "training": Training(steps=2, batch_size=5, lr=0.1),
-    "run": RunSettings(rounds=4, participation=0.6, engine="loop"),
+    "run": RunSettings(rounds=4, participation=0.6),
+    "compute": Compute(engine="loop"),
 }
 
 
@@ -64,7 +65,7 @@ def test_a_run_per_method_and_seed() -> None:
 def test_methods_see_the_same_data_and_the_same_clients() -> None:
     """With the default sampling every round's cohort, drop-outs and joiners are the same for all methods; so are the
     clients' test parts; another seed has others. Local (full) asks everybody."""
-    how = dataclasses.replace(SMALL["run"], rounds=6, dropout=0.3, join_late="1@3")
+    how = dataclasses.replace(SMALL["run"], rounds=6, dropout=0.3, late_joiners="1@3")
     runs = compare(plan("da-pfl", "fedper", "ifca", seeds=(0, 1), run=how))
     seen: dict[int, list[Any]] = {0: [], 1: []}
     everybody = [run for run in runs if run.title == "Local (full)"]
@@ -141,7 +142,7 @@ def test_the_plan_survives_its_file() -> None:
 
 def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
     """A plan made by a program with 1 where a float is meant can be resumed from its file."""
-    comparing = plan(run=RunSettings(rounds=2, participation=1, dropout=0, engine="loop"))  # type: ignore[arg-type]
+    comparing = plan(run=RunSettings(rounds=2, participation=1, dropout=0))  # type: ignore[arg-type]
     compare(comparing, tmp_path / "c")
     before = lines_in(tmp_path / "c" / "local-seed0")
     compare(comparison_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), tmp_path / "c", resume=True)
@@ -222,8 +223,8 @@ def test_what_exists_is_left_alone(tmp_path: Path) -> None:
         ({"run": RunSettings(rounds=0)}, ConfigError, "rounds must be at least 1, got 0"),
         ({"run": RunSettings(participation=2.0)}, ConfigError, "participation must be .* got 2"),
         ({"run": RunSettings(dropout=1.5)}, ConfigError, "dropout must be .* got 1.5"),
-        ({"run": RunSettings(join_late="never")}, ConfigError, "'never'"),
-        ({"run": RunSettings(workers=-2)}, ConfigError, "-2"),
+        ({"run": RunSettings(late_joiners="never")}, ConfigError, "'never'"),
+        ({"compute": Compute(workers=-2, engine="workers")}, ConfigError, "-2"),
     ],
     ids=lambda v: v if isinstance(v, str) else None,
 )

@@ -18,14 +18,15 @@ from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.methods import METHODS, get_method
 from fedkin.storage.toml import read_toml
 from folders import assert_equal_folders, content, records, texts_of
 from folders import small as settings_of
+from grouped import tables as run_tables
 from kills import Killed
 
-HARD = {"dropout": 0.2, "join_late": "1@4"}
+HARD = {"dropout": 0.2, "late_joiners": "1@4"}
 FIELDS: dict[str, dict[str, Any]] = {
     "ifca": {"clusters": 2},
     "ifca-cam": {"inner": {"clusters": 2}, "warmup": 2},
@@ -40,11 +41,11 @@ def run_of(name: str, rounds: int, **run: Any) -> Settings:
     """A run of a method that is evaluated every fourth round, with drop-outs and a late joiner."""
     fields = FIELDS.get(name, {})
     tables = {"data": GROUPS[name]} if name in GROUPS else {}
-    made = settings_of(name, fields, run={**HARD, "rounds": rounds, "eval_every": 4, **run}, **tables)
+    made = settings_of(name, fields, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
     if name not in FIELDS and made.method.follows_total:  # with its stages where a short run has them
         field = {"after": 3, "warmup": 2}
         own = {k: v for k, v in field.items() if hasattr(made.method, k)}
-        made = settings_of(name, own, run={**HARD, "rounds": rounds, "eval_every": 4, **run}, **tables)
+        made = settings_of(name, own, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
     return made
 
 
@@ -60,11 +61,13 @@ def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None
     assert [line["round"] for line in records(tmp_path / "a", "rounds") if line["evaluated"]][:3] == [4, 8, 12]
 
 
-@pytest.mark.parametrize("run", [{"state": "file"}, {"dp_noise": 1.0}, {"evaluate": "trained"}, {"engine": "workers"}])
+@pytest.mark.parametrize(
+    "run", [{"state": "file"}, {"noise_multiplier": 1.0}, {"evaluate": "trained"}, {"engine": "workers"}]
+)
 @pytest.mark.parametrize("name", ["da-pfl", "fedrep"])
 def test_other_kinds_of_runs_go_on_as_the_long_run(name: str, run: dict[str, Any], tmp_path: Path) -> None:
     """States and banks in files, private training, the other moment of evaluation, and processes."""
-    if "dp_noise" in run and name == "da-pfl":
+    if "noise_multiplier" in run and name == "da-pfl":
         name = "fedper"
     run_settings(run_of(name, 13, **run), out=tmp_path / "a")
     resume(tmp_path / "a", rounds=24)
@@ -316,7 +319,8 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),
         training=Training(steps=1),
-        run=RunSettings(rounds=2, engine="loop"),
+        run=RunSettings(rounds=2),
+        compute=Compute(engine="loop"),
     )
     compare(plan, tmp_path / "c")
     done = fedkin("resume c --rounds 4")
@@ -339,12 +343,12 @@ def test_other_settings_are_told_with_both_values(tmp_path: Path) -> None:
         run_settings(other, out=tmp_path / "a", resume=True)
     table = other.table()
     table["training"]["lr"] = 0.5
-    del table["run"]["join_late"]
+    del table["run"]["late_joiners"]
     with pytest.raises(RunFolderError) as caught:
         run_settings(settings_from(table), out=tmp_path / "a", resume=True)
     assert str(caught.value).endswith(
         "belongs to a run with another config: training.lr was 0.1 there and is 0.5 here; rounds was 5 there and is 6 "
-        "here; join_late was '1@4' there and is not set here; resume it as it was begun"
+        "here; late_joiners was '1@4' there and is not set here; resume it as it was begun"
     )
     config = tmp_path / "a" / "config.toml"
     config.write_text(config.read_text().replace("rounds = 5", "rounds = 6"))

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.core import ConfigError, DataError
+from fedkin.core import Aggregation, ConfigError, DataError
 from fedkin.data import Federation
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.settings import DataSettings, HostSettings, ModelSettings, RunSettings, Settings
 from fedkin.methods import DAPFL, FedAvg
+from fedkin.privacy.budget import Privacy
+from grouped import setup
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,11 @@ class Card:
 def settings() -> Settings:
     """A small run."""
     data = DataSettings(clients=4, samples_per_client=30)
-    run = RunSettings(rounds=30, seed=3, describe_epsilon=1.0, evaluate="trained", weighting="uniform")
-    return Settings("da-pfl", DAPFL(), data, ModelSettings("linear"), run=run, hosts=HostSettings(max_share=0.25))
+    run = RunSettings(rounds=30, seed=3, evaluate="trained", weighting="uniform")
+    return Settings(
+        "da-pfl", DAPFL(), data=data, model=ModelSettings("linear"), run=run,
+        privacy=Privacy(metadata_epsilon=1.0), hosts=HostSettings(max_share=0.25),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +47,8 @@ def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation
     here = Experiment.prepare(settings, federation)
     there = Experiment.on_hosts(settings, Card(), "run 7")
     assert torch.equal(here.net.w0, there.net.w0)
-    assert (here.training, here.run, here.privacy, here.title) == (there.training, there.run, there.privacy, "DA-PFL")
-    assert there.title == here.title
+    assert here.setup == there.setup == settings
+    assert here.title == there.title == "DA-PFL"
     assert replace(here.plan, max_share=0.25, max_samples=10_000_000) == there.plan
     assert (here.plan.max_share, here.plan.uniform, here.plan.eval_every) == (1.0, True, 1)
     assert here.marks == {**there.marks, "data": federation.fingerprint()}
@@ -55,9 +60,9 @@ def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation
 def test_the_same_run_of_objects(settings: Settings, federation: Federation) -> None:
     """A program's run starts from the same values; its table says that it was made by a program."""
     here = Experiment.prepare(settings, federation)
-    made = Experiment.of(DAPFL(), federation, "linear", settings.training, settings.run)
+    made = Experiment.of(DAPFL(), federation, "linear", settings)
     assert torch.equal(here.net.w0, made.net.w0)
-    assert (here.plan, here.privacy, here.title) == (made.plan, made.privacy, made.title)
+    assert (here.plan, here.title) == (made.plan, made.title)
     assert here.marks["network"] == made.marks["network"]
     assert "made_by" in made.table
     assert "made_by" not in here.table
@@ -71,7 +76,7 @@ def test_what_an_engine_gets(settings: Settings, federation: Federation) -> None
     assert (job.seed, job.evaluate, job.gradient, job.outcomes) == (3, "trained", "auto", None)
     assert job.told is not None
     assert e.job(clients, secret=True).told is None
-    plain = Experiment.prepare(replace(settings, run=RunSettings(rounds=30)), federation)
+    plain = Experiment.prepare(replace(settings, privacy=Privacy()), federation)
     assert plain.job(clients).told is None
     assert plain.job(clients).outcomes == 30
     assert plain.job(clients, outcomes=False).outcomes is None
@@ -80,24 +85,25 @@ def test_what_an_engine_gets(settings: Settings, federation: Federation) -> None
 def test_private_training_is_secret_on_hosts(settings: Settings) -> None:
     """The noise of a simulation can be repeated, that of a host cannot."""
     pytest.importorskip("opacus", reason="private training needs fedkin[dp]")
-    run = RunSettings(rounds=2, dp_noise=1.0)
-    e = Experiment.on_hosts(replace(settings, name="fedavg", method=FedAvg(), run=run), Card(), "run 7")
+    privacy = Privacy(noise_multiplier=1.0)
+    e = Experiment.on_hosts(replace(settings, name="fedavg", method=FedAvg(), privacy=privacy), Card(), "run 7")
     private = [e.job([], secret=secret).private for secret in (False, True)]
     assert [p is not None and p.secret for p in private] == [False, True]
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_made(settings: Settings, federation: Federation) -> None:
     """By every way to make a run."""
-    krum = RunSettings(aggregation="krum")
-    fedproto = replace(settings, name="fedproto", method=fedkin.methods.FedProto(), run=krum)
-    with pytest.raises(ConfigError, match="aggregation = 'krum' cannot be used with FedProto"):
+    krum = Aggregation("krum")
+    fedproto = replace(settings, name="fedproto", method=fedkin.methods.FedProto(), aggregation=krum)
+    with pytest.raises(ConfigError, match="the rule 'krum' cannot be used with FedProto"):
         Experiment.prepare(fedproto, federation)
-    with pytest.raises(ConfigError, match="aggregation = 'krum' cannot be used with FedProto"):
+    with pytest.raises(ConfigError, match="the rule 'krum' cannot be used with FedProto"):
         Experiment.on_hosts(fedproto, Card(), "run 7")
-    with pytest.raises(ConfigError, match="aggregation = 'krum' cannot be used with FedProto"):
-        Experiment.of(fedproto.method, federation, "linear", settings.training, krum)
-    few = replace(settings, name="fedavg", method=FedAvg(), run=RunSettings(secure_aggregation=True, participation=0.5))
-    with pytest.raises(ConfigError, match="secure_aggregation needs at least 3 uploads"):
+    with pytest.raises(ConfigError, match="the rule 'krum' cannot be used with FedProto"):
+        Experiment.of(fedproto.method, federation, "linear", fedproto)
+    few = replace(settings, name="fedavg", method=FedAvg(), privacy=Privacy(), run=RunSettings(participation=0.5))
+    few = replace(few, aggregation=Aggregation(secure=True))
+    with pytest.raises(ConfigError, match="secure aggregation needs at least 3 uploads"):
         Experiment.prepare(few, federation)
 
 
@@ -115,5 +121,5 @@ def _of_class_1(part: fedkin.Samples) -> fedkin.Samples:
 
 def test_evaluations_of_a_plan() -> None:
     """About 25 in a run, unless the settings say how often."""
-    assert [plan_of(RunSettings(rounds=n)).eval_every for n in (5, 50, 500)] == [1, 2, 20]
-    assert plan_of(RunSettings(rounds=500, eval_every=7)).eval_every == 7
+    assert [plan_of(setup(rounds=n)).eval_every for n in (5, 50, 500)] == [1, 2, 20]
+    assert plan_of(setup(rounds=500, eval_every=7)).eval_every == 7

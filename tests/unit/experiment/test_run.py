@@ -18,11 +18,12 @@ from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.experiment.run import Result, resume, run_settings
-from fedkin.experiment.settings import settings_from
+from fedkin.experiment.settings import Compute, settings_from
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.storage.summary import without_digests
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in, records, small
+from grouped import grouped
 from toys import Averaging
 
 TRAINING = Training(steps=2, batch_size=5, lr=0.1)
@@ -36,7 +37,7 @@ def planted(clients: int = 6, groups: int = 2) -> Federation:
 def play(method: Method, federation: Federation | None = None, **more: Any) -> Result:
     """Four rounds in this process."""
     how = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
-    return run(method, federation or planted(), how.pop("model"), how.pop("training"), **how)
+    return run(method, federation or planted(), how.pop("model"), how.pop("training"), **grouped(how))
 
 
 def assert_same(a: Result, b: Result) -> None:
@@ -55,16 +56,17 @@ def assert_same(a: Result, b: Result) -> None:
 def test_a_run_does_not_depend_on_its_engine(method: Method, engine: Any) -> None:
     """A run, made twice with one seed, on whatever engine, gives the same lines and the same tensors."""
     federation = planted()
-    how: dict[str, Any] = {"dropout": 0.2, "join_late": "1@3", "seed": 3}
+    how: dict[str, Any] = {"dropout": 0.2, "late_joiners": "1@3", "seed": 3}
 
-    assert_same(play(method, federation, **how), play(method, federation, engine=engine, **how))
+    there = {**grouped({"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, **how})}
+    assert_same(play(method, federation, **how), run(method, federation, engine=engine, **there))
 
 
 @pytest.mark.parametrize("method", [DAPFL(), CAM(inner=IFCA(clusters=2))], ids=["da-pfl", "ifca-cam"])
 def test_a_run_on_stacks_is_the_loops_to_float_tolerance(method: Method) -> None:
     """engine="stacked" gives the same cohorts, bytes and predictions, and models that differ by rounding."""
     federation = planted()
-    how: dict[str, Any] = {"dropout": 0.2, "join_late": "1@3", "seed": 3}
+    how: dict[str, Any] = {"dropout": 0.2, "late_joiners": "1@3", "seed": 3}
     a, b = play(method, federation, **how), play(method, federation, engine="stacked", **how)
     assert [line["cohort"] for line in a.rounds] == [line["cohort"] for line in b.rounds]
     assert a.final["accuracy"] == pytest.approx(b.final["accuracy"])
@@ -235,7 +237,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def test_the_config_makes_the_run_again(name: str, tmp_path: Path) -> None:
     """A run from the config.toml of another has byte for byte the same lines."""
     first = run_settings(
-        small(name, run={"dropout": 0.2, "join_late": "1@3", "seed": 5}, data={"partition": "cluster-dirichlet"}),
+        small(name, run={"dropout": 0.2, "late_joiners": "1@3", "seed": 5}, data={"partition": "cluster-dirichlet"}),
         out=tmp_path / "a",
     )
     table = read_toml(tmp_path / "a" / "config.toml")
@@ -249,7 +251,7 @@ def test_the_config_makes_the_run_again(name: str, tmp_path: Path) -> None:
 # ---- bytes ------------------------------------------------------------------------------------------------------
 def test_bytes_of_fedavg() -> None:
     """Four bytes per parameter down to each chosen client and up from each that answers; 8 bytes to join."""
-    result = play(FedAvg(), dropout=0.4, rounds=6, join_late="2@3", seed=1)
+    result = play(FedAvg(), dropout=0.4, rounds=6, late_joiners="2@3", seed=1)
     model = 4 * (16 * 4 + 4)
 
     assert any(line["missing"] for line in result.rounds)
@@ -305,7 +307,7 @@ def test_weights_of_a_mixture_are_written_down() -> None:
 
 def test_late_joiners_appear_when_they_join() -> None:
     """Clients that join in round 3 are in no cohort and no client line before it, and evaluated from then on."""
-    result = play(FedAvg(), join_late="2@3", participation=1.0)
+    result = play(FedAvg(), late_joiners="2@3", participation=1.0)
 
     assert [line["joined"] for line in result.rounds] == [[0, 1, 2, 3], [], [4, 5], []]
     assert [line["cohort"] for line in result.rounds] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2
@@ -353,7 +355,7 @@ def test_a_module_starts_from_its_values() -> None:
     module = small_network()
     before = {n: t.clone() for n, t in module.state_dict().items()}
     seen: list[torch.Tensor] = []
-    run(Kept(seen), planted(), module, TRAINING, rounds=1, engine="loop")
+    run(Kept(seen), planted(), module, TRAINING, rounds=1, compute=Compute(engine="loop"))
 
     wanted = torch.cat([before[n].reshape(-1) for n in ("2.weight", "2.bias", "0.weight", "0.bias")])
     assert torch.equal(seen[0], wanted)
@@ -539,8 +541,8 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
         ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
         ({"dropout": 1.5}, r"dropout must be in \[0, 1\), got 1.5"),
         ({"dropout": float("nan")}, "dropout"),
-        ({"join_late": "soon"}, "join_late must look like 3@50.*'soon'"),
-        ({"join_late": "6@2"}, "6 of 6 clients"),
+        ({"late_joiners": "soon"}, "late_joiners must look like 3@50.*'soon'"),
+        ({"late_joiners": "6@2"}, "6 of 6 clients"),
         ({"engine": "cluster"}, "unknown engine 'cluster'; there are auto, workers, loop, stacked"),
         ({"engine": "workers", "workers": -1}, "workers must be 0 .* got -1"),
     ],

@@ -27,7 +27,8 @@ def settings(name: str, **changes: dict[str, Any]):
         "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
         "model": {"model": "linear"},
         "training": {"batch_size": 10, "lr": 0.5},
-        "run": {"rounds": ROUNDS, "engine": "loop", "eval_every": 1},
+        "run": {"rounds": ROUNDS, "eval_every": 1},
+        "compute": {"engine": "loop"},
     }
     merged = {part: {**values, **changes.get(part, {})} for part, values in table.items()}
     return settings_from({"method": {"name": name}, **merged})
@@ -100,7 +101,7 @@ def test_a_result_and_the_command(tmp_path: Path, fedkin: Command) -> None:
 
 def test_the_last_round_may_be_the_best(tmp_path: Path) -> None:
     """Then no other checkpoint is needed: also from a run whose models are in files."""
-    run_settings(settings("da-pfl", run={"rounds": 1, "state": "file"}), out=tmp_path / "run")
+    run_settings(settings("da-pfl", run={"rounds": 1}, compute={"state": "file"}), out=tmp_path / "run")
     assert not (tmp_path / "run" / "best.safetensors").exists()
     card = load_export(export(tmp_path / "run", 0, round="best")).card
     assert (card["round"], card["chosen"]["round"]) == (1, 1)
@@ -134,7 +135,7 @@ def test_an_older_folder(tmp_path: Path) -> None:
 def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
     """A bank, private states: they are overwritten, so the best round is not kept; the command that the message names
     gives it."""
-    run_settings(settings(name, run={"state": "file"}), out="run")
+    run_settings(settings(name, compute={"state": "file"}), out="run")
     assert not Path("run/best.safetensors").exists()
     done = fedkin("export run --client 0 --round best")
     assert done.code == 2
@@ -149,7 +150,7 @@ def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
 def test_files_without_models_of_clients(tmp_path: Path) -> None:
     """FedAvg keeps nothing of single clients: the checkpoint holds everything wherever the rest would be."""
     for state in ("file", "memory"):
-        run_settings(settings("fedavg", run={"state": state}), out=tmp_path / state)
+        run_settings(settings("fedavg", compute={"state": state}), out=tmp_path / state)
     ours, theirs = (load_export(export(tmp_path / s, 1, round="best")).model.tensors for s in ("file", "memory"))
     assert torch.equal(ours["model"], theirs["model"])
 

@@ -44,7 +44,7 @@ TRAP = "from pathlib import Path\nPath({place!r}).write_text('run')\ndef build(s
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of a linear network on digits."""
     data = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=3)
-    result = fedkin.run(fedkin.methods.FedAvg(), data, "linear", rounds=1, engine="loop")
+    result = fedkin.run(fedkin.methods.FedAvg(), data, "linear", rounds=1, compute=fedkin.Compute(engine="loop"))
     return export(result, 0, tmp_path_factory.mktemp("export") / "home")
 
 

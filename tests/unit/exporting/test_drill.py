@@ -35,7 +35,7 @@ def one(group: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def after_run(method: fedkin.Method, **more: object) -> fedkin.Result:
     training = fedkin.Training(lr=0.1, steps=5, batch_size=10)
-    return fedkin.run(method, people(), "linear", training, rounds=6, engine="loop", **more)
+    return fedkin.run(method, people(), "linear", training, rounds=6, compute=fedkin.Compute(engine="loop"), **more)
 
 
 def test_ifca_puts_a_newcomer_to_its_like() -> None:
@@ -85,7 +85,8 @@ def test_every_kind_of_method_takes_a_newcomer(name: str, tmp_path: Path) -> Non
         "method": {"name": name},
         "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
         "training": {"batch_size": 10, "lr": 0.1},
-        "run": {"rounds": 2, "engine": "loop", "state": "file"},
+        "run": {"rounds": 2},
+        "compute": {"engine": "loop", "state": "file"},
     }
     run_settings(settings_from(table), out=tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
@@ -106,7 +107,7 @@ def test_training_alone_is_a_run_of_local() -> None:
     drill = join(after_run(fedkin.methods.FedPer()), new, after=(0, 1, 2))
     alone = fedkin.run(
         fedkin.methods.Local(), fedkin.Federation.from_arrays([new], classes=2), "linear",
-        fedkin.Training(lr=0.1, steps=5, batch_size=10), rounds=6, engine="loop", eval_every=1,
+        fedkin.Training(lr=0.1, steps=5, batch_size=10), rounds=6, compute=fedkin.Compute(engine="loop"), eval_every=1,
     )  # fmt: skip
     assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1]["accuracy"] for t in (1, 2, 6)]
 

@@ -26,7 +26,8 @@ TINY = {
     "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
     "model": {"model": "mlp"},
     "training": {"batch_size": 10, "lr": 0.1},
-    "run": {"rounds": 3, "engine": "loop"},
+    "run": {"rounds": 3},
+    "compute": {"engine": "loop"},
 }
 
 
@@ -109,7 +110,7 @@ def federation() -> fedkin.Federation:
 def test_an_interrupted_run_gives_the_models_of_its_last_round(name: str, state: str, tmp_path: Path) -> None:
     """Killed after round 2 of 3: the models of round 2, those that a run stopped there has; the folder stays as it is,
     and the run can be resumed to the same end."""
-    made = settings(name, run={"state": state, "eval_every": 1})
+    made = settings(name, run={"eval_every": 1}, compute={"state": state})
 
     def stop(report, line):
         if report.round == 2:
@@ -151,7 +152,7 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
     """What `fedkin.run` gives has its clients with it, also where method and network are a program's own."""
     data = federation()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    result = fedkin.run(Plain(), data, net, rounds=2, workers=1, eval_every=1)
+    result = fedkin.run(Plain(), data, net, rounds=2, compute=fedkin.Compute(workers=1), eval_every=1)
     model = load_export(export(result, 0, tmp_path / "own"))
 
     last = [line for line in result.clients if line["client"] == 0][-1]
@@ -162,7 +163,9 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
 
 def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
     """A network that branches: its maker must be given, and then it predicts."""
-    result = fedkin.run(fedkin.methods.FedAvg(), federation(), Branching, rounds=1, engine="loop")
+    result = fedkin.run(
+        fedkin.methods.FedAvg(), federation(), Branching, rounds=1, compute=fedkin.Compute(engine="loop")
+    )
     place = export(result, 0, tmp_path / "own")
 
     assert not (place / "network.json").exists()
@@ -174,7 +177,7 @@ def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:
     """The message says what to do, and nothing is written."""
-    result = fedkin.run(Doubling(), federation(), "linear", rounds=1, engine="loop")
+    result = fedkin.run(Doubling(), federation(), "linear", rounds=1, compute=fedkin.Compute(engine="loop"))
     with pytest.raises(ConfigError, match="Doubling predicts by code of its own"):
         export(result, 0, tmp_path / "own")
     assert not list(tmp_path.iterdir())
@@ -182,7 +185,9 @@ def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_there_is_kept(tmp_path: Path) -> None:
     """A second export needs force; a folder of something else is never replaced."""
-    result = fedkin.run(fedkin.methods.FedAvg(), federation(), "linear", rounds=1, engine="loop")
+    result = fedkin.run(
+        fedkin.methods.FedAvg(), federation(), "linear", rounds=1, compute=fedkin.Compute(engine="loop")
+    )
     place = export(result, 0, tmp_path / "own")
     with pytest.raises(RunFolderError, match="--force"):
         export(result, 1, place)
@@ -212,7 +217,9 @@ def test_clients_by_name_and_number(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     arrays = [(torch.rand(20, 4, generator=rng).numpy(), [0, 1] * 10) for _ in range(2)]
     data = fedkin.Federation.from_arrays(arrays, classes=2, client_names=["north", "south"], labels=["well", "ill"])
-    result = fedkin.run(fedkin.methods.FedPer(), data, "mlp", rounds=1, engine="loop", out=tmp_path / "run")
+    result = fedkin.run(
+        fedkin.methods.FedPer(), data, "mlp", rounds=1, compute=fedkin.Compute(engine="loop"), out=tmp_path / "run"
+    )
     model = load_export(export(result, "south"))
 
     assert (model.card["client"], model.card["client_name"], model.labels) == (1, "south", ("well", "ill"))
@@ -234,7 +241,9 @@ def test_real_hosts_keep_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["card.json", "labels.json", "model.safetensors"])
 def test_a_damaged_export_is_named(file: str, tmp_path: Path) -> None:
     """A file that is cut short: its name is in the message."""
-    result = fedkin.run(fedkin.methods.FedAvg(), federation(), "linear", rounds=1, engine="loop")
+    result = fedkin.run(
+        fedkin.methods.FedAvg(), federation(), "linear", rounds=1, compute=fedkin.Compute(engine="loop")
+    )
     place = export(result, 0, tmp_path / "own")
     (place / file).write_bytes((place / file).read_bytes()[:30])
     with pytest.raises(RunFolderError, match=file):

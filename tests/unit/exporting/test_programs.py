@@ -17,7 +17,7 @@ X = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
 
 def taken_home(method: fedkin.Method, model: object, place: Path, kind: str) -> Path:
     data = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=3)
-    result = fedkin.run(method, data, model, fedkin.Training(steps=3), rounds=2, engine="loop")
+    result = fedkin.run(method, data, model, fedkin.Training(steps=3), rounds=2, compute=fedkin.Compute(engine="loop"))
     return export(result, 0, place, formats=[kind])
 
 

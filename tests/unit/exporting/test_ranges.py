@@ -215,7 +215,14 @@ def test_private_training_keeps_no_ranges(take: Any, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     data = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=5.0), clients=2, samples_per_client=40)
     pytest.importorskip("opacus", reason="private training needs Opacus, the extra 'dp'")
-    result = fedkin.run(fedkin.methods.FedAvg(), data, "linear", rounds=1, engine="loop", dp_noise=1.0)
+    result = fedkin.run(
+        fedkin.methods.FedAvg(),
+        data,
+        "linear",
+        rounds=1,
+        compute=fedkin.Compute(engine="loop"),
+        privacy=fedkin.Privacy(noise_multiplier=1.0),
+    )
     place = take(result)
     assert not (place / "ranges.json").exists()
     assert load_export(place).predict(100 * torch.ones(2, 1, 8, 8)).shape == (2,)  # no warning, which would be an error
@@ -334,7 +341,14 @@ def test_join_says_what_to_know() -> None:
     """Few test samples; copies of training samples of others by name, and inside; another scale; nothing of good
     data."""
     people = Federation.from_arrays([blobs(k) for k in range(3)], classes=2, client_names=["ann", "bob", "cid"])
-    result = fedkin.run(fedkin.methods.FedAvg(), people, "linear", fedkin.Training(lr=0.5), rounds=4, engine="loop")
+    result = fedkin.run(
+        fedkin.methods.FedAvg(),
+        people,
+        "linear",
+        fedkin.Training(lr=0.5),
+        rounds=4,
+        compute=fedkin.Compute(engine="loop"),
+    )
     assert join(result, blobs(9, 200), after=(0,)).notes == ()
     small = join(result, blobs(9, 100), after=(0,))
     assert small.notes == ("only 20 test samples: accuracies rest on few, see their intervals",)

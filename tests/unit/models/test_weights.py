@@ -14,7 +14,7 @@ from fedkin import Dirichlet, Training, federate, load, methods, run
 from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
 from fedkin.deploy.submitted import packed
-from fedkin.experiment.settings import ModelSettings, Settings
+from fedkin.experiment.settings import Compute, ModelSettings, Settings
 from fedkin.methods import get_method
 from fedkin.models.start import factory
 
@@ -46,10 +46,12 @@ def test_the_start_has_the_values_of_the_file(file: Path) -> None:
 def test_a_run_starts_there(tmp_path: Path) -> None:
     """After one small step from a trained model, accuracy is the trained one's; from random values it is not."""
     federation = federate(load("digits"), Dirichlet(alpha=1.0), clients=4)
-    first = run(methods.FedAvg(), federation, "linear", Training(lr=0.1, epochs=5), rounds=5, engine="loop")
+    first = run(
+        methods.FedAvg(), federation, "linear", Training(lr=0.1, epochs=5), rounds=5, compute=Compute(engine="loop")
+    )
     net = Net(factory("linear", federation.shape, federation.classes), federation.shape, federation.classes)
     save_file(net.unflatten(first.server.state.model), tmp_path / "trained.safetensors")
-    short = {"training": Training(lr=1e-6, steps=1), "rounds": 1, "engine": "loop"}
+    short = {"training": Training(lr=1e-6, steps=1), "rounds": 1, "compute": Compute(engine="loop")}
     warm = run(methods.FedAvg(), federation, "linear", init_weights=tmp_path / "trained.safetensors", **short)
     cold = run(methods.FedAvg(), federation, "linear", **short)
     assert warm.final["accuracy"] == pytest.approx(first.rounds[-1]["accuracy"], abs=0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ import fedkin
 from fedkin.core import ConfigError, ModelError, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
-from fedkin.experiment.settings import DataSettings, RunSettings, settings_from
+from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
+from grouped import grouped
 from toys import Averaging, mlp, mlp_with_batchnorm
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
@@ -35,7 +35,7 @@ PRIVATE = {
 def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
     """Four rounds on four clients of 30 samples (21 to train on), batches of 7."""
     federation = planted_groups(clients=4, groups=2, samples=30)
-    return fedkin.run(method, federation, "linear", Training(batch_size=7, lr=0.1), **{**HOW, **more})
+    return fedkin.run(method, federation, "linear", Training(batch_size=7, lr=0.1), **grouped({**HOW, **more}))
 
 
 @dataclass(frozen=True)
@@ -97,29 +97,36 @@ def test_the_line_of_a_round_brings_its_steps_back() -> None:
 # ---- a run ---------------------------------------------------------------------------------------------------------
 def test_a_run_states_its_epsilon() -> None:
     """Four rounds of three steps at rate 1/3 for everybody: the summary has the epsilon of 12 steps, and says so."""
-    result = play(FedAvg(), dp_noise=1.5, dp_delta=1e-4)
+    result = play(FedAvg(), noise_multiplier=1.5, delta=1e-4)
     found = result.summary["privacy"]
     wanted = epsilon({7 / 21: 12}, 1.5, 1e-4)
-    assert found == {"dp_noise": 1.5, "dp_clip": 1.0, "dp_delta": 1e-4, "epsilon": wanted, "client": 0, "steps": 12}
+    assert found == {
+        "noise_multiplier": 1.5,
+        "max_grad_norm": 1.0,
+        "delta": 1e-4,
+        "epsilon": wanted,
+        "client": 0,
+        "steps": 12,
+    }
     assert sentence(found) == f"training: epsilon up to {wanted:.3g} at delta 0.0001 (for one sample more or less)"
     assert result.rounds[0]["dp_steps"] == {str(i): [[7 / 21, 3]] for i in range(4)}
 
 
 def test_everything_that_trains_is_counted() -> None:
     """Ditto trains two models, so it spends what twice the rounds do; fine-tuning to predict is training, too."""
-    assert play(Ditto(), dp_noise=1.0).summary["privacy"]["steps"] == 24
-    tuned = play(fedkin.methods.FedAvgFT(tune_epochs=2), dp_noise=1.0).summary["privacy"]["steps"]
+    assert play(Ditto(), noise_multiplier=1.0).summary["privacy"]["steps"] == 24
+    tuned = play(fedkin.methods.FedAvgFT(tune_epochs=2), noise_multiplier=1.0).summary["privacy"]["steps"]
     assert tuned == 12 + 4 * 6  # HOW evaluates in each of the last ten rounds
 
 
 def test_both_options_together() -> None:
     """DA-PFL's clients say counts at joining: with noise on these training can be private, too; both are told."""
-    found = play(DAPFL(), describe_epsilon=0.5, dp_noise=1.0).summary["privacy"]
-    assert (found["describe_epsilon"], found["steps"]) == (0.5, 12)
+    found = play(DAPFL(), metadata_epsilon=0.5, noise_multiplier=1.0).summary["privacy"]
+    assert (found["metadata_epsilon"], found["steps"]) == (0.5, 12)
     text = sentence(found)
     assert text.startswith("what clients say at joining: epsilon 0.5; training: epsilon up to ")
     assert sentence({}) == ""
-    assert "no noise, so no epsilon" in sentence(play(FedAvg(), dp_noise=0.0).summary["privacy"])
+    assert "no noise, so no epsilon" in sentence(play(FedAvg(), noise_multiplier=0.0).summary["privacy"])
 
 
 def test_without_options_nothing_changes() -> None:
@@ -128,15 +135,15 @@ def test_without_options_nothing_changes() -> None:
     assert "privacy" not in plain.summary
     assert "dp_steps" not in plain.rounds[0]
     assert all("right" in line for line in plain.clients if line["round"] == len(plain.rounds))
-    noisy = play(DAPFL(), describe_epsilon=1000.0)
+    noisy = play(DAPFL(), metadata_epsilon=1000.0)
     assert noisy.rounds == plain.rounds
     assert all({"right", "test_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
-    assert play(DAPFL(), describe_epsilon=0.05).relations != plain.relations
+    assert play(DAPFL(), metadata_epsilon=0.05).relations != plain.relations
 
 
 def test_equal_runs_have_equal_files_and_resume_counts_on(tmp_path: Path) -> None:
     """Private runs repeat bit by bit, on any engine; one that was interrupted does not forget what it spent."""
-    method, how = CFIC(), {"describe_epsilon": 0.5, "dp_noise": 1.0, "participation": 0.5}
+    method, how = CFIC(), {"metadata_epsilon": 0.5, "noise_multiplier": 1.0, "participation": 0.5}
     a = play(method, out=tmp_path / "a", **how)
     play(method, out=tmp_path / "b", engine="workers", workers=2, **how)
 
@@ -154,9 +161,9 @@ def test_equal_runs_have_equal_files_and_resume_counts_on(tmp_path: Path) -> Non
 
 def test_a_run_cannot_be_resumed_with_other_options(tmp_path: Path) -> None:
     """Less noise in its second half would make the first half's promise untrue."""
-    play(FedAvg(), out=tmp_path / "a", dp_noise=1.0)
+    play(FedAvg(), out=tmp_path / "a", noise_multiplier=1.0)
     with pytest.raises(fedkin.FedkinError, match="belongs to a run with another config"):
-        play(FedAvg(), out=tmp_path / "a", resume=True, dp_noise=0.5)
+        play(FedAvg(), out=tmp_path / "a", resume=True, noise_multiplier=0.5)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -164,19 +171,21 @@ def test_a_run_cannot_be_resumed_with_other_options(tmp_path: Path) -> None:
 def test_who_can_be_private(name: str) -> None:
     """The methods above can, DA-PFL and CFIC with noise on their counts; the others say what else they tell."""
     method = METHODS[name]()
-    both = Privacy(describe_epsilon=1.0 if name in ("da-pfl", "cfic") else None, dp_noise=1.0)
+    both = Privacy(metadata_epsilon=1.0 if name in ("da-pfl", "cfic") else None, noise_multiplier=1.0)
     if name in PRIVATE:
         both.require(method, mlp())
     else:
-        with pytest.raises(ConfigError, match=r"dp_noise makes the training of \w+ private, but its clients also tell"):
+        with pytest.raises(
+            ConfigError, match=r"noise_multiplier makes the training of \w+ private, but its clients also send"
+        ):
             both.require(method, mlp())
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (DAPFL(), r"clients of DAPFL say their counts at joining.*give describe_epsilon, too"),
-        (CFIC(register="lazy"), r"clients also tell its label, with its first model"),
+        (DAPFL(), r"clients of DAPFL say their counts at joining.*also give metadata_epsilon"),
+        (CFIC(register="lazy"), r"clients also send its label, with its first model"),
         (Ditto(coupled_steps=True), r"two gradients of the same batches \(coupled_steps\)"),
         (METHODS["ifca-cam"](), r"training of CAM private.*the cluster it chose by its training samples"),
     ],
@@ -185,36 +194,36 @@ def test_who_can_be_private(name: str) -> None:
 def test_refusals_say_why(method: fedkin.Method, message: str) -> None:
     """Settings of a method and what it wraps have a say in it."""
     with pytest.raises(ConfigError, match=message):
-        Privacy(dp_noise=1.0).require(method, mlp())
+        Privacy(noise_multiplier=1.0).require(method, mlp())
 
 
 def test_a_method_that_does_not_say_is_refused() -> None:
     """Somebody's own method must state that it tells nothing else."""
     with pytest.raises(ConfigError, match=r'Own does not say what its clients tell.*beside_training = ""'):
-        Privacy(dp_noise=1.0).require(Own(), mlp())
+        Privacy(noise_multiplier=1.0).require(Own(), mlp())
 
 
 def test_batch_normalisation_is_refused() -> None:
     """With advice, before anything is trained."""
     with pytest.raises(ModelError, match="GroupNorm"):
-        Privacy(dp_noise=1.0).require(FedAvg(), mlp_with_batchnorm())
+        Privacy(noise_multiplier=1.0).require(FedAvg(), mlp_with_batchnorm())
 
 
 def test_opacus_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is trained, with the command that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'dp_noise needs Opacus.*pip install "fedkin\[dp\]"'):
-        Privacy(dp_noise=1.0).require(FedAvg(), mlp())
+    with pytest.raises(ConfigError, match=r'noise_multiplier needs Opacus.*pip install "fedkin\[dp\]"'):
+        Privacy(noise_multiplier=1.0).require(FedAvg(), mlp())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dp_noise": -1.0}, "dp_noise must be"),
-        ({"dp_noise": 1.0, "dp_clip": 0.0}, "dp_clip must be"),
-        ({"dp_noise": 1.0, "dp_delta": 0.0}, r"dp_delta must be between 0 and 1, such as 1e-5, got 0.0"),
-        ({"dp_clip": 2.0}, r"dp_clip and dp_delta belong to private training; give dp_noise, too"),
-        ({"describe_epsilon": 0.0}, "describe_epsilon must be"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 0.0}, "max_grad_norm must be"),
+        ({"noise_multiplier": 1.0, "delta": 0.0}, r"delta must be between 0 and 1, such as 1e-5, got 0.0"),
+        ({"max_grad_norm": 2.0}, r"max_grad_norm and delta belong to private training; also give noise_multiplier"),
+        ({"metadata_epsilon": 0.0}, "metadata_epsilon must be"),
     ],
 )
 def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
@@ -226,18 +235,18 @@ def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
 # ---- a comparison --------------------------------------------------------------------------------------------------
 def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
     """The reference rows, in every comparison, say nothing at joining; DA-PFL's clients do."""
-    plan = Comparison(("da-pfl",), run=RunSettings(rounds=1, describe_epsilon=0.5))
-    noise = {name: plan.settings(name, 0).run.describe_epsilon for name in plan.names}
+    plan = Comparison(("da-pfl",), run=RunSettings(rounds=1), privacy=Privacy(metadata_epsilon=0.5))
+    noise = {name: plan.settings(name, 0).privacy.metadata_epsilon for name in plan.names}
     assert noise == {"local": None, "local-full": None, "fedavg": None, "da-pfl": 0.5}
     with pytest.raises(ConfigError, match=r"those of local, local-full, fedavg, fedper say nothing; leave it out"):
-        Comparison(("fedper",), run=RunSettings(describe_epsilon=0.5))
+        Comparison(("fedper",), privacy=Privacy(metadata_epsilon=0.5))
 
 
 @pytest.mark.parametrize("name", ["ifca", "da-pfl"])
 def test_a_comparison_refuses_before_its_first_run(name: str) -> None:
     """Not after the methods before the one that cannot be private have been trained."""
-    with pytest.raises(ConfigError, match="dp_noise"):
-        Comparison((name,), run=RunSettings(dp_noise=1.0))
+    with pytest.raises(ConfigError, match="private"):
+        Comparison((name,), privacy=Privacy(noise_multiplier=1.0))
 
 
 def test_a_private_comparison(tmp_path: Path) -> None:
@@ -246,9 +255,11 @@ def test_a_private_comparison(tmp_path: Path) -> None:
         ("fesem",),
         data=DataSettings(data="synthetic", clients=3, partition="iid"),
         training=Training(batch_size=20),
-        run=RunSettings(rounds=1, dp_noise=2.0, engine="loop"),
+        run=RunSettings(rounds=1),
+        privacy=Privacy(noise_multiplier=2.0),
+        compute=Compute(engine="loop"),
     )
     runs = compare(plan, tmp_path / "c")
     assert all(run.summary["privacy"]["epsilon"] > 0 for run in runs)
     table = read_toml(tmp_path / "c" / "fesem-seed0" / "config.toml")
-    assert settings_from(table).run == dataclasses.replace(plan.run, seed=0)
+    assert settings_from(table).privacy == plan.privacy

@@ -241,10 +241,10 @@ def test_plain_training_is_untouched() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((-1.0,), r"dp_noise must be a number of at least 0, such as 1.0, got -1.0"),
-        ((math.inf,), r"dp_noise must be a number of at least 0"),
-        ((1.0, 0.0), r"dp_clip must be a number above 0, such as 1.0, got 0.0"),
-        ((1.0, math.nan), r"dp_clip must be a number above 0"),
+        ((-1.0,), r"noise_multiplier must be a number of at least 0, such as 1.0, got -1.0"),
+        ((math.inf,), r"noise_multiplier must be a number of at least 0"),
+        ((1.0, 0.0), r"max_grad_norm must be a number above 0, such as 1.0, got 0.0"),
+        ((1.0, math.nan), r"max_grad_norm must be a number above 0"),
     ],
 )
 def test_numbers_out_of_range(values: tuple[float, ...], message: str) -> None:

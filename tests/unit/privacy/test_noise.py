@@ -101,7 +101,7 @@ def test_an_epsilon_is_what_is_written() -> None:
     assert checked_epsilon(0.1) == Fraction(1, 10)
     assert checked_epsilon(1e-5) == Fraction(1, 100_000)
     for bad in (0.0, -1.0, math.nan, math.inf, 1e-7):
-        with pytest.raises(ConfigError, match=r"describe_epsilon must be a number of at least 1e-06, such as 1, got"):
+        with pytest.raises(ConfigError, match=r"metadata_epsilon must be a number of at least 1e-06, such as 1, got"):
             checked_epsilon(bad)
 
 
@@ -195,9 +195,9 @@ def test_who_says_counts(name: str) -> None:
 
 def test_refusals_name_the_method() -> None:
     """Also that of a wrapped one; CFIC's lazy clients say their label with a model, where no noise is."""
-    with pytest.raises(ConfigError, match=r"describe_epsilon cannot protect clients of CAM: it says its group"):
+    with pytest.raises(ConfigError, match=r"metadata_epsilon cannot protect clients of CAM: it says its group"):
         require_counts(CAM(inner=Oracle()), mlp())
     with pytest.raises(ConfigError, match=r"clients of CFIC say nothing of their classes at joining"):
         require_counts(CFIC(register="lazy"), mlp())
-    with pytest.raises(ConfigError, match=r"describe_epsilon cannot protect clients of Asks: describe reads"):
+    with pytest.raises(ConfigError, match=r"metadata_epsilon cannot protect clients of Asks: describe reads"):
         require_counts(Asks(), mlp())

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.core import Bundle, ConfigError, MethodError, Rule
+from fedkin.core import Aggregation, Bundle, ConfigError, MethodError
 from fedkin.core.rows import weighted_mean
 from fedkin.engines import Message, Plan
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
 from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, Pool, fixed, summed
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 
-SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "secure": True}
+SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "aggregation": Aggregation(secure=True)}
 numbers = st.lists(st.floats(-LIMIT, LIMIT, width=32), min_size=3, max_size=3)
 
 
@@ -84,19 +84,23 @@ def test_only_fractions_are_added_up(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rule": Rule("median")}, "hides single uploads, aggregation = 'median' must see them; choose one"),
-        ({"over_selection": 1.3}, r"needs the uploads of all who were asked, .* leave out over_selection = 1\.3"),
+        ({"rule": "median"}, "hides single updates, the rule 'median' must see them; choose one"),
+        ({"oversampling": 1.3}, r"needs the uploads of all who were asked, .* leave out oversampling = 1\.3"),
     ],
 )
 def test_what_contradicts_it(changes: Mapping[str, Any], message: str) -> None:
     """The text has both options."""
     with pytest.raises(ConfigError, match=message):
-        Plan(5, secure=True, **changes)
+        Plan(
+            5,
+            aggregation=Aggregation(changes.get("rule", "mean"), secure=True),
+            oversampling=changes.get("oversampling", 1.0),
+        )
 
 
 def test_two_clients_have_nothing_to_hide_in() -> None:
     """A cohort that is always below three is refused before the run."""
-    plan = Plan(5, participation=0.1, secure=True)
+    plan = Plan(5, participation=0.1, aggregation=Aggregation(secure=True))
     plan.require(FedAvg(), 30)
     with pytest.raises(ConfigError, match=r"at least 3 uploads in a round; participation = 0\.1 of 29 clients gives 2"):
         plan.require(FedAvg(), 29)
@@ -106,7 +110,7 @@ def test_two_clients_have_nothing_to_hide_in() -> None:
 @pytest.mark.parametrize("method", [FedAvg(), FedRep(), PerFedAvg(), FedDyn()], ids=lambda m: type(m).__name__)
 def test_a_run_ends_as_without_it(method: Any) -> None:
     """Up to the rounding of sums: four rounds of four of six clients, with batch normalisation."""
-    plain = play(method, Setting("norm", plan=Plan(**{**SECURE, "secure": False})))
+    plain = play(method, Setting("norm", plan=Plan(**{**SECURE, "aggregation": Aggregation()})))
     summed_up = play(method, Setting("norm", plan=Plan(**SECURE)))
     for name, t in plain.server.state.items():
         torch.testing.assert_close(summed_up.server.state[name], t, rtol=1e-4, atol=1e-5)

@@ -71,7 +71,8 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
         "data": {"data": "digits", "partition": "dirichlet", "clients": 4, "samples_per_client": 20},
         "model": {"model": "linear"},
         "training": {"steps": 2, "batch_size": 5, "lr": 0.1},
-        "run": {"rounds": 1, "engine": "loop"},
+        "run": {"rounds": 1},
+        "compute": {"engine": "loop"},
     }
     name = f"{HERE / 'cfic' / 'momentum.py'}:ServerMomentum"
     methods = [{"name": "fedavg"}, {"name": name, "beta": 0.25}, {"name": name, "beta": 0.0}]
@@ -89,7 +90,8 @@ def test_the_control_for_ifca_cam_trains_fedavg_and_ifca_apart() -> None:
         "data": {"data": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.2, "samples_per_client": 30},
         "model": {"model": "linear"},
         "training": {"steps": 5, "batch_size": 1000, "lr": 0.5},
-        "run": {"rounds": 3, "participation": 1.0, "engine": "loop"},
+        "run": {"rounds": 3, "participation": 1.0},
+        "compute": {"engine": "loop"},
     }
     name = f"{HERE / 'cam' / 'apart.py'}:Apart"
     methods = [{"name": name, "clusters": 2}, {"name": "fedavg"}, {"name": "ifca", "clusters": 2}]

@@ -30,7 +30,7 @@ from fedkin.deploy import submitted
 from fedkin.deploy.serve import serve
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.storage.lock import NAME, held, owner, require_free, writing
 from folders import assert_same_run, content, lines_in, small
@@ -283,7 +283,8 @@ def plan_of_two() -> Comparison:
         data=DataSettings("digits", clients=4, samples_per_client=20),
         model=ModelSettings("linear"),
         training=Training(steps=1),
-        run=RunSettings(rounds=2, engine="loop"),
+        run=RunSettings(rounds=2),
+        compute=Compute(engine="loop"),
     )
 
 

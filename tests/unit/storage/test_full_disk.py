@@ -32,7 +32,7 @@ TOLD = (
 
 def settings_of(state: str) -> Settings:
     """A run with states, a bank and a best round."""
-    return small("da-pfl", run={"rounds": 5, "state": state})
+    return small("da-pfl", run={"rounds": 5}, compute={"state": state})
 
 
 class Disk:
@@ -201,7 +201,7 @@ def test_states_and_models_of_single_clients_are_private(state: str, tmp_path: P
 
 def test_folders_that_were_open_are_closed(tmp_path: Path) -> None:
     """A run that goes on in a folder of an older version takes the rights of others away."""
-    made = small("fedper", run={"rounds": 3, "state": "file"})
+    made = small("fedper", run={"rounds": 3}, compute={"state": "file"})
     run_settings(made, out=tmp_path / "a")
     (tmp_path / "a" / "states").chmod(0o755)
     resume(tmp_path / "a", rounds=5)

@@ -1,0 +1,167 @@
+"""Groups of settings as flags, and two kinds of help: flags by group on one screen, or every flag with its text."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+from fedkin.cli import screen
+from fedkin.core import Method
+
+FLAGS: Mapping[str, Mapping[str, str]] = {
+    "aggregation": {"rule": "aggregation", "secure": "secure-aggregation"},
+    "attack": {"kind": "attack", "fraction": "attack-fraction"},
+    "privacy": {"delta": "dp-delta"},
+}
+"""Flags of fields whose names say too little without their group; all others have the field's name."""
+COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "out")
+"""Flags that the short help explains."""
+_WIDTH, _LABEL = 80, 14  # columns of the short help, and of the names in it
+
+
+def parse(
+    parts: Mapping[str, Any],
+    args: list[str],
+    prog: str,
+    description: str,
+    config: tuple[Any, ...] = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+) -> dict[str, Any]:
+    """Return the parts with flags put in.
+
+    Every field is a flag: by its own name, by the name that `FLAGS` has for it, or, for a field of a method that has
+    the name of another flag, by ``method.NAME``. ``--help`` shows the flags by group, ``--help-all`` all texts.
+
+    Args:
+        parts: name of a group -> a dataclass with the defaults.
+        args: the words of the command line.
+        prog: the command, for the help.
+        description: what the command does, for the help.
+        config: of tyro.
+    """
+    forms = {name: _Form.of(part, renamed(name, parts)) for name, part in parts.items()}
+    if {"-h", "--help"} & set(args):
+        screen.write(short_help(parts, prog, description))
+        raise SystemExit(0)
+    columns: list[Any] = [(name, form.kind, field(default=form.default)) for name, form in forms.items()]
+    flags = dataclasses.make_dataclass("flags", columns, frozen=True)
+    flags.__doc__ = description
+    got: Any = tyro.cli(
+        flags,
+        args=["--help" if a == "--help-all" else a for a in args],
+        prog=prog,
+        description=description,
+        config=config,
+        console_outputs="--help-all" in args or sys.stderr is not None,
+    )
+    return {name: form.back(getattr(got, name)) for name, form in forms.items()}
+
+
+def renamed(name: str, parts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a part whose flags have other names: field -> flag."""
+    if name != "method":
+        return dict(FLAGS.get(name, {}))
+    others = {flag for n, part in parts.items() if n != "method" for flag in flags_of(part, FLAGS.get(n, {})).values()}
+    own = {f.name: f.name.replace("_", "-") for f in dataclasses.fields(parts[name])}
+    return {f: f"method.{flag}" for f, flag in own.items() if flag in others}
+
+
+def flags_of(part: Any, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the flags of a part's fields, and of the method inside a wrapped one, without dashes: field -> flag."""
+    found: dict[str, str] = {}
+    for f in dataclasses.fields(part):
+        if dataclasses.is_dataclass(inner := getattr(part, f.name)):
+            found |= flags_of(inner, {})
+        else:
+            found[f.name] = names.get(f.name, f.name.replace("_", "-"))
+    return found
+
+
+def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
+    """Return the flags by group, and the texts of the most common ones."""
+    lines = [f"usage: {prog} [flags]", "", *textwrap.wrap(description, _WIDTH), ""]
+    explained: list[str] = []
+    for name, part in parts.items():
+        found = flags_of(part, renamed(name, parts))
+        if not found:
+            continue
+        title = {"show": "output", "runs": "comparison"}.get(name, name)
+        told = textwrap.wrap(" ".join(f"--{flag}" for flag in found.values()), _WIDTH - _LABEL, break_on_hyphens=False)
+        lines += [f"{title if i == 0 else '':<{_LABEL}}{row}" for i, row in enumerate(told)]
+        texts = texts_of(type(part))
+        for f in found.keys() & set(COMMON):
+            default = getattr(part, f, None)
+            first = texts.get(f, "").split(";")[0].split(". ")[0].rstrip(".").split(" (")[0]
+            said = "" if default is None else f" [{default}]"
+            explained.append(f"--{found[f]:<{_LABEL}}{first}{said}")
+    order = {f"--{flag}": i for i, flag in enumerate(COMMON)}
+    explained.sort(key=lambda line: order.get(line.split()[0], len(order)))
+    cut = [textwrap.shorten(line, _WIDTH, placeholder=" ...", break_long_words=False) for line in explained]
+    both = [f"{line.split()[0]:<{_LABEL + 2}}{line.split(maxsplit=1)[1]}" for line in cut if " " in line]
+    more = f"{prog} --help-all explains every flag."
+    return "\n".join([*lines, "", *both, "", more])
+
+
+def texts_of(kind: type) -> dict[str, str]:
+    """Return the texts under the fields of a dataclass, of its own and of its base classes: field -> text."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        except (OSError, TypeError, SyntaxError):  # a class made by a program, without a source
+            continue
+        rows = body.body if isinstance(body, ast.ClassDef) else []
+        for row, after in pairwise(rows):
+            if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value) if isinstance(after.value, ast.Constant) else None
+                if isinstance(text, str):
+                    found[row.target.id] = " ".join(text.split())
+    return found
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A part as tyro gets it: itself, or the same fields with other flags."""
+
+    kind: Any
+    default: Any
+    back: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, part: Any, names: Mapping[str, str]) -> _Form:
+        """Return the form of a part whose fields have these flags: field -> flag."""
+        kind = type(part)
+        if not names:
+            return cls(kind, part, lambda got: got)
+        hints, texts = get_type_hints(kind, include_extras=True), texts_of(kind)
+        own = {f.name: getattr(part, f.name) for f in dataclasses.fields(kind)}
+        columns: list[Any] = [
+            (
+                name,
+                Annotated[hints[name], tyro.conf.arg(name=names.get(name), help=texts.get(name))],
+                field(default=value),
+            )
+            for name, value in own.items()
+        ]
+        form = dataclasses.make_dataclass(kind.__name__, columns, frozen=True)
+        form.__doc__ = kind.__doc__
+
+        def back(got: Any) -> Any:
+            return dataclasses.replace(part, **{name: getattr(got, name) for name in own})
+
+        return cls(form, form(), back)
+
+
+def summary(method: Method) -> str:
+    """Return what a method is, and its paper."""
+    return f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
