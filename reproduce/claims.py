@@ -14,15 +14,15 @@ from reproduce.tables import Paper, Table
 from reproduce.verdicts import Verdict, Word, verdict
 from reproduce.words import sentence
 
-INTRO = """# Four papers, measured
+INTRO = """# Reproduced papers: claims
 
-What each paper claims of its tables, and what our runs of these tables say. A claim **holds** if in every comparison
-that it is about the whole 95 % interval of the paired difference over seeds and clients lies where the claim says
-([how it is computed](../compare.md#what-the-verdict-says)). It **does not hold** if in one comparison the whole
-interval lies beyond it, at a level of 95 % for all comparisons of the claim together. Else it **cannot be told**, as
-with a single seed. The papers' numbers stand beside ours on their pages; nothing is tuned towards them."""
+This page lists the claims that each paper makes about its tables, and the results of our runs of these tables. A claim
+**holds** if, in every comparison that it makes, the whole 95 % interval of the paired difference over seeds and clients
+is on the claimed side ([method](../compare.md#verdicts)). It **does not hold** if in one comparison the whole interval
+is on the other side, at a level of 95 % for all comparisons of the claim together. Otherwise it **cannot be told**, as
+with a single seed. The papers' pages show the printed numbers next to ours; nothing is tuned towards them."""
 CLOSING = (
-    "`python -m reproduce` lists the tables and what of them is measured, `python -m reproduce run` makes the missing "
+    "`python -m reproduce` lists the tables and their measured cells, `python -m reproduce run` computes missing "
     "cells, `python -m reproduce table` writes these pages."
 )
 
@@ -45,7 +45,7 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
             parts += [head, to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
     asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
     answers = [f"- {p.title}: {v.claim.text} {sentence(t, v) or 'Not measured yet'}." for p, t, v in asked]
-    parts += ["## Questions of our own", "\n".join(answers)] if answers else []
+    parts += ["## Further questions", "\n".join(answers)] if answers else []
     return "\n\n".join([*parts, CLOSING]) + "\n"
 
 

@@ -221,11 +221,11 @@ def test_inspect_runs_as_it_stands(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
 
     assert printed("inspect.md", tmp_path) in text
-    package = ROOT / "src" / "fedkin" / "data" / "inspection"
+    package = ROOT / "src" / "fedkin" / "inspection"
     source = "\n".join(p.read_text(encoding="utf-8") for p in package.glob("*.py"))
     codes = set(re.findall(r'(?:Finding|_error|refused)\(\s*"([a-z-]+)"', source))
     codes |= set(re.findall(r'"([a-z]+-column)" if date', source)) | {"too-many-texts"}
-    table = text.split("## What is looked for")[1].split("\n## ")[0]
+    table = text.split("## Findings")[1].split("\n## ")[0]
     told = set(re.findall(r"`([a-z-]+)`", table))
     assert codes == told
 
