@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.version import __version__
 
-OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HELP_FLAGS = ("-h", "--help", "--help-all")
 _BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.cli import DIVERGED, OK, screen
+from fedkin.cli import screen
+from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep

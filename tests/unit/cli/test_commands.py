@@ -16,7 +16,8 @@ import torch
 import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
-from fedkin.cli import DIVERGED, commands
+from fedkin.cli import commands
+from fedkin.cli.exit_codes import DIVERGED
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
 from fedkin.experiment.run import run_settings
