@@ -277,7 +277,7 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for args in commands_in("own-data.md"):
         settings, _ = run_flags([*args[1:], "--rounds", "1", "--engine", "loop"])
         result = run_settings(settings)
-        assert 0 <= result.final["accuracy"] <= 1
+        assert 0 <= result.final.accuracy <= 1
         found[args[3]] = result.summary["clients"]["count"]
     assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
 

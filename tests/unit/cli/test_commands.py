@@ -20,6 +20,7 @@ from fedkin.cli import commands
 from fedkin.cli.exit_codes import DIVERGED
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
+from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import METHODS
@@ -544,7 +545,7 @@ def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str
     fedkin(f"run ifca {small} --clusters 2 --partition cluster-classes --groups 2 --out a --quiet")
     result = run_settings(settings_from(read_toml("a/config.toml")))
 
-    assert json.loads(Path("a/summary.json").read_text())["final"] == result.final
+    assert FinalMetrics(**json.loads(Path("a/summary.json").read_text())["final"]) == result.final
 
 
 def test_rounds_and_bytes_until_an_accuracy(fedkin: Command, small: str) -> None:
