@@ -50,6 +50,19 @@ def test_help_shows_every_command(args: str, fedkin: Command) -> None:
         assert word in done.out
 
 
+def test_help_fits_one_screen(fedkin: Command) -> None:
+    """24 lines of 80 characters with the next prompt, and a line for every command."""
+    lines = fedkin("--help").out.splitlines()
+
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    shown = [line[9:].split()[0] for line in lines[1:20]]
+    source = Path(package.__file__).with_name("cli") / "__init__.py"
+    known = re.findall(r'^        "(\w+)": \w+\.\w+_command,$', source.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(known) == 19
+    assert sorted(shown) == sorted(known)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_help_of_a_method_shows_its_fields(name: str, fedkin: Command) -> None:
     """``fedkin run METHOD --help`` has the method's fields, the common flags, and its paper's first author."""
