@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-RUN_LINE = re.compile(r"(\d+ of \d+: )?[^:]+, seed \d+, \d+ rounds, [^:]+, [\d.]+ s\n")
+RUN_LINE = re.compile(r"(\d+ of \d+: )?[^:]+, seed \d+, \d+ rounds?, [^:]+, [\d.]+ s\n")
 """The line of a finished run."""
 
 

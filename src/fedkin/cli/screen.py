@@ -71,8 +71,9 @@ class RunLog:
         lines, before, self._since = list(rounds), self._since, time.monotonic()
         value, lost = final(lines)[metric], diverged(lines)
         name = metric if metric == "accuracy" else f"{metric} accuracy"
-        parts = [what, f"{len(lines)} rounds", "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
-        parts += [] if lost is None else [f"diverged in round {lost}"]
+        rounds_done = f"{len(lines)} round{'' if len(lines) == 1 else 's'}"
+        parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
+        parts += [] if lost is None else [f"diverged from round {lost} on"]
         place = f"{number} of {self._runs}: " if self._runs > 1 else ""
         line(f"{place}{', '.join(parts)}, {self._since - before:.1f} s")
 
