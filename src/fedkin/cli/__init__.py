@@ -37,8 +37,8 @@ Hosts    keys KIND FOLDER       certificates and keys: authority, server, node
          node --data PATH ..    a client on its own host; its data stay there
          submit FILE.toml       start a run on the link's nodes
          status [FOLDER]        runs and nodes of a link
-METHOD is a name, ./file.py:Class or package.module:Class. run METHOD --help lists
-flags by group, --help-all explains them. --max-data-gb N: GB that data may take.
+METHOD: a name, ./file.py:Class or package.module:Class. run METHOD --help lists
+flags by group, --help-all explains them. --max-data-gb N: limit on data in GB.
 Exit codes: 0 done, 1 failed, 2 bad input, 3 training diverged, 130 interrupted"""
 
 
