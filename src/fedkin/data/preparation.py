@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded
+from fedkin.data.image_files import prepared
 from fedkin.data.standalone import scaled
 
 
@@ -109,8 +110,6 @@ class Preparation:
         if self.kind == "table":
             return self.scaled(raw_rows(raw, self.columns))
         if self.kind == "image":
-            from fedkin.data.sources.images import prepared  # it imports this file
-
             return prepared(raw, self.shape, self.mode or "L", self.resized, self.factor)
         values = np.asarray(raw)
         if values.dtype.kind not in "iufb" or values.shape[1:] != self.shape:

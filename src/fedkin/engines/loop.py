@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedkin.core import Net, Samples, Train, Training
 from fedkin.engines.steps import Gradient, step_for
-from fedkin.engines.tasks import Answer, Job, Task, Trainer, perform
+from fedkin.engines.tasks import Answer, Job, Task, Trainer
+from fedkin.engines.turns import perform
 from fedkin.privacy.dp_sgd import PrivateSteps
 
 

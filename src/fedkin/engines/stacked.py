@@ -28,7 +28,8 @@ from fedkin.engines.scoring import predicted
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
-from fedkin.engines.tasks import Answer, Job, Task, Turn, named
+from fedkin.engines.tasks import Answer, Job, Task
+from fedkin.engines.turns import Turn, named
 
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit

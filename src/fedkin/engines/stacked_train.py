@@ -19,8 +19,8 @@ from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_plan import Plan, plan, steps_of
-from fedkin.engines.tasks import Draws
 from fedkin.engines.terms import Terms
+from fedkin.engines.turns import Draws
 
 Kind: TypeAlias = tuple[object, ...]
 _STEP = 3  # maximum memory of a step, as a multiple of the tensors kept for the backward pass

@@ -20,7 +20,8 @@ from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import Arena
 from fedkin.engines.loop import trainer
 from fedkin.engines.shared import Entry, Slab
-from fedkin.engines.tasks import Answer, Job, Step, Task, perform
+from fedkin.engines.tasks import Answer, Job, Step, Task
+from fedkin.engines.turns import perform
 
 TOKEN = struct.Struct("=qq")  # in the queue: where in the slab of tasks an order is written, and how long it is
 _PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import DataError
+from fedkin.data.image_files import FAULTS, opened, usual_side
 from fedkin.data.progress import each
-from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, opened, usual_side
+from fedkin.data.sources.images import SUFFIXES, TRAIN
 from fedkin.inspection.finding import EXAMPLES, Finding, are, first
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})

@@ -11,10 +11,10 @@ import numpy as np
 
 from fedkin.core.errors import DataError, FedkinError
 from fedkin.data.checks import Indices
+from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
 from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
-from fedkin.data.sources.files import Array
 from fedkin.data.sources.hub import PREFIX, open_hub, table_of
 from fedkin.data.sources.idx import is_idx_folder
 from fedkin.data.sources.images import is_image_folder

@@ -12,8 +12,9 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
+from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import Array, channels_first, class_numbers, pixels
+from fedkin.data.sources.files import channels_first, class_numbers
 from fedkin.user_code.loading import find
 
 _EXPECTED = (

@@ -19,10 +19,11 @@ from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Samples
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
+from fedkin.data.image_files import images_of
+from fedkin.data.pixels import Array
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
-from fedkin.data.sources.files import Array, class_numbers, listed, numbered
-from fedkin.data.sources.images import images_of
+from fedkin.data.sources.files import class_numbers, listed, numbered
 from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import from_table
 

@@ -17,8 +17,9 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
+from fedkin.data.pixels import AS_FLOATS, pixels
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import AS_FLOATS, class_numbers, listed, numbered, pixels, read_bytes
+from fedkin.data.sources.files import class_numbers, listed, numbered, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
 _BYTES = 0x08

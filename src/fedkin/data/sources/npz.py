@@ -30,8 +30,9 @@ from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
+from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, numbered, pixels
+from fedkin.data.sources.files import channels_first, class_numbers, listed, numbered
 
 _ZIP_FAULTS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError)
 """What `zipfile` raises for archives that are damaged, encrypted or packed in another way."""

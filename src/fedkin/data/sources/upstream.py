@@ -23,11 +23,12 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
+from fedkin.data.image_files import read_image
 from fedkin.data.limits import Budget
+from fedkin.data.pixels import AS_FLOATS
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import AS_FLOATS, listed, read_bytes
+from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
-from fedkin.data.sources.images import read_image
 
 Bytes = npt.NDArray[np.uint8]
 
