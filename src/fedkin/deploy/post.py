@@ -1,4 +1,4 @@
-"""The way letters go: nodes come and leave, letters are posted, answers are collected."""
+"""The channel of letters: nodes connect and leave, letters are sent, answers are collected."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CODES: Mapping[str, str] = {
     "failed": "its program failed; its own log says why",
     "settings": "it cannot use the run's settings; its own log says why",
     "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
-    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-describe-epsilon); its own "
+    "budget": "its data's owner allows no further use of them (--max-epsilon, --max-describe-epsilon); its own "
     "log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",
     "late": "the letter came too late",
     "range": OUT_OF_RANGE,
-    "masked": "it has masked an upload of this round for others, and does not do so twice",
-    "other-key": "its key for masks is a new one, as its program was started anew; from the next round on it is used",
+    "masked": "it has masked an upload of this round for others, and does so only once",
+    "other-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
     "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
     "scores": "its owner lets no results of evaluations leave (--keep-scores)",
     "no-node": "no fedkin node runs beside its SuperNode",
@@ -31,22 +31,22 @@ CODES: Mapping[str, str] = {
     "gone": "it is not connected",
     "flower": "Flower could not deliver the letter or its answer",
     "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
-    "garbled": "its answer cannot be read: it is not a letter of fedkin's",
+    "garbled": "its answer cannot be read: it is not a letter of fedkin",
 }
-"""What a code means. Only codes travel: the text of a client's exception can hold its data."""
+"""Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""
 
 
 class Post(Protocol):
-    """A network that reaches nodes. Node numbers are its own and change when a node is started anew."""
+    """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
 
     def nodes(self) -> Mapping[int, str]:
-        """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
+        """Return the connected nodes, each with the fingerprint of its key, or "" where nodes have none."""
 
     def names(self) -> Mapping[int, str] | None:
-        """The registered name of each node's key; None where the network does not register keys."""
+        """Return the registered name of each node's key; None where the network does not register keys."""
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
-        """Sends letters to nodes, each to be answered within ``seconds``; a ticket for each that was taken."""
+        """Send letters to nodes, each to be answered within ``seconds``; return a ticket for each accepted letter."""
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
-        """The answers that have come, or a code of `CODES`; each is given once."""
+        """Return the answers that have arrived, or a code of `CODES`; each is returned once."""
