@@ -209,9 +209,7 @@ class Fleet:
                 answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
             elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
-                goes_on = (
-                    f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
-                )
+                goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
                 again.append(i)

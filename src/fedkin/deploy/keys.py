@@ -205,7 +205,9 @@ def _names(hosts: Sequence[str]) -> list[str]:
 def _absent(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise ConfigError(f"{path} exists, and keys are never overwritten; choose another folder or move it")
+            raise ConfigError(
+                f"{path} exists already, and keys are never overwritten; choose another folder or move it"
+            )
 
 
 def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]) -> None:

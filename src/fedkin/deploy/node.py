@@ -79,8 +79,8 @@ class Node:
         _limits(self)
         if self.peers is not None and not self.only_masked:
             raise ConfigError(
-                "--peers restricts the clients whose masked uploads are added up, and without --only-masked a run may ask for "
-                "uploads without masks; add --only-masked"
+                "--peers restricts the clients whose masked uploads are added up, and without --only-masked a run may "
+                "ask for uploads without masks; add --only-masked"
             )
         Allowed.of(self.allow_code)
         if self.data not in SOURCES and not Path(self.data).exists():
@@ -187,7 +187,7 @@ def _command(supernode: str, node: Node, place: Path) -> list[str]:
 
 
 def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path:
-    """Return the place of the socket: the node's folder or, where that path is too long, a new folder of this user's."""
+    """Return the place of the socket: in the node's folder or, where that path is too long, in a new private folder."""
     place = folder / f"{client}.sock"
     if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
         return place

@@ -1,4 +1,4 @@
-"""User-defined methods and networks on real hosts: code that a node's owner allows, and never a file that a run names."""
+"""User-defined methods and networks on real hosts: code that a node's owner allows, never a file that a run names."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fedkin.storage.files import for_this_user
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 
 # Runs in the new process before the program: Linux kills the process when its starter dies for any reason, so that no
-# SuperLink is left behind that holds the port and the database. Files that it writes, such as models, are for this user
+# SuperLink is left behind that holds the port and the database. Files that it writes are readable by this user only
 _LAUNCH = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":

@@ -22,7 +22,7 @@ import h11
 PIECE = 1 << 16  # bytes read at once
 HEAD = 1 << 14  # maximum bytes of a request's head: Flower's are below 1 kB
 
-# the fleet's calls are words with hyphens: anything else that an address can hold (%2e, .., //, ;, ?, a host) is refused
+# the fleet's calls are words with hyphens: all else that an address can hold (%2e, .., //, ;, ?, a host) is refused
 _FLEET = re.compile(rb"/v1/fleet(?:/[A-Za-z0-9_-]+)+")
 _ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n)|\0")  # folded lines, lone line ends: parsers disagree about these
 _HOP = frozenset(

@@ -272,5 +272,5 @@ def test_a_node_with_another_text_says_so(
     told = Settings(name, get_method(name)).table()
     assert settings_of(told, Allowed(("own_of_a_team",))).name == name
     told["method"]["code"] = "0" * 32
-    with pytest.raises(ConfigError, match="another text here than at the server; install the same version"):
+    with pytest.raises(ConfigError, match="differs between this node and the server; install the same version"):
         settings_of(told, Allowed(("own_of_a_team",)))

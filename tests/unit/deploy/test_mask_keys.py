@@ -260,7 +260,7 @@ def test_a_node_hands_on_its_terms(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"only_masked": False}, "a run may ask for uploads without masks; give --only-masked, too"),
+        ({"only_masked": False}, "a run may ask for uploads without masks; add --only-masked"),
         ({"peers": Path("nowhere")}, "there is no such folder; put the NAME.pub of the other clients into one"),
         ({"peers": Path("few")}, r"has the public keys of 1 other clients \(c1\); a sum needs at least 2"),
         ({"peers": Path("damaged")}, "c2.pub is not a public key in OpenSSH's format"),

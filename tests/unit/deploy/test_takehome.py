@@ -179,7 +179,7 @@ def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplo
         ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     said = [(record.name, record.getMessage()) for record in caplog.records]
     assert said[0][0] == "fedkin.deploy"
-    assert said[0][1].startswith("no client will have a model of its own in the end: Doubling predicts by code of its")
+    assert said[0][1].startswith("no client will have a model after the last round: Doubling predicts by code of its")
     assert sum(name == "fedkin.site" and "Doubling predicts by code" in text for name, text in said) == 3
     assert ours.clients == simulated(s).clients
     assert not list(tmp_path.glob("disks/*/*/model"))
@@ -258,5 +258,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
     assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]
-    assert f"c0 has no model of its own to keep: {CODES['disk']}" in caplog.text
+    assert f"c0 has no model to store: {CODES['disk']}" in caplog.text
     assert "No space left on device" in caplog.text
