@@ -167,7 +167,7 @@ class Enrolment:
             self._say(
                 round,
                 self._registered(node) or "?",
-                f"is connected, but did not answer {late} hellos within {_HELLO:g} s each; its node starts its "
+                f"is connected, but has not answered {late} hellos within {_HELLO:g} s each; its node starts its "
                 "SuperNode anew by itself. If that does not help: look at the load of its machine and its network, and "
                 "start `fedkin node` there again",
             )

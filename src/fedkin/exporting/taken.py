@@ -1,4 +1,4 @@
-"""What an export is made of, wherever it is written: at a simulated run, or at the host of the client itself."""
+"""The content of an export, from a simulated run or at the host of the client itself."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fedkin.data.preparation import Preparation
 
 @dataclass(frozen=True)
 class Origin:
-    """Where models are from: what all exports of a run have in common.
+    """The origin of exported models: the part that all exports of a run have in common.
 
     Attributes:
-        method, net: what predicts.
-        title: the method's display name.
-        table: the run's settings.
+        method, net: method and network that predict.
+        title: display name of the method.
+        table: settings of the run.
         marks: fingerprints of the run.
-        round, rounds: the last one that was done, and how many were planned.
-        seed: the run's.
-        data: what the data are called.
+        round, rounds: the last completed round, and the number of planned rounds.
+        seed: seed of the run.
+        data: name of the data.
         labels: names of the classes; None: their numbers.
-        command: what makes the run again; None where that is not known.
+        command: command that repeats the run; None where it is not known.
         chosen: figures of the round, where validation chose it; None: it is the last.
     """
 
@@ -46,18 +46,18 @@ class Origin:
 
 @dataclass(frozen=True)
 class Taken:
-    """One model that is taken home.
+    """One exported model.
 
     Attributes:
-        bundle: what is predicted with.
-        rule: how, in the loader's words: see `fedkin.exporting.rules`.
-        preparation: how raw data become inputs; None where that is not known.
-        client: whose it is, the client's number; None: that of all clients.
-        name: what the client is called.
-        shard: the client's data; None with ``client``.
-        ranges: what training had, see `fedkin.exporting.ranges`; None: nothing is told.
-        evaluated: the confusion matrix ``[C, C]`` on its test part that the run's evaluation of the same round gave,
-            rows true classes; None: there was no such evaluation.
+        bundle: the tensors that the model predicts with.
+        rule: the rule in the loader's terms: see `fedkin.exporting.rules`.
+        preparation: preparation of raw data; None where it is not known.
+        client: number of the client; None: the model of all clients.
+        name: name of the client.
+        shard: data of the client; None if ``client`` is None.
+        ranges: ranges of the training data, see `fedkin.exporting.ranges`; None: they are not exported.
+        evaluated: the confusion matrix ``[C, C]`` on its test part from the run's evaluation of the same round, rows
+            true classes; None: there was no such evaluation.
     """
 
     bundle: Bundle
