@@ -67,7 +67,7 @@ class Drill:
         return asdict(self)
 
     def chart(self) -> dict[str, Any]:
-        """Return a chart for `fedkin.report.charts`: accuracy over its rounds, of local training, and of the global model."""
+        """Return a chart of the accuracy over its rounds, of local training and of the global model."""
         own = [{"round": a, "accuracy": 100 * v, "way": f"joins {self.title}"} for a, v in self.accuracy.items()]
         alone = [{"round": a, "accuracy": 100 * self.local[a], "way": "its data alone"} for a in self.accuracy]
         flat = {f"its data alone, {self.round} rounds": self.local[self.round]}

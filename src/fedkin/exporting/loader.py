@@ -417,8 +417,8 @@ def _of_catalogue(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
     if name not in MODELS:  # a name in the card is never imported: a folder from elsewhere is data
         raise ExportError(
             f"the folder does not describe its network by torch layers (no network.json), and {name!r} is not a "
-            "built-in network of fedkin. It is code, which a model folder never contains; pass the file or the module that has "
-            "it, if you trust it: fedkin predict FOLDER FILE --network ./FILE.py:FUNCTION, or in Python "
+            "built-in network of fedkin. It is code, which a model folder never contains; pass the file or the module "
+            "that has it, if you trust it: fedkin predict FOLDER FILE --network ./FILE.py:FUNCTION, or in Python "
             "load(folder, network=a_function_that_makes_it)"
         )
     return lambda: MODELS[name](shape, classes)

@@ -179,8 +179,8 @@ def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplo
         ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     said = [(record.name, record.getMessage()) for record in caplog.records]
     assert said[0][0] == "fedkin.deploy"
-    assert said[0][1].startswith("no client will have a model after the last round: Doubling predicts by code of its")
-    assert sum(name == "fedkin.site" and "Doubling predicts by code" in text for name, text in said) == 3
+    assert said[0][1].startswith("no client will have a model after the last round: Doubling predicts with custom code")
+    assert sum(name == "fedkin.site" and "Doubling predicts with custom code" in text for name, text in said) == 3
     assert ours.clients == simulated(s).clients
     assert not list(tmp_path.glob("disks/*/*/model"))
 

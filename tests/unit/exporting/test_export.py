@@ -156,7 +156,7 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
 
     last = [line for line in result.clients if line["client"] == 0][-1]
     assert int((model.predict(data.clients[0].test.x) == data.clients[0].test.y).sum()) == last["correct"]
-    with pytest.raises(ConfigError, match="no folder of its own"):
+    with pytest.raises(ConfigError, match="this run has no folder"):
         export(result, 0)
 
 
@@ -175,7 +175,7 @@ def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
 def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:
     """The message says what to do, and nothing is written."""
     result = fedkin.run(Doubling(), federation(), "linear", rounds=1, engine="loop")
-    with pytest.raises(ConfigError, match="Doubling predicts by code of its own"):
+    with pytest.raises(ConfigError, match="Doubling predicts with custom code"):
         export(result, 0, tmp_path / "own")
     assert not list(tmp_path.iterdir())
 
