@@ -149,9 +149,9 @@ def _raw(made: Preparation) -> str:
     if made.kind == "table":
         return (
             "`preparation.json` describes how a row becomes `x`, column by column. A number becomes "
-            "`(value - mean) / std`, and 0 where the field is empty or `std` is 0; with `gaps`, a second input behind it "
-            "is 1 where the field is empty. A text becomes one input for each of its `categories`, 1 for the matching "
-            'one; an empty field is "".'
+            "`(value - mean) / std`, and 0 where the field is empty or `std` is 0; with `gaps`, a second input behind "
+            "it is 1 where the field is empty. A text becomes one input for each of its `categories`, 1 for the "
+            'matching one; an empty field is "".'
         )
     scale = "" if made.factor == 1 else f"; its values are multiplied by {made.factor:.6g}"
     if made.kind == "array":

@@ -130,7 +130,7 @@ class Export:
 
     def _preparation(self, kind: str, path: Path, what: str) -> Preparation:
         if self.preparation is None or self.preparation.kind != kind:
-            raise DataError(f"{path}: this model does not take {what}; {self._takes()}")
+            raise DataError(f"{path}: this model does not accept {what}; {self._takes()}")
         return self.preparation
 
     def _takes(self) -> str:

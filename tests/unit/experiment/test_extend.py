@@ -322,7 +322,7 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
     done = fedkin("resume c --rounds 4")
     assert (done.code, done.err) == (
         BAD_INPUT,
-        "fedkin: c is a comparison, and --rounds 4 is for a single run; leave it out\n",
+        "fedkin: c is a comparison, and --rounds 4 is for a single run; omit it\n",
     )
     (tmp_path / "c" / "fedavg-seed0" / "clients.json").write_text("{}")
     done = fedkin("resume c/fedavg-seed0 --rounds 4")

@@ -25,9 +25,7 @@ from hosttoys import Direct, on_hosts, settings, sites
 from kills import assert_goes_on
 
 FULL = OSError(28, "No space left on device")
-TOLD = (
-    r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, then go on with: fedkin resume "
-)
+TOLD = r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, then continue with: fedkin resume "
 
 
 def settings_of(state: str) -> Settings:
@@ -131,7 +129,7 @@ def test_a_server_on_hosts_names_its_own_command(tmp_path: Path, monkeypatch: py
     """A run over hosts goes on with fedkin submit."""
     post = Direct(sites(tmp_path / "nodes"))
     Disk(monkeypatch, tmp_path / "run", 9)
-    with pytest.raises(DiskFullError, match=r"go on with: fedkin submit \S+run$"):
+    with pytest.raises(DiskFullError, match=r"continue with: fedkin submit \S+run$"):
         on_hosts(settings("fedavg"), tmp_path, post)
 
 
