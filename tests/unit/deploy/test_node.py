@@ -155,6 +155,8 @@ def test_a_key_that_others_can_read_is_told_of(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("x")
     key.chmod(0o644)
-    assert open_to_others(key) == (f"{key} can be read by other users of this machine (mode 0644); do: chmod 600 {key}")
+    assert open_to_others(key) == (
+        f"{key} can be read by other users of this machine (mode 0644); run: chmod 600 {key}"
+    )
     key.chmod(0o600)
     assert open_to_others(key) is None

@@ -25,7 +25,10 @@ from hosttoys import Direct, on_hosts, settings, sites
 from kills import assert_goes_on
 
 FULL = OSError(28, "No space left on device")
-TOLD = r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, then continue with: fedkin resume "
+TOLD = (
+    r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, "
+    r"then continue with: fedkin resume "
+)
 
 
 def settings_of(state: str) -> Settings:
@@ -114,7 +117,7 @@ def test_every_write_of_a_run_can_meet_a_full_disk(
 def test_a_folder_that_cannot_be_begun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even the config can be written there is nothing to go on with: another folder is asked for."""
     Disk(monkeypatch, tmp_path, 0)
-    with pytest.raises(DiskFullError, match=r"config.toml cannot be written, .* make room, or name another .*--out"):
+    with pytest.raises(DiskFullError, match=r"config.toml cannot be written, .* make room, or choose another .*--out"):
         run_settings(settings_of("memory"), out=tmp_path / "a")
 
 
