@@ -134,7 +134,7 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
 
 
 def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> Harmed | None:
-    """Return the range of `harmed`, with a lower end of at least the number of clients that surely lose ``delta``.
+    """Return the range of `harmed`, with a lower end of at least the clients that surely lose more than ``delta``.
 
     A normal distribution of gains makes a single client far out look like noise. Its own samples may show that it is
     harmed: clients whose exact one-sided p-value for a loss of at most ``delta`` passes Holm's correction.
@@ -243,10 +243,10 @@ def _distribution(gain: Numbers, variance: Numbers, untouched: Sequence[float], 
 
 
 def _grid(gain: Numbers, untouched: Sequence[float], steps: int) -> tuple[Floats, Floats, Floats]:
-    """Nodes ``[G, 1]``: the fraction of untouched clients, and mean and spread of the true gains of the others."""
+    """Return nodes ``[G, 1]``: the fraction of clients with gain zero, mean and spread of the others' gains."""
     sd = max(float(gain.std(ddof=1)), 0.001)
     share, x, t = np.meshgrid(
-        """Return nodes ``[G, 1]``: the fraction of clients with gain zero, mean and spread of the others' gains."""
+        np.array(untouched), np.arange(-3, 3.1, 0.75), 2 * sd * (np.arange(steps) + 0.5) / steps, indexing="ij"
     )
     mu = (gain.mean() + x * sd / math.sqrt(min(len(gain), _CROWD))) / (1 - share)
     return share.reshape(-1, 1), mu.reshape(-1, 1), (t / np.sqrt(1 - share)).reshape(-1, 1)

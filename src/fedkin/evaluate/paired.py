@@ -57,7 +57,7 @@ class Difference:
         """Conclusion from the interval: the whole of it must lie on one side of zero.
 
         With one seed the words are "ahead", "behind" and "level": they concern this one run, since clients that share a
-        model share its chance. "better" and "worse" need two seeds or more.
+        model share its randomness. "better" and "worse" need two seeds or more.
         """
         if self.identical:
             return "identical"
