@@ -263,7 +263,7 @@ def test_half_a_line_is_removed_and_never_read(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     """A whole line that is no JSON is an error that names the file."""
     (tmp_path / "toy-one.jsonl").write_text('{"digest": "a"\n{"digest": "b"}\n')
-    with pytest.raises(ValueError, match=r"toy-one\.jsonl: a line is no JSON"):
+    with pytest.raises(ValueError, match=r"toy-one\.jsonl: a line is not JSON"):
         load(tmp_path)
 
 
