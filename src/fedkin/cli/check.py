@@ -81,7 +81,7 @@ class CheckFlags:
 
 
 def check_command(args: list[str]) -> int:
-    """``fedkin check METHOD [flags]``."""
+    """Run ``fedkin check METHOD [flags]``."""
     if not args or args[0].startswith("-"):
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
     name = args[0]

@@ -41,7 +41,7 @@ OnLine = Callable[[dict[str, Any]], None]
 
 
 def run_command(args: list[str]) -> int:
-    """``fedkin run METHOD|FILE.toml [flags]``."""
+    """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
     folder = show.out or new_folder(settings.code.attribute)
     title, new = get_title(settings.name), not taken(folder)
@@ -60,7 +60,7 @@ def run_command(args: list[str]) -> int:
 
 
 def resume_command(args: list[str]) -> int:
-    """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
+    """Run ``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
     folder, rounds, show = resume_flags(args)
     require_folder(folder)
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
@@ -97,7 +97,7 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
 
 
 def compare_command(args: list[str]) -> int:
-    """``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
+    """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
     folder = show.out or new_folder("compare")
     if not (show.quiet or show.json):
@@ -109,7 +109,7 @@ def compare_command(args: list[str]) -> int:
 
 
 def demo_command(args: list[str]) -> int:
-    """``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
+    """Run ``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
     methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Comparison(
         methods,
@@ -135,7 +135,7 @@ def demo_command(args: list[str]) -> int:
 
 
 def list_command(args: list[str]) -> int:
-    """``fedkin list [methods|papers|partitions|models|data]``."""
+    """Run ``fedkin list [methods|papers|partitions|models|data]``."""
     methods = {n: make() for n, make in METHODS.items()}
     heads = {"papers": ("title", "paper", "presets")}
     kinds: dict[str, dict[str, tuple[str, ...]]] = {

@@ -69,7 +69,7 @@ class PredictFlags:
 
 
 def export_command(args: list[str]) -> int:
-    """``fedkin export RUN --client 7``."""
+    """Run ``fedkin export RUN --client 7``."""
     flags = read(ExportFlags, args, "fedkin export", "a run folder and a client: fedkin export RUN --client 7")
     run = flags.run
     if sum([flags.client is not None, flags.all, flags.common]) != 1:
@@ -98,7 +98,7 @@ def export_command(args: list[str]) -> int:
 
 
 def predict_command(args: list[str]) -> int:
-    """``fedkin predict EXPORT FILE``."""
+    """Run ``fedkin predict EXPORT FILE``."""
     flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; choose another file with --out, or replace it with --force")

@@ -99,7 +99,7 @@ class StatusFlags:
 
 
 def keys_command(args: list[str]) -> int:
-    """``fedkin keys authority|server|node FOLDER ...``."""
+    """Run ``fedkin keys authority|server|node FOLDER ...``."""
     kinds: dict[str, Any] = {"authority": AuthorityFlags, "server": ServerFlags, "node": NodeKeyFlags}
     if not args or args[0] in ("-h", "--help"):
         lines = [f"  fedkin keys {kind} FOLDER{' NAME' if kind == 'node' else ' --host HOST'}\n" for kind in kinds]
@@ -129,7 +129,7 @@ def keys_command(args: list[str]) -> int:
 
 
 def link_command(args: list[str]) -> int:
-    """``fedkin link [FOLDER]``."""
+    """Run ``fedkin link [FOLDER]``."""
     flags = _parse(LinkFlags, args, "fedkin link")
     check_version()
     from fedkin.deploy import link as links  # after the check: the gate needs a package that is installed with Flower
@@ -164,7 +164,7 @@ def link_command(args: list[str]) -> int:
 
 
 def status_command(args: list[str]) -> int:
-    """``fedkin status [FOLDER]``."""
+    """Run ``fedkin status [FOLDER]``."""
     flags = _parse(StatusFlags, args, "fedkin status")
     check_version()
     from fedkin.deploy.link import find_link

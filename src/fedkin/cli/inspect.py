@@ -43,7 +43,7 @@ class _Flags:
 
 
 def inspect_command(args: list[str]) -> int:
-    """``fedkin inspect [PATH|FILE.toml] [flags]``."""
+    """Run ``fedkin inspect [PATH|FILE.toml] [flags]``."""
     again = "fedkin inspect " + shlex.join(args)
     asked = inspect_flags(args)
     how = asked.data.sharing(asked.show.seed)

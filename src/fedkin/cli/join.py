@@ -41,7 +41,7 @@ class JoinFlags:
 
 
 def join_command(args: list[str]) -> int:
-    """``fedkin join RUN --data NEWCLIENT``."""
+    """Run ``fedkin join RUN --data NEWCLIENT``."""
     flags = read(
         JoinFlags, args, "fedkin join", "a run folder and data of a joining client: fedkin join RUN --data PATH"
     )

@@ -147,7 +147,7 @@ class NewFlags:
 
 
 def new_command(args: list[str]) -> int:
-    """``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
+    """Run ``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
     flags = tyro.cli(NewFlags, args=args, prog="fedkin new", console_outputs=sys.stderr is not None)
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
         raise ConfigError(f"NAME must be lower-case words with - between them, such as lg-fedavg, got {flags.name!r}")

@@ -45,14 +45,14 @@ class Submission:
 
 
 def node_command(args: list[str]) -> int:
-    """``fedkin node --data PATH --client-id NAME ...``."""
+    """Run ``fedkin node --data PATH --client-id NAME ...``."""
     node = tyro.cli(Node, args=args, prog="fedkin node", description=f"A client's host. {Node.__doc__}")
     run_node(node, screen.say)
     return 0
 
 
 def submit_command(args: list[str]) -> int:
-    """``fedkin submit FILE.toml|FOLDER``."""
+    """Run ``fedkin submit FILE.toml|FOLDER``."""
     asked = tyro.cli(Submission, args=args, prog="fedkin submit", description=Submission.__doc__)
     check_version()
     from fedkin.deploy.link import find_link  # after the check: it needs a package that is installed with Flower

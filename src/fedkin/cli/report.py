@@ -39,7 +39,7 @@ class ReportFlags:
 
 
 def report_command(args: list[str]) -> int:
-    """``fedkin report FOLDER [flags]``."""
+    """Run ``fedkin report FOLDER [flags]``."""
     flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
     if (folder / "compare.toml").is_file():

@@ -27,7 +27,7 @@ class RunsFlags:
 
 
 def runs_command(args: list[str]) -> int:
-    """``fedkin runs [FOLDER] [--json]``."""
+    """Run ``fedkin runs [FOLDER] [--json]``."""
     flags = tyro.cli(RunsFlags, args=args, prog="fedkin runs", console_outputs=sys.stderr is not None)
     found = listed(flags.folder)
     if flags.json:

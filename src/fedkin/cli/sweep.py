@@ -18,7 +18,7 @@ from fedkin.storage.toml import read_toml
 
 
 def sweep_command(args: list[str]) -> int:
-    """``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
+    """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
     sweep, show = sweep_flags(args)
     folder = show.out or new_folder("sweep")
     if not (show.quiet or show.json):

@@ -115,7 +115,7 @@ class Gate:
 
     @property
     def alive(self) -> bool:
-        """Return whether the gate serves: it was started and has not ended."""
+        """Whether the gate serves: it was started and has not ended."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

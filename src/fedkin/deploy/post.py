@@ -26,7 +26,7 @@ CODES: Mapping[str, str] = {
     "other-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
     "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
     "scores": "its owner lets no results of evaluations leave (--keep-scores)",
-    "no-node": "no fedkin node runs beside its SuperNode",
+    "no-node": "no fedkin node runs next to its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "flower": "Flower could not deliver the letter or its answer",

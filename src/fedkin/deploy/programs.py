@@ -128,7 +128,7 @@ def last_lines(log: Path, count: int = 8) -> str:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the processes that a process started, and their descendants: id -> start time, which tells a reused id.
+    """Return the processes that a process started, and their descendants: id -> start time, which reveals a reused id.
 
     The mapping is empty where the machine has no ``/proc``.
     """

@@ -83,7 +83,7 @@ class Drill:
             "axis": {"tickMinStep": 1},
         }
         return {
-            "title": f"A newcomer after round {self.round}: {self.test} test samples",
+            "title": f"A client that joins after round {self.round}: {self.test} test samples",
             "width": 420, "height": 260,
             "layer": [
                 {"data": {"values": own + alone}, "mark": {"type": "line", "point": True},

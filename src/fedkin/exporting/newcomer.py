@@ -56,7 +56,7 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newco
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
-        x, y, where = *data, "the newcomer's data"
+        x, y, where = *data, "the joining client's data"
     else:
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
@@ -155,7 +155,7 @@ def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any,
     """Return inputs and classes of a table."""
     if made.per_client:
         raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                          "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+                          "joining client has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
     card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)

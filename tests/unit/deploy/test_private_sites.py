@@ -261,7 +261,7 @@ def said(mark: str, *pairs: Any) -> Letter:
 def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
     """Whatever a client says, no number that is none gets into the count."""
     heard = Spending()
-    assert "does not tell" in str(heard.hear(0, Letter({"spent": spent})))
+    assert "does not report" in str(heard.hear(0, Letter({"spent": spent})))
     assert heard.beyond({}) == {}
 
 

@@ -241,7 +241,7 @@ def test_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert (first / "model.safetensors").read_bytes() == before
     assert sorted(p.name for p in first.parent.iterdir()) == ["memory.safetensors", "model"]
     assert [p.name for p in other.iterdir()] == ["thesis.tex"]
-    assert "is no export" in caplog.text
+    assert "is not an export" in caplog.text
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

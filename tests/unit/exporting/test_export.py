@@ -190,7 +190,7 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
     assert load_export(export(result, 1, place, force=True)).card["client"] == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years")
-    with pytest.raises(RunFolderError, match="is no export"):
+    with pytest.raises(RunFolderError, match="is not an export"):
         export(result, 0, tmp_path / "other", force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "own"]
 
