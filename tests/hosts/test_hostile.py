@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
 from hostprograms import FAULTY, Fleet, events, rounds, server_equals
 from hosttoys import settings, simulated, traced
 

@@ -12,7 +12,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import RunFolderError
-from fedkin.exporting.drill import Drill, join
+from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic

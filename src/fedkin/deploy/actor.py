@@ -16,11 +16,11 @@ import torch
 
 from fedkin.core import ConfigError
 from fedkin.data import SiteData, deal
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.client import Site
 from fedkin.deploy.maskkeys import Signing
-from fedkin.deploy.own import Allowed
-from fedkin.deploy.site import Site
 from fedkin.deploy.submitted import Virtual, virtual
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 
 _SITES: OrderedDict[tuple[Path, int], Site] = OrderedDict()
 _MOST_SITES = 64  # clients whose network and data a process keeps in memory at most

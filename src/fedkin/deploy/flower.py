@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire import (
+from fedkin.deploy.wire_format import (
     BODY_LIMIT,
     Letter,
     LetterError,

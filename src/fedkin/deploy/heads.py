@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from fedkin.deploy.wire import Count, Letter, LetterError, Listed, convert
+from fedkin.deploy.wire_format import Count, Letter, LetterError, Listed, convert
 
 Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
@@ -191,7 +191,7 @@ class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer of a client that did not do what was requested.
 
     Attributes:
-        code: a key of `fedkin.deploy.post.CODES`, or ``out-of-step``.
+        code: a key of `fedkin.deploy.channel.CODES`, or ``out-of-step``.
         have: number of the upload that the client continues from.
         public, signature: the client's public key for masks, where the server knows another, and its node's signature.
     """

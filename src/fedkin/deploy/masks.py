@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedkin.core import Bundle
 from fedkin.deploy.table import Table
-from fedkin.deploy.wire import LetterError
+from fedkin.deploy.wire_format import LetterError
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
-from fedkin.deploy.account import Limits
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import Lateness
 from fedkin.deploy.maskkeys import Signing
 from fedkin.deploy.offline import check_version, program
-from fedkin.deploy.own import Allowed
+from fedkin.deploy.privacy_budget import Limits
 from fedkin.deploy.private import private_folder
-from fedkin.deploy.store import checked_name
 from fedkin.deploy.supernode import SuperNode
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Counter, Duty, Watch
 from fedkin.storage.files import for_this_user, open_to_others
 

@@ -9,10 +9,10 @@ from typing import Any
 import tomli_w
 
 from fedkin.core import ConfigError
-from fedkin.deploy.enrol import Clock
-from fedkin.deploy.fleet import Fleet
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import Post
+from fedkin.deploy.channel import Post
+from fedkin.deploy.joining import Clock
+from fedkin.deploy.participants import Members
+from fedkin.deploy.transport import Fleet
 from fedkin.engines import Report, hand_over
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of, privacy_of

@@ -15,10 +15,10 @@ from typing import Any, TextIO
 import msgspec
 
 from fedkin.core import ConfigError, FedkinError
-from fedkin.deploy.own import require_installed
-from fedkin.deploy.post import Post
+from fedkin.deploy.allowed_code import require_installed
+from fedkin.deploy.channel import Post
 from fedkin.deploy.serve import serve
-from fedkin.deploy.wire import LetterError, convert, head_of
+from fedkin.deploy.wire_format import LetterError, convert, head_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.report.page import write_page

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedkin.deploy.heads import PoolTold
-from fedkin.deploy.wire import LetterError, convert
+from fedkin.deploy.wire_format import LetterError, convert
 from fedkin.privacy.secure_sum import LEAST
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.deploy.wire import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
+from fedkin.deploy.wire_format import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
 
 _TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire import Letter, LetterError, receive, refusal, send
+from fedkin.deploy.wire_format import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -206,10 +206,10 @@ def main(args: Sequence[str]) -> None:
     import torch
 
     from fedkin.data import SiteData
-    from fedkin.deploy.account import Limits
+    from fedkin.deploy.allowed_code import Allowed
+    from fedkin.deploy.client import Site
     from fedkin.deploy.maskkeys import Signing
-    from fedkin.deploy.own import Allowed
-    from fedkin.deploy.site import Site
+    from fedkin.deploy.privacy_budget import Limits
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))

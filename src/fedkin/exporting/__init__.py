@@ -2,7 +2,7 @@
 
 ``finished`` a run after its last round, with its clients
 ``writing``  export of clients' models from such a run
-``taken``    the content of an export, from a simulated run or at the host of a client
+``export_source`` the content of an export, from a simulated run or at the host of a client
 ``folders``  the folder of an export
 ``decoding`` strict checks of its files, which may come from anywhere
 ``loader``   loads it; copied into every export as ``load.py``, next to `fedkin.data.standalone` as ``prepare.py``
@@ -12,8 +12,8 @@
 ``card``     the description of an export
 ``programs`` the model as one program: torch.export, ONNX
 ``inputs``   files that a model predicts
-``drill``    cold start: a client that joins after the end of training
-``newcomer`` its data, prepared as the run's and compared with them
+``cold_start`` a client that joins after the end of training
+``joining_client`` its data, prepared as the run's and compared with them
 """
 
 from fedkin.exporting.inputs import load_export

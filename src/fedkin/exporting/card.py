@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedkin.core import Net
 from fedkin.data.preparation import Preparation
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.loader import FORMAT
 from fedkin.exporting.rules import WORDS
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.models import MODELS
 from fedkin.version import __version__
 

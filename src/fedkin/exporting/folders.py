@@ -17,9 +17,9 @@ from fedkin.core import Bundle, EngineError, Net, RunFolderError
 from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.network import described
 from fedkin.exporting.programs import Format, write_program
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.storage.files import sync_to_disk
 
 _TOLERANCE = 1e-4  # maximum difference of the exported model's logits from the run's

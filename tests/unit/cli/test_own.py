@@ -12,7 +12,7 @@ import pytest
 
 from commandline import Command
 from fedkin.core import ConfigError
-from fedkin.deploy.own import Allowed, settings_of
+from fedkin.deploy.allowed_code import Allowed, settings_of
 from fedkin.deploy.submitted import packed
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import Settings, settings_from

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, EngineError
-from fedkin.deploy import letters as letters_module
+from fedkin.deploy import messages as letters_module
 from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS

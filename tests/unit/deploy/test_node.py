@@ -16,16 +16,16 @@ pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flowe
 from fedkin.deploy import node as nodes
 from fedkin.deploy import superexec
 from fedkin.deploy.lateness import EXPIRED, Lateness
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
+from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, run_node
+from fedkin.deploy.participants import Members
 from fedkin.deploy.supernode import _write_runtime
 from hosttoys import settings
 
 # a SuperNode whose answers never reach the server: the first one brings hellos that say so, the next one ends
 LATE = """
 import json, pathlib, re, socket, sys
-from fedkin.deploy.wire import Letter, receive, send
+from fedkin.deploy.wire_format import Letter, receive, send
 here = pathlib.Path(sys.argv[1])
 starts = here / "starts"
 starts.write_text(starts.read_text() + "1" if starts.exists() else "1")

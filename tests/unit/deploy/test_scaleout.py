@@ -21,7 +21,7 @@ from fedkin.deploy.control import Control
 from fedkin.deploy.ports import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.site import Site
-from fedkin.deploy.store import Store
+from fedkin.deploy.client import Site
+from fedkin.deploy.client_memory import Store
 from fedkin.deploy.table import Table, Unmasked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter, LetterError
+from fedkin.deploy.wire_format import Letter, LetterError
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import Pool, fixed, summed

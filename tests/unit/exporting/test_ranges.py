@@ -21,7 +21,7 @@ from fedkin.data.preparation import Preparation
 from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusual_inputs, unusual_rows
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
-from fedkin.exporting.drill import join
+from fedkin.exporting.cold_start import join
 from fedkin.exporting.loader import ExportError, load
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.storage.toml import read_toml

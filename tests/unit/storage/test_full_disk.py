@@ -16,7 +16,7 @@ import pytest
 from commandline import Command
 from fedkin.cli import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
-from fedkin.deploy.store import Store
+from fedkin.deploy.client_memory import Store
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import Sweep, run_sweep

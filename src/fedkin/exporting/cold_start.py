@@ -17,7 +17,7 @@ from fedkin.evaluate import interval, score
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of
-from fedkin.exporting.newcomer import Source, newcomer, notes_on
+from fedkin.exporting.joining_client import Source, newcomer, notes_on
 from fedkin.methods import Local
 
 _MOST = 10  # maximum number of weights that are reported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.privacy.secure_sum import OUT_OF_RANGE
 
 CODES: Mapping[str, str] = {

@@ -51,7 +51,7 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newco
     """Return the joining client's samples, prepared and split as the run's.
 
     Raises:
-        DataError, ConfigError: as `fedkin.exporting.drill.join`.
+        DataError, ConfigError: as `fedkin.exporting.cold_start.join`.
     """
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None

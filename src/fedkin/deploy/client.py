@@ -19,16 +19,16 @@ from torch import Tensor
 from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, SiteData
-from fedkin.deploy.account import Account, Limits, OverBudget, Withheld
+from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin.deploy.client_memory import Kept, Store
+from fedkin.deploy.export import sharing_at, take_home
 from fedkin.deploy.heads import Asked, decode, plain
 from fedkin.deploy.maskkeys import MaskKeys, Signing
-from fedkin.deploy.own import Allowed, NotAllowed, settings_of
-from fedkin.deploy.store import Kept, Store
+from fedkin.deploy.privacy_budget import Account, Limits, OverBudget, Withheld
 from fedkin.deploy.table import Table, Unmasked
-from fedkin.deploy.takehome import sharing_at, take_home
 from fedkin.deploy.tensors import bundle, letter, mark
 from fedkin.deploy.versions import versions
-from fedkin.deploy.wire import FORMAT, Letter, LetterError, refusal, stamp
+from fedkin.deploy.wire_format import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer

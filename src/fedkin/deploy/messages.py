@@ -11,10 +11,10 @@ from typing import TypeAlias, TypeVar
 
 from fedkin.core import Bundle, DataError
 from fedkin.deploy import heads
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.participants import Members
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import FORMAT, Letter, LetterError
+from fedkin.deploy.wire_format import FORMAT, Letter, LetterError
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import Pool
 

@@ -18,10 +18,10 @@ from fedkin.deploy.heads import Asked
 from fedkin.engines import Job
 from fedkin.experiment.prepare import privacy_of
 from fedkin.experiment.settings import Settings, digest
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.methods import get_title
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
-from fedkin.deploy.enrol import Clock, Enrolment
+from fedkin.deploy.channel import CODES, Post
 from fedkin.deploy.heads import Updated
-from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES, Post
-from fedkin.deploy.spending import Spending
-from fedkin.deploy.suspects import Suspects
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.joining import Clock, Enrolment
+from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_spent import Spending
+from fedkin.deploy.timeouts import Suspects
+from fedkin.deploy.wire_format import Letter
 from fedkin.engines import Message, Report
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent

@@ -14,10 +14,10 @@ import torch
 
 from fedkin.cli.export import predict_command
 from fedkin.data import SiteData
-from fedkin.deploy.own import Allowed
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folders, load_export
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home

@@ -141,7 +141,7 @@ def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
 
 
 def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
-    """Return the answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.post.CODES`, and
+    """Return the answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.channel.CODES`, and
     further entries."""
     return Letter({**stamp(head, client), "ok": False, "code": code, **more})
 

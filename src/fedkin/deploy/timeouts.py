@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedkin.deploy.heads import code_of
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 
 _MOST = 1000  # number of pending answers that are remembered
 

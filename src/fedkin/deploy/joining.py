@@ -12,13 +12,13 @@ from fedkin.core import Bundle, ConfigError, Net
 from fedkin.core.bundle import refusal
 from fedkin.data import Card
 from fedkin.deploy import heads
+from fedkin.deploy.channel import CODES, Post
+from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import EXPIRED
-from fedkin.deploy.letters import NONSENSE, Clerk, Reply, attempt
-from fedkin.deploy.members import Member
-from fedkin.deploy.post import CODES, Post
-from fedkin.deploy.store import checked_name
+from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
+from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
-from fedkin.deploy.wire import Letter, LetterError
+from fedkin.deploy.wire_format import Letter, LetterError
 from fedkin.engines.check import described
 
 log = logging.getLogger("fedkin.deploy")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedkin.deploy.heads import SpentTold
-from fedkin.deploy.wire import Letter, LetterError, convert
+from fedkin.deploy.wire_format import Letter, LetterError, convert
 from fedkin.privacy.budget import Spent, add
 
 

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
 from fedkin.deploy.submitted import packed, unpacked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
+from fedkin.deploy.wire_format import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
 from hosttoys import settings
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
