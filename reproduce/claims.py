@@ -20,7 +20,7 @@ What each paper claims of its tables, and what our runs of these tables say. A c
 that it is about the whole 95 % interval of the paired difference over seeds and clients lies where the claim says
 ([how it is computed](../compare.md#what-the-verdict-says)). It **does not hold** if in one comparison the whole
 interval lies beyond it, at a level of 95 % for all comparisons of the claim together. Else it **cannot be told**, as
-with a single seed. The papers' numbers stand beside ours on their pages; nothing is tuned towards them."""
+with a single seed. The papers' numbers are next to ours on their pages; nothing is tuned towards them."""
 CLOSING = (
     "`python -m reproduce` lists the tables and what of them is measured, `python -m reproduce run` makes the missing "
     "cells, `python -m reproduce table` writes these pages."

@@ -21,13 +21,13 @@ PICTURES = "papers"
 """Folder of the figures, below the folder of the pages."""
 
 LEGEND = (
-    "In each cell the paper's figure stands before the bar and ours behind it (a cell without a bar is ours): "
+    "In each cell the paper's figure is before the bar and ours after it (a cell without a bar is ours): "
     "mean ± standard deviation over seeds, with the number of seeds in brackets where not all are there. "
     "– is a cell that is not measured yet, or a figure that the paper does not print; · a figure that the method does "
     "not have; † a method whose training diverged. [All claims](papers.md) have a page of their own."
 )
 COMMANDS = """```sh
-python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command goes on after an interruption
+python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command continues after an interruption
 python -m reproduce run {table}/ROW/COLUMN/SEED   # a single cell; --dry lists their names
 python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml   # its settings, a file that fedkin run takes
 python -m reproduce table {paper}   # this page

@@ -48,7 +48,7 @@ _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 
   METHOD is a name of fedkin list methods, one as papers write it (DA-PFL), or a user-defined class:
   ./file.py:MyMethod or package.module:MyMethod.
-  --max-data-gb N with any command: maximum memory of data files in GB, 4 by default; larger files are not read.
+  --max-data-gb N with any command: data files may take N GB of memory, 4 by default; larger ones are refused unread.
   fedkin run METHOD --help shows the flags, those of the method among them.
   Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
 

@@ -87,7 +87,7 @@ def check_command(args: list[str]) -> int:
     name = args[0]
     method = get_method(name)
     require_own_flags(name, method, {"check": CheckFlags()}, "check")
-    require_own_flags(name, method, RUN_PARTS)  # otherwise fedkin run would refuse a method that passes here
+    require_own_flags(name, method, RUN_PARTS)  # else fedkin run would refuse what was found right here
     got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
     flags: CheckFlags = got.check
     rules = list(flags.rules or RULES)

@@ -16,7 +16,7 @@ CODES: Mapping[str, str] = {
     "failed": "its program failed; its own log says why",
     "settings": "it cannot use the run's settings; its own log says why",
     "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
-    "budget": "its data's owner allows no further use of them (--max-epsilon, --max-describe-epsilon); its own "
+    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-describe-epsilon); its own "
     "log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",

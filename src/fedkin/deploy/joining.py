@@ -258,7 +258,7 @@ class Enrolment:
     def _words(
         self, names: list[str], known: int, round: int, schema: Bundle
     ) -> tuple[dict[int, Bundle], dict[str, str]]:
-        """Return the descriptions of joining clients by their prospective numbers, and the reasons for refused ones."""
+        """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
         seconds = self._clerk.settings.hosts.deadline
         number = {name: i for i, name in enumerate(names, start=known)}
         letters = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}

@@ -50,7 +50,7 @@ class Node:
     share: int | None = None
     """For trials: use this share of a data set that is split by the run's settings."""
     text: tuple[str, ...] = ()
-    """Columns of a table to read as text although they hold numbers here."""
+    """Columns of a table that are to be read as texts although they hold numbers here."""
     max_describe_epsilon: float | None = None
     """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
     would be larger; runs see no exact ones."""

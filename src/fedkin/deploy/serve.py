@@ -101,12 +101,12 @@ def _warn_of(settings: Settings) -> None:
 
 
 def _only_simulated(settings: Settings) -> None:
-    """Raise `ConfigError` for settings that simulate what real hosts do by themselves."""
+    """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
     run = settings.run
     made_up = {"dropout": run.dropout > 0, "join_late": run.join_late is not None, "attack": run.attack != "none"}
     for name, there in made_up.items():
         if there:
             raise ConfigError(
-                f"[run] {name} simulates what happens by itself on real hosts; leave it out ({name} = "
+                f"[run] {name} makes up in a simulation what happens by itself on real hosts; leave it out ({name} = "
                 f"{getattr(run, name)!r})"
             )

@@ -48,7 +48,7 @@ class Fleet:
         self._roll = Enrolment(post, self._clerk, self._say, self._clock)
         self._net: Net | None = None
         self._suspects = Suspects()
-        self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the ack that the client knows)
+        self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
         self._spending = Spending() if settings.run.dp_noise is not None else None
         self.training_s = 0.0
 
@@ -59,8 +59,8 @@ class Fleet:
         A single client whose card contradicts the cards of all others is refused, and the run waits for another client.
 
         Raises:
-            EngineError: fewer clients than required connected within the patience.
-            DataError: no single network fits the data of all clients.
+            EngineError: fewer clients than wanted came within the patience.
+            DataError: their data have nothing in common that one network could be made for.
         """
         self._wait_for_all()
         while self.members.card is None:
@@ -244,7 +244,7 @@ class Fleet:
         return self._clock.now()
 
     def _wait(self, wanted: int, round: int) -> None:
-        """Wait until ``wanted`` clients are connected or the patience is over."""
+        """Waits until ``wanted`` clients are connected or the patience is over."""
         end, told = self._clock.now() + self._hosts.patience, float("-inf")
         self._roll.meet(round, _GREETING)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:

@@ -32,9 +32,9 @@ class Duty:
     """The start parameters of a worker.
 
     Attributes:
-        client: name of the client.
-        data: its data, see `SiteData`; share and text likewise.
-        folder: folder of its memory.
+        client: what the site is called.
+        data: its data, see `SiteData`; share and texts likewise.
+        folder: where it keeps its memory.
         max_describe_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
         only_masked, keep_scores, target: likewise.
         allow_code: code that runs may name, see `Allowed.of`.

@@ -375,7 +375,7 @@ def declared(case: Case) -> None:
 
 @dataclass(frozen=True)
 class _Counted(Rule):
-    """The median, with a count of its uses."""
+    """The median, and how often it was asked for."""
 
     kind: RuleKind = "median"
     asked: list[int] = field(default_factory=list)
@@ -405,7 +405,7 @@ def robust(case: Case) -> None:
 def secure_aggregation(case: Case) -> None:
     """Check that a method with ``secure_aggregation = True`` needs no more than the means of its pools."""
     method = case.method
-    if not method.secure_aggregation or case.rule != Rule():  # sums support the mean only
+    if not method.secure_aggregation or case.rule != Rule():  # sums go with the mean only
         return
 
     def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
