@@ -27,7 +27,7 @@ LEGEND = (
     "not have; † a method whose training diverged. [All claims](papers.md) have a page of their own."
 )
 COMMANDS = """```sh
-python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command continues after an interruption
+python -m reproduce run {paper} --minutes 60   # the next missing cells; the same command resumes after an interruption
 python -m reproduce run {table}/ROW/COLUMN/SEED   # a single cell; --dry lists their names
 python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml   # its settings, a file that fedkin run takes
 python -m reproduce table {paper}   # this page
