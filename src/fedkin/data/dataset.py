@@ -177,7 +177,7 @@ class Dataset:
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """Pixels of bytes in 0..1, as `fedkin.data.pixels.pixels` makes them; other inputs as they are."""
+    """Return pixels of bytes in 0..1, as `fedkin.data.pixels.pixels` makes them; other inputs as they are."""
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 

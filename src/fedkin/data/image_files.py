@@ -21,7 +21,7 @@ from fedkin.data.pixels import AS_FLOATS, Array, pixels
 from fedkin.data.progress import each
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
-"""What an image file may hold, whatever its name is: Pillow knows more, and runs other programs for some of them."""
+"""Formats of an image file, regardless of its name: Pillow knows more, and runs other programs for some of them."""
 FAULTS = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, ArithmeticError, AttributeError, TypeError,
     AssertionError, NotImplementedError, MemoryError, zlib.error,
@@ -110,7 +110,7 @@ def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
 
 
 def _read(path: Path, pillow: Any, side: int | None = None) -> Array:
-    """One image as bytes, ``[h, w]`` or ``[h, w, 3]``, the right way up."""
+    """Return one image as bytes, ``[h, w]`` or ``[h, w, 3]``, the right way up."""
     try:
         with opened(path, pillow) as found:
             image = importlib.import_module("PIL.ImageOps").exif_transpose(found)
@@ -168,7 +168,7 @@ def _pillow() -> Any:
 
 
 def usual_side(smallest: int) -> int:
-    """A size to propose for images whose smallest side is that."""
+    """Return a size to propose for images whose smallest side is that."""
     return min(_USUAL, smallest)
 
 

@@ -13,7 +13,7 @@ AS_FLOATS = 5
 
 
 def pixels(values: Array) -> Tensor:
-    """Images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+    """Return images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
 
     The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
     deviation 0.5 differ by a linear map, which a network's first layer takes up.

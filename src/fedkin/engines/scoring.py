@@ -19,14 +19,15 @@ Guesses = Callable[[Bundle, Samples], Tensor]
 
 
 def predicted(logits: Tensor) -> Tensor:
-    """The class of the largest of each row of ``logits [n, C]``; -1 where one is NaN: the model has diverged."""
+    """Return the class of the largest of each row of ``logits [n, C]``; -1 where one is NaN: the model has diverged."""
     return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
 
 
 def evaluate(job: Job, task: Task, client: Client, guesses: Guesses) -> Work:
-    """Return confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
-    ``unpredicted []``, the number of test and validation samples for which the model's logits hold NaN, which are in
-    column 0.
+    """Return confusion matrices, int64 ``[C, C]``, the class counts and the number of samples without a prediction.
+
+    Rows of a matrix are true classes, columns predicted ones. ``unpredicted []`` is the number of test and validation
+    samples for which the model's logits hold NaN, which are in column 0.
 
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
@@ -48,13 +49,13 @@ def evaluate(job: Job, task: Task, client: Client, guesses: Guesses) -> Work:
 
 
 def keep(job: Job, client: Client) -> Work:
-    """The model that counts, for the client itself to keep."""
+    """Return the model that counts, for the client itself to keep."""
     models = yield from _models(job, client)
     return models[""]
 
 
 def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
-    """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
+    """Return the model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
     method = job.method
     found = method.personalize(client)
     own = (yield from found) if isinstance(found, Generator) else found
@@ -63,7 +64,7 @@ def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
-    """Confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
+    """Return the confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
     return torch.bincount(true * classes + guessed, minlength=classes * classes).view(classes, classes)
 
 

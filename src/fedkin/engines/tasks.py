@@ -103,4 +103,4 @@ class Engine(Protocol):
     """Way of carrying out local training: how many clients at once, in which process, on which device."""
 
     def start(self, job: Job) -> Session:
-        """Makes everything ready for a job."""
+        """Prepare everything for a job."""

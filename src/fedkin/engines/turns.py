@@ -1,4 +1,4 @@
-"""One client's step, whatever the engine: its program, its random draws, and errors that name the client."""
+"""One client's step on any engine: its program, its random draws, and errors that name the client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedkin.privacy.noise import Hidden
 
 
 def perform(job: Job, task: Task, train: Trainer) -> Answer:
-    """One client's step, whatever the engine.
+    """Return the answer of one client's step.
 
     Raises:
         ClientError: client code failed; it names step, client and round.
@@ -49,7 +49,7 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
 
 @contextmanager
 def named(task: Task) -> Iterator[None]:
-    """Errors of client code inside come out with step, client and round.
+    """Add step, client and round to errors of client code inside this context.
 
     Raises:
         ClientError: instead of any other error than those that fedkin raises on purpose.
@@ -68,7 +68,7 @@ def named(task: Task) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Draws:
-    """What one request draws by: the same numbers however often it is asked.
+    """Random draws of one request: the same numbers on every use.
 
     Attributes:
         noise: seed of the draws inside a network (dropout).
@@ -81,15 +81,16 @@ class Draws:
 
     @property
     def noise(self) -> int:
+        """Seed of the draws inside a network (dropout)."""
         return key(self.seed, "noise", *self.stream)
 
     def rng(self) -> torch.Generator:
-        """A new generator for the order of the samples."""
+        """Return a new generator for the order of the samples."""
         return generator(self.seed, "batches", *self.stream)
 
 
 class Turn:
-    """One client's step under way: the client, its program, and its requests numbered as they come.
+    """One client's step under way: the client, its program, and its requests in the order of their numbers.
 
     Attributes:
         client: what client code sees.
@@ -115,16 +116,16 @@ class Turn:
         self._count = 0
 
     def seat(self, **known: Any) -> Client:
-        """The client; an engine may give one that computes elsewhere."""
+        """Return the client; an engine may give one that computes elsewhere."""
         return Client(**known)
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
-        """The class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
+        """Return the class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
         net, method = self.job.net, self.job.method
         return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))
 
     def program(self) -> Work:
-        """The step, asking for training as client code does; its end is what leaves the client.
+        """Run the step, with requests for training as client code makes them; return what leaves the client.
 
         Raises:
             MethodError: client code returned or kept something else than it may.
@@ -136,8 +137,10 @@ class Turn:
         return reply
 
     def draws(self, request: Train) -> Draws:
-        """What the next request draws by: numbers of its own, or those of another if it asks for the same batches, so
-        that a request's batches depend on nothing before it."""
+        """Return the draws of the next request, or those of an earlier one if it asks for the same batches.
+
+        So a request's batches depend on nothing before it.
+        """
         number = self._count if request.batches is None else request.batches
         step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
         stream = (step, self.task.round, self.task.client, number)
@@ -148,7 +151,7 @@ class Turn:
         return Draws(self.job.seed, stream, private)
 
     def train(self, request: Train, draws: Draws, train: Trainer) -> Tensor:
-        """The trained vector ``[P]``; leaves torch's global generator changed."""
+        """Return the trained vector ``[P]``; torch's global generator is changed."""
         # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
         torch.default_generator.manual_seed(draws.noise)
         started = time.perf_counter()
@@ -162,11 +165,12 @@ class Turn:
         return w
 
     def answer(self, reply: Bundle) -> Answer:
+        """Return the answer with what leaves the client, its new state, and the seconds and steps of training."""
         return Answer(self.task.client, reply, self.client.state, self.seconds, self.spent)
 
 
 def _aligned(bundle: Bundle) -> Bundle:
-    """The tensors, copied where their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
+    """Return the tensors, copied if their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
 
     The last bit of a matrix product depends on it, so without this a client would compute something else on a row in
     place than another engine does on a copy.
