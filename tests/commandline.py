@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+RUN_LINE = re.compile(r"(\d+ of \d+: )?[^:]+, seed \d+, \d+ rounds?, [^:]+, [\d.]+ s\n")
+"""The line of a finished run."""
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,11 @@ class Done:
     code: int
     out: str
     err: str
+
+    @property
+    def notes(self) -> str:
+        """Standard error without the lines of finished runs, which are written where it is not a terminal."""
+        return "".join(line for line in self.err.splitlines(keepends=True) if not RUN_LINE.fullmatch(line))
 
 
 Command = Callable[..., Done]

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedkin
 from fedkin.cli import main
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Method
+from fedkin.core import errors as core_errors
 from fedkin.core.method import FAMILIES
 from fedkin.experiment.run import run_settings
 from fedkin.methods import METHODS
@@ -192,6 +194,20 @@ def test_how_often_verdicts_are_wrong_is_what_was_simulated() -> None:
     bench["check"]()
 
 
+def test_the_reference_has_the_public_names() -> None:
+    """Every public name but the modules is on one page, and no page has another: `fedkin.NAME`, the errors, and the
+    check of methods."""
+    pages = [p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md")]
+    shown = re.findall(r"^::: (\S+)", "\n".join(pages), re.MULTILINE)
+    shown = ["fedkin.federate" if name == "fedkin.data.federate.federate" else name for name in shown]
+    modules = {"__version__", "data", "methods", "models"}
+    public = {f"fedkin.{name}" for name in fedkin.__all__ if name not in modules} - {"fedkin.FedkinError"}
+    assert sorted(shown) == sorted({*public, "fedkin.core.errors", "fedkin.testing"})
+    errors = {name for name, one in vars(core_errors).items() if isinstance(one, type) and issubclass(one, Exception)}
+    (listed,) = re.findall(r"members: \[(FedkinError.*)\]", "\n".join(pages))
+    assert errors == set(listed.split(", "))
+
+
 def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page of ``docs``."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -277,7 +293,7 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for args in commands_in("own-data.md"):
         settings, _ = run_flags([*args[1:], "--rounds", "1", "--engine", "loop"])
         result = run_settings(settings)
-        assert 0 <= result.final["accuracy"] <= 1
+        assert 0 <= result.final.accuracy <= 1
         found[args[3]] = result.summary["clients"]["count"]
     assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
 

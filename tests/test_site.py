@@ -76,7 +76,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 def test_the_reference_has_the_docstrings(site: Path) -> None:
     """Texts of the code itself."""
     page = (site / "reference" / "run.html").read_text(encoding="utf-8")
-    assert "Trains a federation by a method." in page
+    assert "Train a federation by a method." in page
     assert "share of the clients sampled in each round" in page
 
 

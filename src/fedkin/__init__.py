@@ -4,7 +4,7 @@ import fedkin
 
 federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=20)
 result = fedkin.run(fedkin.methods.DAPFL(), federation, "mlp", rounds=40, participation=0.5)
-print(result.final["accuracy"])
+print(result.final.accuracy)
 """
 
 from importlib import import_module
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ClientData,
         ClusterClasses,
         ClusterDirichlet,
+        Dataset,
         Dirichlet,
         DirichletTotal,
         Federation,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     )
     from fedkin.engines import Attack
     from fedkin.experiment.compare import Comparison, compare
-    from fedkin.experiment.result import Result
+    from fedkin.experiment.result import FinalMetrics, Result
     from fedkin.experiment.run import resume, run
     from fedkin.experiment.settings import Compute
     from fedkin.exporting import export, load_export
@@ -63,10 +64,12 @@ __all__ = [
     "ClusterDirichlet",
     "Comparison",
     "Compute",
+    "Dataset",
     "Dirichlet",
     "DirichletTotal",
     "Federation",
     "FedkinError",
+    "FinalMetrics",
     "Method",
     "Natural",
     "Net",
@@ -125,6 +128,7 @@ _FROM = {
         "ClassesPerClient",
         "ClusterClasses",
         "ClusterDirichlet",
+        "Dataset",
         "Dirichlet",
         "DirichletTotal",
         "Federation",
@@ -137,7 +141,7 @@ _FROM = {
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
     "fedkin.engines": ("Attack",),
-    "fedkin.experiment.result": ("Result",),
+    "fedkin.experiment.result": ("FinalMetrics", "Result"),
     "fedkin.experiment.settings": ("Compute",),
     "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),

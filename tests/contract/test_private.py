@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
 from fedkin.engines import Answer, Job, Plan, Task
-from fedkin.engines.tasks import perform
+from fedkin.engines.turns import perform
 from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
 from fedkin.privacy.noise import says
 from fedkin.testing.toys import CLASSES, ClientData, network

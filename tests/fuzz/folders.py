@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tomli_w
 
-from fedkin.cli import BAD_INPUT, OK, main
+from fedkin.cli import main
+from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.experiment.run import run_settings
 from folders import lines_in, small, without_digests
 

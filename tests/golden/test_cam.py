@@ -724,9 +724,9 @@ def test_pull_has_a_gradient_inside_the_wrapper() -> None:
 
 def test_only_clustered_methods_are_wrapped() -> None:
     """A method without clusters is refused when the wrapper is made, not three rounds later."""
-    with pytest.raises(ConfigError, match="CFIC is no clustered method"):  # it draws from groups and has one model
+    with pytest.raises(ConfigError, match="CFIC is not a clustered method"):  # it draws from groups and has one model
         get_method("cfic-cam")
-    with pytest.raises(ConfigError, match="DAPFL is no clustered method"):
+    with pytest.raises(ConfigError, match="DAPFL is not a clustered method"):
         CAM(DAPFL(variant="v1"))
 
 
@@ -821,7 +821,7 @@ def test_any_clustered_method_is_wrapped_by_name(inner: str) -> None:
 
 def test_what_cannot_be_wrapped_is_refused_by_name() -> None:
     """A method without clusters, and a name that is none."""
-    with pytest.raises(ConfigError, match="FedPer is no clustered method"):
+    with pytest.raises(ConfigError, match="FedPer is not a clustered method"):
         get_method("fedper-cam")
     with pytest.raises(ConfigError, match="unknown method 'nothing-cam'"):
         get_title("nothing-cam")

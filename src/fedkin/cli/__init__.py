@@ -1,4 +1,4 @@
-"""The front door: ``fedkin inspect | run | compare | ...`` on one machine, ``keys | link | status`` for real hosts."""
+"""The command line: ``fedkin inspect | run | compare | ...`` locally, ``keys | link | status`` for real hosts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.version import __version__
 
-OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HELP_FLAGS = ("-h", "--help", "--help-all")
 _BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"
@@ -18,40 +18,28 @@ _LIMIT = "--max-data-gb"
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
-
-  fedkin demo                    nine methods on real data in about a minute
-  fedkin inspect PATH [flags]    what was understood of data, and what looks wrong, before anything is trained
-  fedkin run METHOD [flags]      train a federation by one method
-  fedkin run FILE.toml [flags]   the same from a config file; flags win
-  fedkin compare M1 M2 ... [flags] | FILE.toml
-                                 several methods and seeds side by side; local, local-full, fedavg always among them
-  fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]
-                                 many settings of a method; the best on validation data is chosen
-  fedkin resume FOLDER           go on with an interrupted run, comparison or sweep
-  fedkin check METHOD [flags]    does a method of your own (./file.py:MyMethod) keep the contract?
-  fedkin report FOLDER [--figures FOLDER]
-                                 writes the page of a run or comparison again; figures as SVG, tables as CSV
-  fedkin runs [FOLDER]           runs with method, data, rounds, accuracy and state
-  fedkin list [methods|partitions|models|data]
-  fedkin new method NAME         a file, a test and a page to write a method from
-
-  fedkin export RUN --client 7   a model to take home: weights, card, loader
-  fedkin predict EXPORT FILE     its labels and probabilities for rows, images or arrays
-  fedkin join RUN --data PATH    how a newcomer would fare after the end of training
-
-  fedkin keys authority|server|node FOLDER
-                                 certificates and keys for real hosts
-  fedkin link [FOLDER]           what nodes connect to, and who may
-  fedkin node --data PATH --client-id NAME [flags]
-                                 a client on its own host; its data stay there
-  fedkin submit FILE.toml        hands a run to the link: the same file as for fedkin run
-  fedkin status [FOLDER]         runs and nodes of a link
-
-  METHOD is a name of fedkin list methods, one as papers write it (DA-PFL), or a user-defined class:
-  ./file.py:MyMethod or package.module:MyMethod.
-  --max-data-gb N with any command: data files may take N GB of memory, 4 by default; larger ones are refused unread.
-  fedkin run METHOD --help shows the flags by group, those of the method among them; --help-all explains each.
-  Exit codes: 0 done, 1 failed on the way, 2 bad input, 3 done, but training diverged, 130 interrupted (Ctrl-C)."""
+Start    demo                   nine methods on real data in about a minute
+         list [KIND]            methods, papers, partitions, models, data
+         inspect PATH           what was read of data, and what looks wrong
+Train    run METHOD|FILE.toml   train a federation by one method
+         compare M1 M2 ...      several methods and seeds, with references
+         sweep METHOD --grid .. many settings; validation data choose the best
+         resume FOLDER          go on with an interrupted run, comparison, sweep
+Results  runs [FOLDER]          list runs with method, data, accuracy and state
+         report FOLDER          write the page again; figures, tables as files
+         export RUN --client 7  a client's model: weights, card, loader
+         predict EXPORT FILE    labels of rows, images or arrays by that model
+         join RUN --data PATH   how a new client would fare after training
+Methods  new method NAME        a file, a test and a page for a custom method
+         check METHOD           test a method against the contract
+Hosts    keys KIND FOLDER       certificates and keys: authority, server, node
+         link [FOLDER]          the server that nodes connect to
+         node --data PATH ..    a client on its own host; its data stay there
+         submit FILE.toml       start a run on the link's nodes
+         status [FOLDER]        runs and nodes of a link
+METHOD: a name, ./file.py:Class or package.module:Class. run METHOD --help lists
+flags by group, --help-all explains them. --max-data-gb N: limit on data in GB.
+Exit codes: 0 done, 1 failed, 2 bad input, 3 training diverged, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.cli import DIVERGED, OK, screen
+from fedkin.cli import screen
+from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
 from fedkin.cli.sweep import resume_sweep
@@ -33,6 +34,7 @@ from fedkin.report import tables
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.storage.folders import require_folder, taken
+from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
 from fedkin.storage.summary import understood
 from fedkin.storage.toml import read_toml
@@ -49,13 +51,14 @@ def run_command(args: list[str]) -> int:
         tell_clients(settings.data)
     require(show.track)
     tracking, quiet = Tracking(show.track, folder, title, settings.table()), show.quiet or show.json
-    told = None if quiet else tell_findings(settings.data, folder / "config.toml")
+    told, log = None if quiet else tell_findings(settings.data, folder / "config.toml"), screen.RunLog(quiet=quiet)
     try:
         with screen.bar(settings.run.rounds, title, quiet=quiet) as bar:
             federation = settings.data.federation(settings.run.seed, told)
             result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
+    log.finished(f"{title}, seed {result.seed}", result.rounds)
     return _finish(result, show, tracking)
 
 
@@ -84,9 +87,10 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     before = settings_from(table).run if "made_by" not in table else RunSettings(rounds=0)
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
-    tracking = Tracking(names, folder, str(folder), table)
+    tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
     with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
         result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+    log.finished(f"{result.title}, seed {result.seed}", result.rounds)
     every = result.summary["config"]["run"].get("eval_every")
     if every != before.eval_every and not quiet:
         screen.note(
@@ -191,13 +195,16 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     require(names)
     tracked = TrackedRuns(names, folder)
     order = plan.runs()
+    log = screen.RunLog(quiet=quiet, runs=len(order))
     with screen.bar(len(order) * plan.run.rounds, "comparison", quiet=quiet) as bar:
 
         def on_round(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
-            title = get_title(name)
+            title, number, place = get_title(name), order.index((name, seed)), folder / run_name(name, seed)
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
-            bar.at(line, f"{which:<20}", order.index((name, seed)) * plan.run.rounds)
-            tracked.round(folder / run_name(name, seed), title, plan.settings(name, seed).table(), line)
+            bar.at(line, f"{which:<20}", number * plan.run.rounds)
+            tracked.round(place, title, plan.settings(name, seed).table(), line)
+            if line["round"] == plan.run.rounds:
+                log.finished(f"{title}, seed {seed}", Lines(place / "rounds.jsonl"), number + 1)
 
         config = folder / run_name(*order[0]) / "config.toml"
         told = None if quiet or again else tell_findings(plan.data, config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,21 +15,24 @@ from fedkin.cli.flags import read
 from fedkin.core import ConfigError
 from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.exporting.available import AvailableRun, available
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.exporting.programs import Format
 from fedkin.exporting.writing import Round
-from fedkin.report.tables import Grid
+from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import require_folder
 
 _SHOWN = 20  # rows on the screen
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """Writes what a client predicts with to a folder that needs no fedkin: weights, a card, a small loader."""
+    """Write a client's model to a folder that needs no fedkin: weights, a card, a small loader. Of a comparison or a
+    sweep, list the runs whose models can be exported."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """A run folder."""
+    """A run folder; or that of a comparison or a sweep, whose runs are listed."""
     client: str | None = None
     """Whose model: a client's number or name."""
     all: bool = False
@@ -44,7 +48,8 @@ class ExportFlags:
     force: bool = False
     """Replace an older export."""
     json: bool = False
-    """The card as JSON on standard output, nothing else there; with --all a list of cards."""
+    """The card as JSON on standard output, nothing else there; with --all a list of cards; of a comparison or a sweep a
+    list of its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +76,17 @@ class PredictFlags:
 def export_command(args: list[str]) -> int:
     """``fedkin export RUN --client 7``."""
     flags = read(ExportFlags, args, "fedkin export", "a run folder, and whose model: fedkin export RUN --client 7")
-    run = flags.run
-    if sum([flags.client is not None, flags.all, flags.common]) != 1:
+    run, asked = flags.run, sum([flags.client is not None, flags.all, flags.common])
+    require_folder(run)
+    if runs := available(run):
+        if asked:
+            raise ConfigError(
+                f"{run} holds {len(runs)} {'run' if len(runs) == 1 else 'runs'}; name one of them, such as "
+                f"{runs[0].folder}; fedkin export {run} lists them"
+            )
+        _list(runs, run, as_json=flags.json)
+        return 0
+    if asked != 1:
         raise ConfigError("say whose model: one of --client 7, --all, --global")
     more: dict[str, Any] = {"round": flags.round, "formats": flags.format, "force": flags.force}
     found: list[Path] = []
@@ -95,6 +109,32 @@ def export_command(args: list[str]) -> int:
         screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
         screen.say(f"predict with it: fedkin predict {found[0]} FILE; or README.md there")
     return 0
+
+
+def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
+    """The runs of a comparison or a sweep, and a command for each."""
+    if as_json:
+        lines = [{**asdict(run), "folder": str(run.folder), "command": run.command} for run in runs]
+        screen.write(json.dumps(lines, indent=2, ensure_ascii=False))
+        return
+    names = list(dict.fromkeys(name for run in runs for name in run.values))
+    swept, waiting = (folder / "sweep.toml").is_file(), any(run.state != "finished" for run in runs)
+    rows = []
+    for run in runs:
+        figure = run.validation if swept else run.accuracy
+        shown = DASH if figure is None else f"{100 * figure:.1f}"
+        tried = [str(run.values.get(name, DASH)) for name in names]
+        seed = DASH if run.seed is None else str(run.seed)
+        state = [run.state] if waiting else []
+        rows.append((str(run.folder), run.method, *tried, *state, seed, str(run.rounds), shown))
+    words = ("folder", "method", *names, *(["state"] if waiting else []))
+    columns = (*words, "seed", "rounds", "validation %" if swept else "accuracy %")
+    bold = frozenset((i, len(columns) - 1) for i, run in enumerate(runs) if run.chosen)
+    note = "bold: the chosen settings" if bold else ""
+    screen.table(Grid(f"Runs in {folder}", columns, tuple(rows), bold, note, words=len(words)))
+    screen.say("\nTo export a client's model (--client takes a number or a name; --all, --global instead of it):")
+    for run in runs:
+        screen.say(f"  {run.command}")
 
 
 def predict_command(args: list[str]) -> int:

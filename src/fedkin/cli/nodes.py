@@ -10,7 +10,8 @@ from pathlib import Path
 
 import tyro
 
-from fedkin.cli import DIVERGED, OK, screen
+from fedkin.cli import screen
+from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.core import ConfigError, EngineError
 from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node

@@ -1,9 +1,10 @@
-"""What is seen while a command works: a live bar, and tables at the end."""
+"""Output of commands: a live bar or a line per finished run while they work, and tables at the end."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.data.progress import heard
+from fedkin.evaluate import diverged, final
 from fedkin.report.tables import Grid, to_rich
 
 out = Console(highlight=False, soft_wrap=False)
@@ -42,10 +44,49 @@ class Bar:
         self._progress.update(self._task, completed=done, accuracy=self._accuracy + note, **changes)
 
 
+class RunLog:
+    """One line per finished run on standard error, where no live bar is shown: for the log of a job.
+
+    Args:
+        quiet: write nothing.
+        runs: number of runs of the command.
+    """
+
+    def __init__(self, *, quiet: bool, runs: int = 1) -> None:
+        self._on, self._runs, self._since = not (quiet or live()), runs, time.monotonic()
+
+    def finished(
+        self, what: str, rounds: Iterable[Mapping[str, Any]], number: int = 1, metric: str = "accuracy"
+    ) -> None:
+        """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it.
+
+        Args:
+            what: method and seed.
+            rounds: the lines of ``rounds.jsonl``.
+            number: number of the run, from 1.
+            metric: the figure that is written.
+        """
+        if not self._on:
+            return
+        lines, before, self._since = list(rounds), self._since, time.monotonic()
+        value, lost = final(lines)[metric], diverged(lines)
+        name = metric if metric == "accuracy" else f"{metric} accuracy"
+        rounds_done = f"{len(lines)} round{'' if len(lines) == 1 else 's'}"
+        parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
+        parts += [] if lost is None else [f"diverged from round {lost} on"]
+        place = f"{number} of {self._runs}: " if self._runs > 1 else ""
+        line(f"{place}{', '.join(parts)}, {self._since - before:.1f} s")
+
+
+def live() -> bool:
+    """Return whether standard error is a terminal; colours that FORCE_COLOR asks for do not make a file one."""
+    return err.is_terminal and err.file.isatty()
+
+
 @contextmanager
 def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
     """A bar of ``total`` rounds on standard error, nothing if that is not a terminal; it shows long reading, too."""
-    if quiet or not err.is_terminal:
+    if quiet or not live():
         yield Bar(None, None)
         return
     columns = (
@@ -77,6 +118,11 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A line on standard error."""
     err.print(text, markup=False)
+
+
+def line(text: str) -> None:
+    """A line on standard error, not broken where the window ends."""
+    err.print(text, markup=False, soft_wrap=True)
 
 
 def write(text: str) -> None:

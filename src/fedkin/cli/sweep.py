@@ -14,6 +14,8 @@ from fedkin.cli.outcome import new_folder, tell_clients
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
+from fedkin.methods import get_title
+from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 
 
@@ -37,16 +39,21 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
     require(track)
     tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
-    rounds = sweep.base.run.rounds
+    rounds, title, total = sweep.base.run.rounds, get_title(sweep.base.name), sweep.size * len(sweep.seeds)
+    log = screen.RunLog(quiet=quiet, runs=total)
     try:
-        with screen.bar(sweep.size * len(sweep.seeds) * rounds, "sweep", quiet=quiet) as bar:
+        with screen.bar(total * rounds, "sweep", quiet=quiet) as bar:
 
             def on_trial(number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
                 setting = " ".join(f"{n.partition('.')[2]}={v}" for n, v in values.items())
-                before = (number * len(sweep.seeds) + sweep.seeds.index(seed)) * rounds
+                place, done = folder / trial_name(number, seed), number * len(sweep.seeds) + sweep.seeds.index(seed)
                 shown = {**line, "accuracy": None}  # test accuracy is none of a sweep's business
-                bar.at(shown, f"{number + 1} of {count}: {setting}", before)
-                tracked.round(folder / trial_name(number, seed), setting, sweep.settings(values, seed).table(), line)
+                bar.at(shown, f"{number + 1} of {count}: {setting}", done * rounds)
+                settings = sweep.settings(values, seed)
+                tracked.round(place, setting, settings.table(), line)
+                if line["round"] == settings.run.rounds:
+                    what = f"{title}, {setting}, seed {seed}"
+                    log.finished(what, Lines(place / "rounds.jsonl"), done + 1, "validation")
 
             trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial)
             tracked.end()

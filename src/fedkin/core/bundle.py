@@ -1,4 +1,4 @@
-"""Named tensors: the one thing that is sent, stored and checkpointed."""
+"""Named tensors: the one type that is sent, stored and checkpointed."""
 
 from __future__ import annotations
 
@@ -24,38 +24,40 @@ class Bundle(dict[str, Tensor]):
             raise AttributeError(f"no tensor named {name!r} in this bundle; it holds {sorted(self)}") from None
 
     def but(self, **changes: Tensor) -> Bundle:
-        """A copy with some tensors replaced or added."""
+        """Return a copy with some tensors replaced or added."""
         return Bundle({**self, **changes})
 
     def only(self, names: Iterable[str]) -> Bundle:
-        """The tensors of these names."""
+        """Return the tensors of these names."""
         return Bundle({name: self[name] for name in names})
 
     def owned(self) -> Bundle:
-        """A copy whose tensors own their memory, detached from any graph and from each other."""
+        """Return a copy whose tensors own their memory, detached from any graph and from each other."""
         return Bundle({name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in self.items()})
 
     def inside(self, prefix: str) -> Bundle:
-        """The part stored under ``prefix.``, with the prefix taken off (a wrapped method's own bundle)."""
+        """Return the tensors stored under ``prefix.``, without the prefix (a wrapped method's own bundle)."""
         return Bundle({name[len(prefix) + 1 :]: t for name, t in self.items() if name.startswith(prefix + ".")})
 
     def under(self, prefix: str) -> Bundle:
-        """The same tensors with ``prefix.`` in front of their names."""
+        """Return the same tensors with ``prefix.`` in front of their names."""
         return Bundle({f"{prefix}.{name}": t for name, t in self.items()})
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the wire: the numbers alone."""
+        """Number of bytes on the wire: the numbers alone."""
         return sum(t.numel() * t.element_size() for t in self.values())
 
     def travelling(self, there: Mapping[str, Tensor] | None = None, counted: dict[int, int] | None = None) -> int:
-        """Bytes that must travel: those of the numbers, but for rows of zeros, which
-        fill empty places, and for tensors that the receiver has. Letters between hosts hold both all the same.
+        """Return the number of bytes that must travel.
+
+        These are the bytes of the numbers, without rows of zeros, which fill empty places, and without tensors that the
+        receiver has. Messages between hosts hold both all the same.
 
         Args:
             there: tensors that the receiver has been sent in this round already.
-            counted: by ``id``, bytes of tensors that several bundles share, so that each is looked through once; it is
-                added to, and holds while the tensors live.
+            counted: by ``id``, bytes of tensors that several bundles share, so that each is examined once; the
+                mapping is extended, and is valid while the tensors live.
         """
         there, counted, total = there or {}, {} if counted is None else counted, 0
         for name, t in self.items():
@@ -71,7 +73,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _filled(t: Tensor) -> int:
-    """Numbers in rows that are not all zero; of a vector, all of its numbers."""
+    """Return the number of elements in rows that are not all zero; for a vector, the number of its elements."""
     if t.dim() < 2 or t.numel() == 0:
         return t.numel()
     return int(t.flatten(1).any(1).sum()) * (t.numel() // len(t))
@@ -79,13 +81,14 @@ def _filled(t: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Download:
-    """What ``distribute`` gives out: tensors for everybody and one row for each of ``r.ids``.
+    """The result of ``distribute``: tensors for all receivers and one row for each of ``r.ids``.
 
     Attributes:
         shared: the same for every receiver.
         rows: row i is for ``r.ids[i]``.
-        given: bool ``[m]`` per name in ``rows``; who gets that row. A missing name means everybody.
-        weights: float ``[m, K]`` or None; who each receiver's rows were mixed from (never sent, kept for the record).
+        given: bool ``[m]`` per name in ``rows``; the receivers that get that row. A missing name means all of them.
+        weights: float ``[m, K]`` or None; the clients that each receiver's rows were mixed from (never
+            sent, kept for the record).
     """
 
     shared: Bundle
@@ -102,27 +105,27 @@ class Download:
         )
 
     def under(self, prefix: str) -> Download:
-        """The same download with ``prefix.`` in front of every name."""
+        """Return the same download with ``prefix.`` in front of every name."""
         parts = (self.shared.under(prefix), self.rows.under(prefix), self.given.under(prefix))
         return Download(*parts, self.weights)
 
     def row(self, i: int) -> Bundle:
-        """What the i-th receiver is sent."""
+        """Return what the i-th receiver is sent."""
         mine = {n: t[i] for n, t in self.rows.items() if n not in self.given or bool(self.given[n][i])}
         return Bundle({**self.shared, **mine})
 
 
 def to_all(**tensors: Tensor) -> Download:
-    """The same tensors for every receiver."""
+    """Return a download with the same tensors for every receiver."""
     return Download(Bundle(tensors), Bundle(), Bundle())
 
 
 def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **rows: Tensor) -> Download:
-    """One row for each receiver: row i is for ``r.ids[i]``.
+    """Return a download with one row for each receiver: row i is for ``r.ids[i]``.
 
     Args:
         given: bool ``[m]``; only these receivers get their row (default: all).
-        weights: float ``[m, K]``; whom each row was mixed from, for the record of who learned from whom.
+        weights: float ``[m, K]``; the clients that each row was mixed from, for the record.
         rows: tensors ``[m, ...]``.
     """
     masks = {} if given is None else dict.fromkeys(rows, given)
@@ -130,7 +133,9 @@ def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **row
 
 
 def stack(bundles: Mapping[int, Bundle]) -> Bundle:
-    """Uploads, one row per client in ascending order of id. Those that lie side by side are not copied.
+    """Return the uploads as one bundle, one row per client in ascending order of id.
+
+    Rows that lie side by side in memory are not copied.
 
     Raises:
         MethodError: two clients sent different names or shapes.
@@ -147,7 +152,7 @@ def stack(bundles: Mapping[int, Bundle]) -> Bundle:
 
 
 def _rows(tensors: list[Tensor]) -> Tensor:
-    """``[m, ...]``; not a copy if they lie in one piece of memory one after another already."""
+    """Return the tensors as rows ``[m, ...]``; without a copy if they already lie one after another in memory."""
     first = tensors[0]
     at, step, home = first.data_ptr(), first.numel() * first.element_size(), first.untyped_storage().data_ptr()
     for i, t in enumerate(tensors):

@@ -1,4 +1,4 @@
-"""Every error a user can meet.
+"""The errors that a user can meet.
 
     FedkinError
     +-- ConfigError        a setting is out of range, unknown or contradicts another
@@ -9,10 +9,10 @@
     |   +-- ClientError        client code failed: carries round, client and step
     +-- RunFolderError     a run folder exists, is missing, damaged or of another run
     |   +-- FolderBusyError    another process is writing into it
-    |   +-- DiskFullError      there is no room left to write into it
+    |   +-- DiskFullError      its disk is full
     +-- EngineError        an engine cannot do what was asked, a worker died
 
-A message says what was expected, what came and what to do; the values are in it.
+A message states what was expected, what was found, with the values, and what to do.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from difflib import get_close_matches
 
 
 class FedkinError(Exception):
-    """Base of all errors that fedkin raises on purpose; the command line turns it into exit code 2."""
+    """Base class of all errors that fedkin raises on purpose; the command line turns it into exit code 2."""
 
 
 class ConfigError(FedkinError):
-    """A setting is out of range, unknown, or contradicts another."""
+    """Raised if a setting is out of range, unknown, or contradicts another."""
 
 
 class DataError(FedkinError):
-    """A file or an array cannot be used as data."""
+    """Raised if a file or an array cannot be used as data."""
 
 
 class PartitionError(DataError):
-    """The requested split over clients is impossible."""
+    """Raised if the requested split over clients is impossible."""
 
 
 class ModelError(FedkinError):
-    """A network cannot be used as asked."""
+    """Raised if a network cannot be used as asked."""
 
 
 class MethodError(FedkinError):
-    """A method broke its contract."""
+    """Raised if a method breaks its contract."""
 
 
 class ClientError(MethodError):
-    """Client code failed.
+    """Raised if client code fails.
 
     Attributes:
         round: the round it failed in.
@@ -60,29 +60,29 @@ class ClientError(MethodError):
 
 
 class RunFolderError(FedkinError):
-    """A run folder exists already, is missing, damaged, or belongs to another run."""
+    """Raised if a run folder exists already, is missing, damaged, or belongs to another run."""
 
 
 class FolderBusyError(RunFolderError):
-    """Another process is writing into a run folder."""
+    """Raised if another process is writing to a run folder."""
 
 
 class DiskFullError(RunFolderError):
-    """There is no room left on the disk of a run folder."""
+    """Raised if the disk of a run folder is full."""
 
 
 class EngineError(FedkinError):
-    """An engine cannot do what was asked, or one of its workers died."""
+    """Raised if an engine cannot do what was asked, or one of its workers died."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the one that was probably meant, or all there are."""
+    """Return the end of a message about an unknown name: the name that was probably meant, or all known names."""
     names = list(known)
     return meant(name, names) or f"; there are {', '.join(names)}"
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The same, but nothing where none is near."""
-    alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is no "thal"
+    """Return the same, but an empty text if no known name is similar."""
+    alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is not "thal"
     close = get_close_matches(name, alike, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""A federated method: a frozen dataclass of hyperparameters with a handful of pure steps."""
+"""Federated methods: frozen dataclasses of hyperparameters with a handful of pure steps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PRESET_TABLES = ("training", "run")
 """Tables of settings that a preset may hold next to fields of its method."""
 
 FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
-"""What clients get out of a method: nothing; the same model for all; a part of their own on a common model; a model of
-their own; a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""
+"""What clients get from a method: nothing; the same model for all; a personal part on a common model; a personal model;
+a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""
 
 
 class Method(ABC):
-    """What a federated method is: how clients and server act, never where or in what order clients are trained.
+    """A federated method: what clients and server do, never where or in what order clients are trained.
 
     A method is a frozen dataclass whose fields are its hyperparameters (a docstring below each field is its help text).
     Methods are final: a method that inherits from another raises `TypeError` when its class is made; wrap it instead.
@@ -44,20 +44,20 @@ class Method(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named settings: fields of the method, of training under ``training`` and of the run itself under ``run``."""
     family: ClassVar[str] = ""
-    """What clients get out of it: one of `FAMILIES`."""
+    """What clients get from it: one of `FAMILIES`."""
     reveals: ClassVar[str] = ""
-    """What the server learns about one client, beside its number of samples; a short phrase."""
+    """What the server learns about one client, in addition to its number of samples; a short phrase."""
     robust: ClassVar[bool] = False
     """Whether every mean, group mean and mixture that the server makes of clients' uploads goes through ``r.mean``,
     ``r.group_mean`` and ``r.mix``, so that a run's rule of aggregation (`fedkin.core.robust`) covers all of them."""
     groups_models: ClassVar[bool] = False
-    """Whether the server makes clusters of uploads that are a ``model`` and nothing else."""
+    """Whether the server makes clusters of uploads that consist of a ``model`` alone."""
 
     @property
     def title(self) -> str:
-        """The name of the method in tables, as its paper writes it: by default that of the class.
+        """Name of the method in tables, as its paper writes it; by default the name of the class.
 
-        For a method that wraps another one both names. A method states it as a plain attribute where it differs.
+        A method that wraps another one has both names. A method states it as a plain attribute where it differs.
         """
         own, inner = type(self).__name__, getattr(self, "inner", None)
         return f"{inner.title}-{own}" if isinstance(inner, Method) else own
@@ -69,7 +69,7 @@ class Method(ABC):
 
     @property
     def export_rule(self) -> Mapping[str, Any] | None:
-        """How `predict` makes logits of what `personalize` gave, for the loader in exported folders.
+        """Rule by which `predict` turns the result of `personalize` into logits, for the loader of exported folders.
 
         By default ``{"kind": "model"}``, one network, or None, which cannot be exported, where `predict` is overridden.
         The other kinds are those of `fedkin.exporting.loader`. A method states it as a plain attribute.
@@ -78,19 +78,21 @@ class Method(ABC):
 
     @property
     def beside_training(self) -> str | None:
-        """What a client tells of its training data in a round beside vectors that it trained; "" if nothing. None: the
-        method does not say, and is taken to tell something.
+        """What a client sends about its training data in a round in addition to trained vectors; "" if nothing.
 
-        Only where it is "" can private training (DP-SGD) promise anything. It also says that every loss is a mean over
-        the samples of a batch, and that requests depend on the training data through ``per_sample`` and trained
+        None: not stated, and taken to be something.
+
+        Only where it is "" can private training (DP-SGD) guarantee anything. It also states that every loss is a mean
+        over the samples of a batch, and that requests depend on the training data through ``per_sample`` and trained
         vectors alone. A method states it as a plain attribute.
         """
         return None
 
     @property
     def follows_total(self) -> str | None:
-        """Why its steps depend on the number of rounds of the run, ``r.total``; "" if they do not. None: the method
-        does not say, and is taken to depend on it if its source reads ``.total``.
+        """Reason why the steps depend on the number of rounds of the run, ``r.total``; "" if they do not.
+
+        None: not stated; the method is taken to depend on it if its source reads ``.total``.
 
         The rounds of a run of such a method are not the first rounds of a longer run, so it cannot be made longer.
         """
@@ -98,10 +100,10 @@ class Method(ABC):
 
     @property
     def secure_aggregation(self) -> bool:
-        """Whether all the server needs is one mean of the uploads, or one per fixed group, as secure aggregation gives.
+        """Whether one mean of the uploads, or one per fixed group, is all that the server needs (secure aggregation).
 
-        Then ``aggregate`` may be given, for every upload, the mean of all those of its pool (see `pools`), and ends
-        with the same state. Uploads are floating-point numbers. A method states it as a plain attribute.
+        If so, ``aggregate`` gives the same state when every upload is replaced by the mean of its pool (see `pools`).
+        Uploads are floating-point numbers. A method states it as a plain attribute.
         """
         return False
 
@@ -113,7 +115,7 @@ class Method(ABC):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """The presets of the method that has these fields: by default all of the class.
+        """Return the presets of the method that has these fields; by default all presets of the class.
 
         To be overridden by a class that stands for several methods with presets of different names or settings.
         """
@@ -121,8 +123,9 @@ class Method(ABC):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The method with the fields of a named preset; the table in `presets_for` holds the training and run that go
-        with it.
+        """Return the method with the fields of a named preset.
+
+        The table in `presets_for` holds the settings of training and run that go with it.
 
         Raises:
             ConfigError: the method, as ``changes`` make it, has no such preset.
@@ -136,46 +139,49 @@ class Method(ABC):
     # ---- server -----------------------------------------------------------------------------------------------
     @abstractmethod
     def init(self, r: Round) -> Bundle:
-        """The server's state before any client is known."""
+        """Return the server's state before any client is known."""
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        """The state with the newcomers ``r.ids`` in it, now or in round 100; ``r.roster`` already holds them."""
+        """Return the state with the joining clients ``r.ids`` in it, in any round; ``r.roster`` already holds them."""
         return s
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
-        """What each of the available clients ``r.ids`` is asked at the start of a round; by default none is.
+        """Return what each of the available clients ``r.ids`` is asked at the start of a round; by default None.
 
-        For what the server must hear from clients that do not train in this round. Whose row is empty is not asked.
+        It is for information from clients that do not train in this round. A client with an empty row is not asked.
         """
         return None
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """The state after the stacked answers of a survey; row i of ``up`` came from ``r.ids[i]``."""
+        """Return the state after the stacked answers of a survey; row i of ``up`` came from ``r.ids[i]``."""
         return s
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
-        """Which of the available clients ``r.ids`` take part: by default ``r.cohort`` of them, uniformly.
+        """Return the available clients ``r.ids`` that take part: by default ``r.cohort`` of them, uniformly.
 
         The default draws from a stream that does not depend on the method, so that methods see the same schedule. A
-        method that draws more than that gives a bundle: distinct ``ids`` and, beside them, a row for each under any
+        method that draws more than that returns a bundle: distinct ``ids`` and, next to them, a row for each under any
         name; the later steps of the round find these rows in ``r.drawn``.
         """
         return uniform_cohort(r)
 
     @abstractmethod
     def distribute(self, s: Bundle, r: Round) -> Download:
-        """What each of ``r.ids`` is given: `to_all`, `to_each`, or both joined with ``|``."""
+        """Return what each of ``r.ids`` is sent: `to_all`, `to_each`, or both joined with ``|``."""
 
     def deliver(self, s: Bundle, r: Round) -> Download:
-        """What each of ``r.ids`` is given to predict with: by default the same as for training."""
+        """Return what each of ``r.ids`` is sent to predict with: by default the same as for training."""
         return self.distribute(s, r)
 
     @abstractmethod
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """The next state from the stacked uploads; row i of ``up`` came from ``r.ids[i]``. Not called without any."""
+        """Return the next state from the stacked uploads; row i of ``up`` came from ``r.ids[i]``.
+
+        It is not called without any upload.
+        """
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
-        """For secure aggregation: whose uploads are averaged with one another and with no others, and by what weights.
+        """Return the groups of clients whose uploads secure aggregation averages, and the weights.
 
         Returns:
             ``group`` int64 ``[m]``, below 0 for a client whose upload would not be used; ``weight`` ``[m]``. By default
@@ -184,40 +190,45 @@ class Method(ABC):
         return Bundle(group=torch.zeros_like(r.ids), weight=r.weight)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
-        """Why one client's upload cannot be used although names, shapes and types are right; None if it can.
+        """Return why one client's upload cannot be used although names, shapes and types are right; None if it can.
 
-        For numbers that point at something: an index out of range would end the round for everybody.
+        It is for numbers that are used as an index: one out of range would end the round for all clients.
         """
         return None
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """The cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients: the one that the
-        server used when the client last took part, not one that clients would choose now."""
+        """Return the cluster of every client, int64 ``[K]`` (-1 = not known), for methods that group clients.
+
+        It is the cluster that the server used when the client last took part, not the one that the client would choose
+        now.
+        """
         return None
 
     def cluster_count(self, s: Bundle, r: Round) -> int | None:
-        """The number of clusters, empty ones included; None: one more than the highest of `relations`."""
+        """Return the number of clusters, empty ones included; None: one more than the highest of `relations`."""
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:
-        """Numbers about the state worth a line in the log of each round."""
+        """Return numbers about the state that are worth a line in the log of each round."""
         return {}
 
     # ---- client -----------------------------------------------------------------------------------------------
     def describe(self, c: Client) -> Bundle:
-        """What a client says once, at first contact, before any model."""
+        """Return what a client sends once, at first contact, before any model."""
         return Bundle()
 
     def answer(self, c: Client) -> Bundle:
-        """What a client answers to a survey, from its data, its state and what it was sent; its state stays."""
+        """Return a client's answer to a survey, from its data, its state and what it was sent; its state stays."""
         return Bundle()
 
     @abstractmethod
     def client_update(self, c: Client) -> Work:
-        """One round of a client: yields `Train` requests and returns what leaves the client."""
+        """Yield `Train` requests for one round of a client and return what leaves the client."""
 
     def personalize(self, c: Client) -> Work | Bundle:
-        """The model that this client predicts with now, from what it is sent and keeps: by default the one it is sent.
+        """Return the model that this client predicts with now, from what it is sent and keeps.
+
+        By default it is the one that is sent.
 
         It trains first only where the paper defines its prediction as an adaptation of what is sent. The model right
         after the last local training, where that is another one, is the view "trained".
@@ -225,7 +236,7 @@ class Method(ABC):
         return Bundle(model=c.received.model)
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        """Further models to evaluate next to `personalize`, by name.
+        """Return further models to evaluate next to that of `personalize`, by name.
 
         "trained" is the one after the last local training, scored in its place in runs with ``evaluate = "trained"``.
         """
@@ -233,12 +244,12 @@ class Method(ABC):
 
     # ---- anywhere ---------------------------------------------------------------------------------------------
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of what `personalize` gave."""
+        """Return the logits ``[B, C]`` of the result of `personalize`."""
         return net(b.model, x)
 
     # ---- hyperparameters --------------------------------------------------------------------------------------
     def __post_init__(self) -> None:
-        """Checks fields that name one of several choices; a method with checks of its own calls this first."""
+        """Check fields that name one of several choices; a method with checks of its own calls this first."""
         for field, hint in get_type_hints(type(self)).items():
             choices = get_args(hint) if get_origin(hint) is Literal else ()
             if choices and getattr(self, field) not in choices:
@@ -248,14 +259,16 @@ class Method(ABC):
                 )
 
     def require_clusters(self, *, of_models: bool = False) -> None:
-        """Raises `ConfigError` unless this is a clustered method: one that says what `relations` its clients have, and,
-        if it states its family, is of those that give a client its cluster's model.
+        """Raise `ConfigError` unless this is a clustered method.
+
+        A clustered method states the `relations` of its clients and, if it states its family, is of the family that
+        gives a client the model of its cluster.
 
         Args:
             of_models: it must also be able to make clusters of models that were trained without it.
         """
         if type(self).relations is Method.relations or self.family not in ("", "clusters"):
-            raise ConfigError(f"{type(self).__name__} is no clustered method and cannot be wrapped as one")
+            raise ConfigError(f"{type(self).__name__} is not a clustered method and cannot be wrapped as one")
         if of_models and not self.groups_models:
             raise ConfigError(
                 f"{type(self).__name__} cannot group models that clients trained alone; use another warm-up"
@@ -268,20 +281,20 @@ class Method(ABC):
         if not self.robust:
             raise ConfigError(
                 f"the rule {aggregation.rule!r} cannot be used with {type(self).__name__}: its server does not merge "
-                "uploads by means and mixtures alone; use 'mean', or another method (one of your own says that it does "
-                "by robust = True)"
+                "uploads by means and mixtures alone; use 'mean', or another method (a custom method declares "
+                "it by robust = True)"
             )
         for value in vars(self).values():
             if isinstance(value, Method):
                 value.require_robust(aggregation)
 
     def require_secure(self) -> None:
-        """Raises `ConfigError` unless means of uploads are all that this method's server needs."""
+        """Raise `ConfigError` unless means of uploads are all that this method's server needs."""
         if not self.secure_aggregation:
             raise ConfigError(
                 f"secure aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
                 "single uploads, not only their mean; leave it out, or take another method "
-                "(docs/robust-and-private.md has a list; one of your own says that it can by secure_aggregation = True)"
+                "(docs/robust-and-private.md has a list; a custom method declares it by secure_aggregation = True)"
             )
 
     def check(
@@ -293,7 +306,7 @@ class Method(ABC):
         at_most: float | None = None,
         below: float | None = None,
     ) -> None:
-        """Raises `ConfigError`, naming field, value and range, unless the field is a finite number in the range."""
+        """Raise `ConfigError`, with field, value and range, unless the field is a finite number in the range."""
         value = getattr(self, field)
         rules = [
             ("at least", at_least, operator.ge),
@@ -309,7 +322,7 @@ class Method(ABC):
 
 
 def at_moment(own: Bundle, views: Mapping[str, Bundle], moment: Moment) -> dict[str, Bundle]:
-    """The model that counts, under "", and the others by name.
+    """Return the model that counts, under "", and the others by name.
 
     Args:
         own: the result of `personalize`.
@@ -322,13 +335,13 @@ def at_moment(own: Bundle, views: Mapping[str, Bundle], moment: Moment) -> dict[
 
 
 def uniform_cohort(r: Round) -> Tensor:
-    """``r.cohort`` of ``r.ids`` without replacement, ascending; the same for every method of one seed."""
+    """Draw ``r.cohort`` of ``r.ids`` without replacement, ascending; the same for every method of one seed."""
     order = torch.randperm(len(r.ids), generator=r.rng)
     return r.ids[order[: r.cohort]].sort().values
 
 
 def first(work: Work) -> Train:
-    """The one request of a wrapped program.
+    """Return the one request of a wrapped program.
 
     Raises:
         MethodError: it asks for two trainings at once.
@@ -340,7 +353,7 @@ def first(work: Work) -> Train:
 
 
 def ready(b: Work | Bundle) -> Bundle:
-    """What a wrapped method predicts with.
+    """Return what a wrapped method predicts with.
 
     Raises:
         MethodError: it would train first.
@@ -351,7 +364,7 @@ def ready(b: Work | Bundle) -> Bundle:
 
 
 def finish(work: Work, got: Tensor) -> Bundle:
-    """What a wrapped program returns once its one request has been trained.
+    """Return the result of a wrapped program once its one request has been trained.
 
     Raises:
         MethodError: it asks for another.

@@ -1,8 +1,9 @@
 """A torch module seen as a pure function of one flat vector.
 
 The vector is ``[head | body | buffers]``: trainable parameters first, then float buffers (running statistics) as an
-untrained tail. Integer buffers stay out. So ``w[net.params]`` is what distances and proximal terms see, ``w[net.body]``
-is the body with its running statistics, and averaging vectors averages buffers with the weights of the parameters.
+untrained tail. Integer buffers stay out. So ``w[net.params]`` is the part for distances and proximal terms,
+``w[net.body]`` is the body with its running statistics, and averaging vectors averages buffers with the weights of the
+parameters.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Net:
 
     # ---- values -----------------------------------------------------------------------------------------------
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of the model ``w [P]`` at ``x [B, *shape]``.
+        """Return the logits ``[B, C]`` of the model ``w [P]`` at ``x [B, *shape]``.
 
         In eval mode, except inside a loss while an engine trains: there running statistics in the tail of ``w`` are
         updated in place, as training a module would.
@@ -76,19 +77,19 @@ class Net:
         return out
 
     def frozen(self, w: Tensor, x: Tensor) -> Tensor:
-        """Logits in eval mode and without gradient, also inside a loss: for a partner that does not move."""
+        """Return logits in eval mode and without gradient, also inside a loss: for a partner that does not move."""
         with torch.no_grad():
             return self._still()(w, x)
 
     def features_and_logits(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The head's input ``[B, d]`` and the logits ``[B, C]``."""
+        """Return the head's input ``[B, d]`` and the logits ``[B, C]``."""
         logits = self(w, x)
         if not self._seen:
             raise ModelError(f"the head {self.head_name!r} was not called in the forward pass; name another with head=")
         return self._seen[-1], logits
 
     def classify(self, head: Tensor, z: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of the head ``[H]`` (a flat vector's ``net.head`` part) at features ``z [B, d]``."""
+        """Return the logits ``[B, C]`` of the head ``[H]`` (``net.head`` of a flat vector) at features ``z [B, d]``."""
         self._seen.clear()
         parts = head.split(self._sizes[: self._n_head])
         for slots, part, shape in zip(self._slots, parts, self._shapes, strict=False):
@@ -100,66 +101,66 @@ class Net:
     # ---- vectors ----------------------------------------------------------------------------------------------
     @property
     def w0(self) -> Tensor:
-        """The common start of the run, ``[P]``: the same for every method and every client of one seed."""
+        """Common start of the run, ``[P]``: the same for every method and every client of one seed."""
         return self._w0.clone()
 
     def fresh(self, *stream: int | str) -> Tensor:
-        """An independent random start ``[P]`` for each stream; ``fresh(0)`` is ``w0``."""
+        """Return an independent random start ``[P]`` for each stream; ``fresh(0)`` is ``w0``."""
         return self.w0 if stream == (0,) else self.flatten(self._build("init", *stream))
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The flat vector of a module of this architecture."""
+        """Return the flat vector of a module of this architecture."""
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return torch.cat([named[n].detach().reshape(-1).float() for n in self.names])
 
     def unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        """Named tensors of a flat vector, as a ``state_dict`` without integer buffers."""
+        """Return the named tensors of a flat vector, as a ``state_dict`` without integer buffers."""
         parts = w.split(self._sizes)
         return {n: p.view(s).clone() for n, p, s in zip(self.names, parts, self._shapes, strict=True)}
 
     def select(self, rows: Tensor, part: Part) -> Tensor:
-        """Columns of ``rows [m, P]``: all parameters, weights and biases of all linear layers, or the head's weight."""
+        """Return columns of ``rows [m, P]``: all parameters, those of all linear layers, or the head's weight."""
         if part == "all":
             return rows[:, self.params]
         spans = [self.head_weight] if part == "head" else self._linear
         return torch.cat([rows[:, s] for s in spans], dim=1)
 
     def layers(self) -> list[slice]:
-        """The slice of every trainable parameter tensor, in the order of the vector."""
+        """Return the slice of every trainable parameter tensor, in the order of the vector."""
         return self._spans[: self._n_params]
 
     # ---- for engines ------------------------------------------------------------------------------------------
     @property
     def module(self) -> nn.Module:
-        """The torch module, for its structure: what its parameters hold is what the last call put there."""
+        """Torch module, for its structure only: its parameters hold whatever the last call put there."""
         return self._module
 
     def places(self) -> dict[str, tuple[slice, torch.Size]]:
-        """Where each parameter and buffer lies in a flat vector, and its shape, by name."""
+        """Return the span of each parameter and buffer in a flat vector, and its shape, by name."""
         return {n: (span, shape) for n, span, shape in zip(self.names, self._spans, self._shapes, strict=True)}
 
     def training(self, only: slice | None = None) -> Net:
-        """This network in train mode; parameters outside ``only`` stand still and their modules run in eval mode."""
+        """Return this network in train mode; parameters outside ``only`` are fixed, their modules in eval mode."""
         view = copy.copy(self)
         view._training, view._only = True, only
         view._moves = [only is None or _overlap(s, only) for s in self._spans]
         return view
 
     def matrices(self, length: int) -> Tensor:
-        """1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
+        """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
-        A shorter vector is a head, a longer one has more parameters behind the network's.
+        A shorter vector is a head, a longer one has further parameters after the network's.
         """
         flags = [float(i < self._n_params and len(shape) > 1) for i, shape in enumerate(self._shapes)]
         mask = torch.tensor(flags).repeat_interleave(torch.tensor(self._sizes))
         return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
 
     def layout(self, x: Tensor) -> Tensor:
-        """``x`` in the memory layout this network is fastest on."""
+        """Return ``x`` in the memory layout in which this network is fastest."""
         return nhwc(x) if self.channels_last and x.dim() == 4 else x.contiguous()
 
     def release(self) -> None:
-        """Lets go of the tensors of the last pass, whose memory would stay taken until the next."""
+        """Release the tensors of the last pass, whose memory would stay taken until the next."""
         self._seen.clear()
         self._load(self._w0)
 
@@ -222,7 +223,7 @@ class Net:
             m.training = training and (id(m._parameters) in moved if m._parameters else body)
 
     def _try_layouts(self) -> bool:
-        """Runs one input through; says whether channels_last works (a module may use ``view`` after a convolution)."""
+        """Return whether channels_last works (a module may use ``view`` after a convolution), by one input."""
         x = torch.zeros(2, *self.shape)
         with torch.no_grad():
             try:
@@ -242,7 +243,7 @@ class Net:
 
 
 def nhwc(x: Tensor) -> Tensor:
-    """Images ``[n, C, H, W]`` with channels innermost in memory.
+    """Return images ``[n, C, H, W]`` with channels innermost in memory.
 
     With one channel torch takes either order for both, and would go on in the slower one: strides are set here.
     """
@@ -253,7 +254,7 @@ def nhwc(x: Tensor) -> Tensor:
 
 
 def _slots(module: nn.Module, tensor: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:
-    """Every place that holds this very tensor: tied weights have several."""
+    """Return every place that holds this very tensor: tied weights have several."""
     found: list[tuple[dict[str, Tensor | None], str]] = []
     for m in module.modules():
         stores: tuple[dict[str, Tensor | None], ...] = (m._parameters, m._buffers)  # type: ignore[assignment]

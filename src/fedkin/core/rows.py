@@ -1,4 +1,4 @@
-"""Algebra on stacked models ``[m, P]``: means, distances, mixtures. Sums run in float64, in blocks.
+"""Algebra on stacked models ``[m, P]``: means, distances, mixtures. Sums are computed in float64, in blocks.
 
 Models of all clients, one row each, are a bank ``[K, P]``: made by `grow`, changed by `put`, by nothing else. Then a
 run can keep banks that are too large for the memory in files (`kept_by`).
@@ -23,25 +23,25 @@ from fedkin.core.machine import cores
 
 T = TypeVar("T")
 
-_WORTH = 1 << 24  # products from which on sums are shared out: waking a thread takes as long as a small mean
+_WORTH = 1 << 24  # minimum number of products to use threads: waking a thread takes as long as a small mean
 _BLOCK = 1 << 20  # elements of float64 held at a time: 8 MiB, so that a block stays in the cache of one core
-_WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, however many rows it has
+_WIDTH = 256  # columns of a block at least: a bank in a file is read by pages, for any number of rows
 ROWS = 256
 """Rows that are summed at a time: a mixture of more is the sum, in float64, of mixtures of this number each."""
 
 
 def blocks(rows: Tensor, copies: int = 1) -> Iterator[slice]:
-    """Spans of columns of ``rows [m, P]`` of which a number of copies in float64 are small enough to be held."""
+    """Yield spans of columns of ``rows [m, P]`` of which a number of copies in float64 fit into a block."""
     width = max(1, min(_WIDTH, _BLOCK), _BLOCK // max(1, copies * rows.shape[0]))
     for start in range(0, rows.shape[1], width):
         yield slice(start, min(start + width, rows.shape[1]))
 
 
 def side_by_side(f: Callable[[slice], T], spans: Iterable[slice], products: int) -> Iterator[T]:
-    """``f`` of every span, in their order; on as many cores as there are, if there is enough to do.
+    """Yield ``f`` of every span, in their order, computed on all cores if there is enough to do.
 
-    Each call computes on one core, so results do not depend on how many there are. Nothing is gained where torch itself
-    uses several threads, and in a process that trains clients the other cores are busy.
+    Each call computes on one core, so results do not depend on the number of cores. There is no gain where torch itself
+    uses several threads; in a process that trains clients the other cores are busy.
     """
     if products < _WORTH or _cores() == 1 or torch.get_num_threads() > 1:
         yield from map(f, spans)
@@ -55,7 +55,7 @@ _ALONE: list[bool] = []
 
 
 def _forked() -> None:
-    _ALONE.append(True)  # threads do not come along with a fork
+    _ALONE.append(True)  # threads are not copied by a fork
 
 
 @cache
@@ -72,9 +72,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
-    """``weights [a, m] @ rows [m, P]`` in float64, given back as ``[a, P]`` in the rows' own type.
+    """Return ``weights [a, m] @ rows [m, P]``, computed in float64, as ``[a, P]`` in the rows' type.
 
-    Needs memory for ``min(a, 256)`` rows in float64 beside the result, however large m is.
+    It needs memory for ``min(a, 256)`` rows in float64 in addition to the result, for any m.
     """
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
@@ -92,7 +92,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def _mixed(w: Tensor, rows: Tensor) -> Tensor:
-    """`mix` before rounding, row block by row block; blocks without any weight are not even read."""
+    """Return `mix` before rounding, one block of rows after another; blocks with zero weight are not even read."""
     total = torch.zeros(w.shape[0], rows.shape[1], dtype=torch.float64)
     for start in range(0, rows.shape[0], ROWS):
         mine, some = w[:, start : start + ROWS], rows[start : start + ROWS]
@@ -106,14 +106,14 @@ def _add_mixed(total: Tensor, w: Tensor, rows: Tensor, block: slice) -> None:
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """``sum_i weights_i rows_i / sum_i weights_i``: ``[P]`` from ``[m, P]`` and non-negative weights ``[m]``."""
+    """Return ``sum_i weights_i rows_i / sum_i weights_i``: ``[P]`` of ``[m, P]`` and non-negative weights ``[m]``."""
     w = weights.double()
     flat = rows.reshape(rows.shape[0], -1)
     return mix((w / w.sum())[None], flat)[0].reshape(rows.shape[1:])
 
 
 def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-    """Weighted mean of each group ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
+    """Return the weighted mean of each group ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
 
     Args:
         rows: ``[m, P]``.
@@ -132,7 +132,7 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Inner products of all pairs of ``rows [m, P]``, float64 ``[m, m]``."""
+    """Return inner products of all pairs of ``rows [m, P]``, float64 ``[m, m]``."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64)
 
     def one(block: slice) -> Tensor:
@@ -145,12 +145,12 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def squared_distances(rows: Tensor, *, around: Literal["mean", "median"] = "mean") -> Tensor:
-    """Squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
+    """Return squared Euclidean distances of all pairs, float64 ``[m, m]``, zero on the diagonal.
 
-    The mean row is taken off first: on close models the Gram formula loses every digit without it.
+    The mean row is subtracted first: on close models the Gram formula loses every digit without it.
 
     Args:
-        around: the row that is taken off; around the median, rows that lie far away cost the others no digits.
+        around: the row that is subtracted; with the median, distant rows do not reduce the precision of the others.
     """
     m = rows.shape[0]
     gram = torch.zeros(m, m, dtype=torch.float64)
@@ -167,13 +167,13 @@ def squared_distances(rows: Tensor, *, around: Literal["mean", "median"] = "mean
 
 
 class Keeper(Protocol):
-    """Keeps banks elsewhere than in memory; a bank of its own is a tensor like any other to whoever reads it."""
+    """Storage for banks elsewhere than in memory; a bank that it keeps is read as a tensor like any other."""
 
     def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
-        """As the function `grow`; None for what is better kept in memory."""
+        """Do the same as the function `grow`; None for a bank that is better kept in memory."""
 
     def put(self, bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor | None:
-        """As the function `put`, but in place; None if the bank is none of its own."""
+        """Do the same as the function `put`, but in place; None if the bank is not one that it keeps."""
 
 
 _keeper: ContextVar[Keeper | None] = ContextVar("keeper", default=None)
@@ -181,7 +181,7 @@ _keeper: ContextVar[Keeper | None] = ContextVar("keeper", default=None)
 
 @contextmanager
 def kept_by(keeper: Keeper | None) -> Iterator[None]:
-    """Inside, banks are made and changed by ``keeper``; None: in memory."""
+    """Within this context, let ``keeper`` make and change banks; None: in memory."""
     token = _keeper.set(keeper)
     try:
         yield
@@ -190,10 +190,10 @@ def kept_by(keeper: Keeper | None) -> Iterator[None]:
 
 
 def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``; a row may stand for all of them.
+    """Return ``bank [K, ...]`` with the rows of ``ids [m]`` replaced by ``rows [m, ...]``; one row may stand for all.
 
-    A copy, unless the run keeps its banks in files: then ``bank`` itself has changed. So read what you need of the old
-    rows before, and use the old bank no more.
+    A copy, unless the run keeps its banks in files: then ``bank`` itself is changed. So read the old rows that you need
+    before the call, and do not use the old bank after it.
     """
     keeper = _keeper.get()
     if keeper is not None and (kept := keeper.put(bank, ids, rows)) is not None:
@@ -204,7 +204,7 @@ def put(bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
 
 
 def grow(bank: Tensor | None, total: int, fill: Tensor) -> Tensor:
-    """``bank`` with rows added up to ``total``, each equal to ``fill``; a bank of None is empty."""
+    """Return ``bank`` with rows added up to ``total``, each equal to ``fill``; a bank of None is empty."""
     keeper = _keeper.get()
     if keeper is not None and (kept := keeper.grow(bank, total, fill)) is not None:
         return kept

@@ -1,4 +1,4 @@
-"""Labelled samples: what a client trains on, and one batch of it."""
+"""Labelled samples: the data that a client trains on, and one batch of them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ class Samples:
         return int(self.y.shape[0])
 
     def counts(self, classes: int) -> Tensor:
-        """Samples per class, int64 ``[classes]``."""
+        """Return the number of samples per class, int64 ``[classes]``."""
         return torch.bincount(self.y, minlength=classes)
 
     def digest(self) -> bytes:
-        """16 bytes that change when any sample changes, or their order: of the labels, and of the inputs with their
-        shape, wherever and in whatever memory layout they lie."""
+        """Return 16 bytes that change when any sample, or the order of samples, changes.
+
+        They cover the labels, and the inputs with their shape, wherever and in whatever memory layout they lie.
+        """
         found = blake2b(str(list(self.x.shape)).encode(), digest_size=16)
         for t in (self.y, self.x):
             found.update(t.detach().cpu().contiguous().numpy().data)
@@ -56,7 +58,7 @@ class ClientData:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss sees: ``x [B, *shape]`` and ``y [B]``."""
+    """Input of a loss: ``x [B, *shape]`` and ``y [B]``."""
 
     x: Tensor
     y: Tensor

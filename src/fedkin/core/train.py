@@ -1,4 +1,4 @@
-"""A request for local training, as data: what a method yields and what an engine carries out."""
+"""Requests for local training, as data: yielded by a method and carried out by an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Loss = Callable[["Net", Tensor, Batch, Bundle], Tensor]
 
 
 def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Mean cross-entropy of the model ``w``; ``aux.offset [B, C]``, if given, is added to the logits."""
+    """Return the mean cross-entropy of the model ``w``; ``aux.offset [B, C]``, if given, is added to the logits."""
     logits = net(w, batch.x)
     if "offset" in aux:
         logits = logits + aux.offset
@@ -30,13 +30,13 @@ def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 
 
 def head_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Mean cross-entropy of the classifier ``v [H]`` on stored features ``aux.z [B, d]``."""
+    """Return the mean cross-entropy of the classifier ``v [H]`` on stored features ``aux.z [B, d]``."""
     return F.cross_entropy(net.classify(v, aux.z), batch.y)
 
 
 @dataclass(frozen=True)
 class Training:
-    """Local training unless the method does it otherwise: plain SGD, with a new optimiser in every round."""
+    """Settings of local training unless the method overrides them: plain SGD, a new optimiser in every round."""
 
     epochs: int = 1
     """Passes over the client's training data per round (not used when steps is given)."""
@@ -80,7 +80,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Train:
-    """Minimise ``loss(net, w, batch, aux) + <linear, w> + mu/2 * ||w - center||^2`` by SGD from ``start``.
+    """Request to minimise ``loss(net, w, batch, aux) + <linear, w> + mu/2 * ||w - center||^2`` by SGD from ``start``.
 
     ``w = yield Train(...)`` trains one vector; ``a, b = yield (Train(...), Train(...))`` trains two independent ones.
 
@@ -94,7 +94,7 @@ class Train:
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
             step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
         linear: ``[P]``, linear term (a dual variable, a control variate).
-        clip: longest norm of the gradient of loss and linear term; the other terms are added afterwards.
+        clip: maximum norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
             Default: each request draws its own.
         epochs, steps, batch_size, lr, momentum, weight_decay: otherwise the run's `Training`.
@@ -119,11 +119,11 @@ class Train:
     weight_decay: float | None = None
 
     def but(self, **changes: Any) -> Train:
-        """A copy with some fields replaced."""
+        """Return a copy with some fields replaced."""
         return replace(self, **changes)
 
     def beside(self, logits: Tensor) -> Train:
-        """The same request with ``logits [n, C]`` of a partner that stands still added to the model's own."""
+        """Return the same request with ``logits [n, C]`` of a fixed partner added to the model's own."""
         return replace(self, per_sample=self.per_sample.but(offset=logits))
 
     def training(self, run: Training) -> Training:
@@ -134,11 +134,11 @@ class Train:
             if (value := getattr(self, name)) is not None
         }
         if self.epochs is not None and self.steps is None:
-            own["steps"] = None  # asking for epochs beats a run that counts in steps
+            own["steps"] = None  # a request for epochs overrides a run that counts in steps
         return replace(run, **own) if own else run
 
     def signature(self) -> tuple[object, ...]:
-        """Everything about this request but the numbers in its tensors; equal signatures can share one stack."""
+        """Return everything about this request but the values of its tensors; equal signatures can share one stack."""
         span = None if self.only is None else (self.only.start, self.only.stop, self.only.step)
         return (
             self.loss,

@@ -1,4 +1,4 @@
-"""Data: readers (`load`), ways of sharing out (`PARTITIONS`, `federate`) and the result (`Federation`).
+"""Data: readers (`load`), partitions over clients (`PARTITIONS`, `federate`) and the result (`Federation`).
 
 federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=20, seed=0)
 """

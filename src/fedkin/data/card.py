@@ -1,7 +1,7 @@
-"""What one site says of its data, so that all sites agree on inputs and classes: names and texts, no numbers.
+"""Description of one site's data, so that all sites agree on inputs and classes: names and texts, no numbers.
 
 A card of a table names its columns and which of them hold numbers, the texts of the others, and the classes; a card of
-arrays says the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
+arrays states the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
 no numbers of samples.
 """
 
@@ -46,13 +46,13 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many inputs it becomes: one per text, or the number and, with gaps, a flag."""
+        """Number of inputs that it becomes: one per text, or the number and, with gaps, a flag."""
         return len(self.categories) if self.kind == "text" else 1 + self.gaps
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a site, or with `merge` all sites, say of their data.
+    """Description of a site's data, or with `merge` of the data of all sites.
 
     Attributes:
         kind: ``table`` (csv) or ``array`` (everything else).
@@ -80,15 +80,15 @@ class Card:
         return self.inputs if self.kind == "array" else (sum(column.width for column in self.columns),)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON text."""
+        """Return plain values for a JSON text."""
         return cast(dict[str, Any], _plain(asdict(self)))
 
     @classmethod
     def from_json(cls, found: object, where: str = "card") -> Card:
-        """A card from what `json.loads` gave; it comes from another host, so everything is looked at.
+        """Return a card from the result of `json.loads`; it comes from another host, so everything is checked.
 
         Args:
-            found: the parsed value; whoever parses it limits the bytes before.
+            found: the parsed value; the caller limits the number of bytes before parsing.
             where: put in front of messages, for example the site's name.
 
         Raises:
@@ -115,7 +115,7 @@ class Card:
         return card
 
     def checked(self, where: str = "card") -> Card:
-        """The card, if other hosts will take it.
+        """Return the card, if other hosts will accept it.
 
         Raises:
             DataError: a text is too long or not printable, or there are too many columns.
@@ -124,7 +124,7 @@ class Card:
 
 
 def numbers_of(texts: Sequence[str]) -> list[float] | None:
-    """The texts as numbers, NaN where empty; None when one of them is no number."""
+    """Return the texts as numbers, NaN where empty; None if one of them is not a number."""
     try:
         return [math.nan if t.lower() in MISSING else float(t) for t in texts]
     except ValueError:
@@ -132,12 +132,12 @@ def numbers_of(texts: Sequence[str]) -> list[float] | None:
 
 
 def whole_labels(texts: Sequence[str]) -> tuple[str, ...]:
-    """Class names of a target of whole numbers, in their order; ``2.0`` is ``2``."""
+    """Return the class names of a target of whole numbers, in their order; ``2.0`` is ``2``."""
     return tuple(sorted({str(int(float(t))) for t in texts}, key=float))
 
 
 def binary_labels(target: str) -> tuple[str, str]:
-    """Class names of a binary target."""
+    """Return the class names of a binary target."""
     return f"{target} <= 0", f"{target} > 0"
 
 
@@ -208,11 +208,11 @@ def _texts(found: object, most: int, where: str, what: str) -> tuple[str, ...]:
 
 
 def _text(found: object, most: int, where: str, what: str) -> str:
-    """A text that may be shown on a screen: without control characters, which could move a terminal's cursor."""
+    """Return a text that may be shown on a screen: without control characters, which could move a terminal's cursor."""
     if not isinstance(found, str):
         raise DataError(f"{where}: {what}: expected a text, got {type(found).__name__}")
     if len(found) > most:
-        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} can be told")
+        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} are allowed")
     if _CONTROL.search(found):
         raise DataError(f"{where}: {what}: {found!a} holds a control character, such as a line break; remove it")
     return found
@@ -237,7 +237,7 @@ def _one_of(found: object, known: tuple[str, ...], where: str) -> Any:
 
 
 def _short(found: object) -> str:
-    """A value of another host in a message: its type, and a few characters of it if it is simple."""
+    """Return a value of another host for a message: its type, and a few characters of it if it is simple."""
     if isinstance(found, int) and abs(found) > 10**18:  # Python limits the digits that it writes
         return "a huge number"
     return ascii(found)[:40] if isinstance(found, (str, int, float)) else type(found).__name__

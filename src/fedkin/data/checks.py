@@ -1,4 +1,4 @@
-"""Checks of arrays that several files of this package need; every message says where the value was found."""
+"""Checks of arrays that several files of this package need; every message names the place of the value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set n
 
 
 def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: bool = False) -> None:
-    """Are these usable inputs and labels?
+    """Raise DataError unless these are usable inputs and labels.
 
     Args:
         x: inputs, float32 ``[n, *shape]``.
@@ -51,7 +51,7 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
 
 
 def check_one_client(names: Sequence[str] | None, where: str) -> None:
-    """Raises DataError where a site's own data name more than one client."""
+    """Raise DataError if a site's data name more than one client."""
     if names is not None and len(names) > 1:
         raise DataError(
             f"{where} holds {len(names)} clients ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); a site's "
@@ -60,7 +60,7 @@ def check_one_client(names: Sequence[str] | None, where: str) -> None:
 
 
 def check_scaling(scaling: Scaling, where: str) -> None:
-    """Raises ConfigError where a site alone is asked for what only a place with all data can do."""
+    """Raise ConfigError if a site alone is asked for a scaling that needs all data in one place."""
     if scaling == "pooled":
         raise ConfigError(
             f"{where}: scaling 'pooled' needs the values of all clients in one place, which no site has; "

@@ -1,4 +1,4 @@
-"""The columns of a table as inputs of a network: from fields as texts to numbers that are not yet scaled."""
+"""Columns of a table as inputs of a network: from fields as texts to numbers that are not yet scaled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Input", "Raw", "fitted", "raw_rows", "recoded", "text_of", "unscaled
 def raw_rows(
     rows: Sequence[Mapping[str, object]], columns: Sequence[Input], places: Sequence[str] | None = None
 ) -> Raw:
-    """As `fedkin.data.standalone.raw_rows`, with `DataError` in place of its error."""
+    """Do the same as `fedkin.data.standalone.raw_rows`, with `DataError` in place of its error."""
     try:
         return standalone.raw_rows(rows, columns, places)
     except RawError as error:
@@ -28,7 +28,7 @@ def raw_rows(
 
 
 def fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], own: bool) -> Input:
-    """The column with what was counted and averaged over the rows of each part."""
+    """Return the column with what was counted and averaged over the rows of each part."""
     if column.kind == "text":
         if own:
             return column
@@ -45,7 +45,7 @@ def fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], o
 
 
 def recoded(raw: Raw, old: Sequence[Input], new: Sequence[Input]) -> Raw:
-    """The same rows with texts numbered by the categories of ``new``; -1 for a text that these have not."""
+    """Return the same rows with texts numbered by the categories of ``new``; -1 for texts that are not among them."""
     out = raw.copy()
     for j, (before, after) in enumerate(zip(old, new, strict=True)):
         if before.kind == "text" and before.categories != after.categories:
@@ -56,8 +56,10 @@ def recoded(raw: Raw, old: Sequence[Input], new: Sequence[Input]) -> Raw:
 
 
 def unscaled(x: npt.NDArray[np.floating[Any]], columns: Sequence[Input]) -> Raw:
-    """Rows ``[n, columns]`` whose inputs are ``x [n, inputs]``: the inverse of `fedkin.data.standalone.scaled`, to the
-    fifth digit of a column's deviation. A column of numbers without deviation gives its mean."""
+    """Return the rows ``[n, columns]`` whose inputs are ``x [n, inputs]``, the inverse of `standalone.scaled`.
+
+    It is exact to the fifth digit of a column's deviation. A column of numbers without deviation gives its mean.
+    """
     out = np.empty((len(x), len(columns)), dtype=np.float64)
     at = 0
     for j, column in enumerate(columns):
@@ -74,5 +76,5 @@ def unscaled(x: npt.NDArray[np.floating[Any]], columns: Sequence[Input]) -> Raw:
 
 
 def digits(std: float) -> int:
-    """Decimal places, perhaps below 0, that a number of this deviation is worth writing with."""
+    """Return the decimal places, possibly negative, with which a number of this deviation is worth writing."""
     return 5 - math.floor(math.log10(std))

@@ -1,4 +1,4 @@
-"""What a reader gives: labelled samples, not yet shared out to clients."""
+"""Labelled samples from a reader, not yet shared out to clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS = ("pooled", "official")
 
 @dataclass(frozen=True)
 class Pool:
-    """What a partition may look at: labels and client ids of the samples, never the inputs.
+    """View of the data for a partition: labels and client ids of the samples, never the inputs.
 
     Samples are numbered ``0..n-1``; those of the official test part, where it is kept apart, go on from ``n``.
 
@@ -63,7 +63,7 @@ class Dataset:
         unit: samples with the same number stay on the same side of a train/test split, int64 ``[n]``: overlapping
             windows of one recording would otherwise be trained on and tested on.
         labels: names of the classes.
-        preparation: how inputs were made of raw data, where the source says.
+        preparation: how inputs were made of raw data, where the source states it.
         table: rows of a table before scaling, those of the official test part last, to be scaled by training parts
             once these are known (`federate` does); the inputs ``x`` are scaled by all rows.
 
@@ -120,7 +120,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def pool(self, split: str = "pooled") -> Pool:
-        """The labels a partition sees.
+        """Return the labels that a partition sees.
 
         Args:
             split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
@@ -154,7 +154,7 @@ class Dataset:
         )
 
     def rows(self, index: Indices, preparation: Preparation | None = None) -> Samples:
-        """The samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
+        """Return the samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
 
         Args:
             index: int64 ``[m]``.
@@ -177,7 +177,7 @@ class Dataset:
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """Pixels of bytes in 0..1, as `fedkin.data.sources.files.pixels` makes them; other inputs as they are."""
+    """Pixels of bytes in 0..1, as `fedkin.data.pixels.pixels` makes them; other inputs as they are."""
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 

@@ -1,4 +1,4 @@
-"""One numpy generator per (seed, purpose): the same draw wherever it is made, whatever the global random state."""
+"""Numpy generators, one per (seed, purpose): the same draw everywhere, whatever the global random state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:
-    """A generator keyed by the run's seed and what the draw is for.
+    """Return a generator keyed by the run's seed and the purpose of the draw.
 
     Args:
         seed: the run's seed, any integer.

@@ -1,4 +1,4 @@
-"""From a data set and a partition to a federation."""
+"""Construction of a federation from a data set and a partition."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def federate(
     split: Literal["pooled", "official"] = "pooled",
     samples_per_client: int | None = None,
 ) -> Federation:
-    """Shares out a data set.
+    """Share out a data set.
 
     ``pooled`` merges the official test part, if there is one, into the samples, shares all of them out and splits
     each client's into train, validation and test. ``official`` shares out the training part only; each client's test
     samples come from the official test part: of every class it trains on, the same proportion as it has of that class
-    in training (at least one sample in all). Protocols with a test rule of their own (``dapfl``, ``natural`` where
+    in training (at least one sample in all). Protocols with their own test rule (``dapfl``, ``natural`` where
     clients are known in both parts) keep it, and ``test`` is ignored.
 
     Tables are scaled by the training samples of the clients alone, and texts that no training sample has become zeros.
@@ -51,7 +51,7 @@ def federate(
         seed: fixes every draw; the global random state is neither used nor changed.
         test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
         validation: fraction of a client's samples (without separate test samples) for validation.
-        split: what becomes of the official test part.
+        split: use of the official test part.
         samples_per_client: maximum number of samples per client, drawn at random; separate test samples are
             not counted.
 
@@ -84,7 +84,7 @@ def site_client(
     samples_per_client: int | None = None,
     min_samples: int = 1,
 ) -> tuple[ClientData, Preparation | None]:
-    """The shard of one client whose data are all there is here, and how its inputs were made, where that is known.
+    """Return the data of the one client whose data are here, and how its inputs were made, if that is known.
 
     They equal, bit for bit, ``clients[number]`` and ``preparation.of(number)`` of ``federate(everything, Natural(),
     ...)`` in a place that has the data of all clients. With ``official`` that holds where every client has an official
@@ -118,15 +118,17 @@ def site_client(
 
 
 class _Dealer:
-    """Splits the samples of one client after another into their parts."""
+    """Splitter of one client's samples after another into their parts."""
 
     def __init__(self, dataset: Dataset, seed: int, test: float, validation: float) -> None:
         self._dataset, self._seed, self._fractions = dataset, seed, (test, validation)
         self._y, self._unit = _all_labels(dataset), _all_units(dataset)
 
     def parts(self, number: int, index: Indices, tests: Indices | None) -> Parts:
-        """Train, validation and test samples of client ``number``, who has the samples ``index`` and perhaps test
-        samples of its own."""
+        """Return the train, validation and test samples of client ``number``, who has the samples ``index``.
+
+        A client may have test samples of its own.
+        """
         test, validation = self._fractions
         unit = None if self._unit is None else self._unit[index]
         rng, fraction = generator(self._seed, "split", number), test if tests is None else 0.0
@@ -135,12 +137,12 @@ class _Dealer:
         return train_part, validation_part, test_part if tests is None else tests
 
     def prepare(self, parts: Sequence[Parts]) -> Preparation | None:
-        """How inputs are made; what is counted and averaged for it is the clients' training parts, nothing else."""
+        """Return how inputs are made; only the clients' training parts are counted and averaged for it."""
         table = self._dataset.table
         return self._dataset.preparation if table is None else table.fit([train for train, _, _ in parts])
 
     def shard(self, parts: Parts, at: int, preparation: Preparation | None) -> ClientData:
-        """The samples of the client who is number ``at`` among those of the preparation."""
+        """Return the samples of the client who is number ``at`` among those of the preparation."""
         own = None if preparation is None else preparation.of(at)
         train_part, validation_part, test_part = (self._dataset.rows(part, own) for part in parts)
         return ClientData(train_part, validation_part, test_part)
@@ -185,7 +187,10 @@ def _all_labels(dataset: Dataset) -> Indices:
 
 
 def _all_units(dataset: Dataset) -> Indices | None:
-    """Units of all samples; one of its own for each sample of the official test part, whose units are not known."""
+    """Return the units of all samples.
+
+    Each sample of the official test part, whose units are not known, is a unit of its own.
+    """
     if dataset.unit is None:
         return None
     own = dataset.unit.numpy()
@@ -195,7 +200,7 @@ def _all_units(dataset: Dataset) -> Indices | None:
 
 
 def _official_tests(train: tuple[Indices, ...], pool: Pool, seed: int) -> tuple[Indices, ...]:
-    """Test samples of each client in the proportions of its training samples, of its own classes only."""
+    """Return test samples of each client in the proportions of its training samples, of its own classes only."""
     rng, test_y = generator(seed, "official test"), pool.test_y
     assert test_y is not None  # the caller has looked
     counts = np.stack([np.bincount(pool.y[index], minlength=pool.classes) for index in train])

@@ -1,4 +1,4 @@
-"""Data split over clients: what a method is run on."""
+"""Data split over clients: the input of a run."""
 
 from __future__ import annotations
 
@@ -88,17 +88,17 @@ class Federation:
         return tuple(self.clients[0].train.x.shape[1:])
 
     def counts(self) -> Tensor:
-        """Training samples per client and class, int64 ``[K, classes]``."""
+        """Return the number of training samples per client and class, int64 ``[K, classes]``."""
         return torch.stack([shard.train.counts(self.classes) for shard in self.clients])
 
     def sizes(self) -> Tensor:
-        """Samples per client in train, validation and test, int64 ``[K, 3]``."""
+        """Return the number of samples per client in train, validation and test, int64 ``[K, 3]``."""
         if isinstance(self.clients, shelf.Shelf):
             return self.clients.sizes.clone()
         return torch.tensor([[len(getattr(shard, part)) for part in PARTS] for shard in self.clients])
 
     def fingerprint(self) -> str:
-        """32 hex digits that change when any size, label or input changes; about a second per GB.
+        """Return 32 hex digits that change when any size, label or input changes; takes about a second per GB.
 
         That of a folder is the one found when it was written.
         """
@@ -107,7 +107,9 @@ class Federation:
         return shelf.fingerprint(self.clients, self.classes)
 
     def save(self, folder: Path | str) -> None:
-        """Writes it to a new folder, for `open`. Many clients are written one after another by `fedkin.data.write`.
+        """Write the federation to a new folder, for `open`.
+
+        Many clients are written one after another by `fedkin.data.write`.
 
         Raises:
             DataError: there is something in the folder already.
@@ -126,8 +128,9 @@ class Federation:
 
     @classmethod
     def open(cls, folder: Path | str, *, check: bool = False) -> Federation:
-        """The federation in a folder that `save` or `fedkin.data.write` wrote; a client's data are read when it is
-        chosen.
+        """Return the federation in a folder that `save` or `fedkin.data.write` wrote.
+
+        A client's data are read when it is chosen.
 
         Args:
             check: read everything now, and make sure that it has not changed since it was written.
@@ -145,7 +148,7 @@ class Federation:
         return cls(found, told["classes"], told["name"], groups, **names, preparation=preparation)
 
     def describe(self) -> str:
-        """Four lines on who has how much of what."""
+        """Return four lines on the sizes and classes of the clients."""
         sizes, own = self.sizes(), (self.counts() > 0).sum(dim=1)
         lines = [f"{self.name}: {len(self)} clients, {self.classes} classes, inputs {list(self.shape)}"]
         for part, column in zip(PARTS, sizes.T, strict=True):
@@ -170,7 +173,7 @@ class Federation:
         labels: Sequence[str] | None = None,
         client_names: Sequence[str] | None = None,
     ) -> Federation:
-        """A federation from data that are already apart, one ``(x, y)`` per client.
+        """Return a federation of data that are already separate, one ``(x, y)`` per client.
 
         Args:
             clients: inputs ``[n, *shape]`` and integer labels ``[n]`` of each client.

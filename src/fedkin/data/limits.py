@@ -1,4 +1,4 @@
-"""Limit on the memory that data from files may take, checked before it is taken.
+"""Limit on the memory of data from files, checked before it is allocated.
 
 A file of one megabyte can unpack to thousands of megabytes. Readers therefore work out from headers how much memory a
 file needs and refuse it beyond the limit. The limit belongs to the machine, not to a run: it is not part of a run's
@@ -36,11 +36,11 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
+        """Number of bytes that are left."""
         return max(0, int(self.gb * 1e9) - self._taken)
 
     def take(self, path: Path | str, disk: int, memory: int) -> None:
-        """Counts a file, before it is read.
+        """Count a file, before it is read.
 
         Args:
             path: the file or the folder, for the message.
@@ -60,7 +60,7 @@ class Budget:
         self._taken += memory
 
     def unpacked(self, packed: IO[bytes] | gzip.GzipFile, path: Path | str, disk: int, factor: int = 1) -> bytes:
-        """Everything that a decompressing file gives, read piece by piece and no further than the limit.
+        """Return all that a decompressing file gives, read piece by piece and no further than the limit.
 
         Args:
             packed: the file.
@@ -83,7 +83,7 @@ class Budget:
 
 
 def limit_gb() -> float:
-    """The limit in GB: of the environment variable, else `USUAL_GB`.
+    """Return the limit in GB: of the environment variable, else `USUAL_GB`.
 
     Raises:
         ConfigError: the variable does not hold a number above 0.
@@ -93,7 +93,7 @@ def limit_gb() -> float:
 
 
 def gigabytes(text: str, where: str) -> float:
-    """A limit from its text; ``where`` names the flag or the variable in the message.
+    """Return a limit from its text; ``where`` names the flag or the variable in the message.
 
     Raises:
         ConfigError: not a number above 0.
@@ -109,7 +109,7 @@ def gigabytes(text: str, where: str) -> float:
 
 @contextmanager
 def limited(gb: float | None) -> Iterator[None]:
-    """Sets the limit for this process and its children; None: leaves it as it is."""
+    """Set the limit for this process and its children; None leaves it as it is."""
     before = os.environ.get(ENV)
     if gb is not None:
         os.environ[ENV] = f"{gb:g}"
@@ -124,12 +124,12 @@ def limited(gb: float | None) -> Iterator[None]:
 
 
 def advice(gb: float) -> str:
-    """What to do where a file exceeds the limit."""
+    """Return what to do about a file that exceeds the limit."""
     return f"If the file is meant to be that large: {FLAG} {gb:g} (in Python: {ENV}={gb:g})"
 
 
 def size_of(count: int) -> str:
-    """A number of bytes for people, in units of 1000."""
+    """Return a number of bytes for display, in units of 1000."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= factor:
             whole = count / factor

@@ -1,4 +1,4 @@
-"""From the cards of all sites to the one that all of them read their data by."""
+"""Merging of the cards of all sites into the one that all of them read their data by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cards = Mapping[str, Card]
 
 
 def merge(cards: Cards) -> Card:
-    """The card of all sites together: what reading all their files in one place would have given.
+    """Return the card of all sites together: the one that reading all their files in one place would have given.
 
     Columns come in the order of the first site; texts and classes are those of all sites, in the order that `load`
     would have given them. A column that is empty at some sites is fine as long as one site has values.
@@ -27,7 +27,7 @@ def merge(cards: Cards) -> Card:
             columns.
     """
     if not cards:
-        raise DataError("no site has said what its data are; at least one card is needed")
+        raise DataError("no site has described its data; at least one card is needed")
     first, one = next(iter(cards.items()))
     for site, card in cards.items():
         for what in ("kind", "target", "binary"):
@@ -81,7 +81,7 @@ def _tables(cards: Cards) -> Card:
 
 
 def _merged(columns: Mapping[str, Column]) -> Column:
-    """One column of all sites."""
+    """Return one column of all sites."""
     name = next(iter(columns.values())).name
     filled = {site: column for site, column in columns.items() if column.kind != "empty"}
     if not filled:
@@ -101,7 +101,7 @@ def _merged(columns: Mapping[str, Column]) -> Column:
 
 
 def _classes(cards: Cards) -> tuple[tuple[str, ...], bool]:
-    """Names of the classes of all sites, and whether they are whole numbers."""
+    """Return the names of the classes of all sites, and whether they are whole numbers."""
     target = next(iter(cards.values())).target or ""
     texts = {label for card in cards.values() for label in card.labels or ()}
     values = numbers_of(sorted(texts))
@@ -119,13 +119,13 @@ def _classes(cards: Cards) -> tuple[tuple[str, ...], bool]:
 
 
 def _same_kind(name: str, numbers: Mapping[str, bool]) -> None:
-    """Refuses a column of numbers here and texts there: which texts the numbers are, a card does not tell."""
+    """Refuse a column of numbers here and texts there: a card does not show which texts the numbers are."""
     here, there = [s for s, number in numbers.items() if number], [s for s, number in numbers.items() if not number]
     if here:
         raise DataError(
             f"column '{name}' holds numbers at {listed(here)} and texts at {listed(there)}; write it alike at all "
             f"sites, or start the nodes of {listed(here)} with --text {name}: it is then a column of texts, and its "
-            "different values are told to the server"
+            "different values are sent to the server"
         )
 
 
@@ -147,7 +147,7 @@ def _arrays(cards: Cards) -> Card:
 
 
 def _names(cards: Cards) -> tuple[str, ...]:
-    """Class names of all sites: the longest list, if the others are its beginning; else all of them, in order."""
+    """Return the class names of all sites: the longest list, if the others are its beginning; else all, in order."""
     lists = {site: card.labels or () for site, card in cards.items()}
     longest = max(lists.values(), key=len)
     if all(longest[: len(own)] == own for own in lists.values()):

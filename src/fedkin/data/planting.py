@@ -1,4 +1,4 @@
-"""True groups planted into any federation, so that one can see whether a method finds them."""
+"""True groups planted into any federation, to see whether a method finds them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Kind = Literal["labels", "rotations"]
 
 
 def plant(federation: Federation, kind: Kind, groups: int = 4) -> Federation:
-    """The same clients, client k in group ``k mod groups``, each group seeing the data in a way of its own.
+    """Return the same clients, client k in group ``k mod groups``, each group with its own view of the data.
 
     ``labels``: group g calls class c by the number ``(c + g) mod classes``; no model can serve two groups.
     ``rotations``: group g sees the images turned by ``g`` quarters (Ghosh et al., IFCA, Section 6; at most 4 groups).
 
     Raises:
-        PartitionError: the federation has true groups already, or its inputs are no square images.
+        PartitionError: the federation has true groups already, or its inputs are not square images.
         ConfigError: an unknown kind, or a number of groups that does not fit.
     """
     if kind not in ("labels", "rotations"):

@@ -1,4 +1,4 @@
-"""What was done to raw data before a network saw them, small enough to go with a model: names and numbers as JSON.
+"""Preparation of raw data for a network, small enough to go with a model: names and numbers as JSON.
 
 preparation.apply([{"age": "54", "sex": "f"}])     # rows of a table, as texts -> inputs of a network
 preparation.apply(["scan.png"])                    # images: files, or arrays of bytes
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded
+from fedkin.data.image_files import prepared
 from fedkin.data.standalone import scaled
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """From raw data to inputs of a network, and the names of what comes out.
+    """Conversion of raw data to inputs of a network, and the names of the results.
 
     Attributes:
         kind: ``table`` (rows with named columns), ``image`` (grey or colour pixels) or ``array`` (numbers as they are).
@@ -58,7 +59,7 @@ class Preparation:
         if self.kind not in ("table", "image", "array"):
             raise DataError(f"preparation: kind must be table, image or array, got {self.kind!r}")
         if not self.shape or min(self.shape) < 1:
-            raise DataError(f"preparation: {list(self.shape)} is no shape of an input")
+            raise DataError(f"preparation: {list(self.shape)} is not the shape of an input")
         if self.kind == "table":
             width = sum(column.width for column in self.columns)
             if self.shape != (width,):
@@ -75,12 +76,12 @@ class Preparation:
 
     @property
     def per_client(self) -> int:
-        """For how many clients there are statistics of their own; 0 where all share the same."""
+        """Number of clients with statistics of their own; 0 if all share the same."""
         own = max((len(c.mean) for c in self.columns), default=1)
         return own if own > 1 else 0
 
     def of(self, client: int) -> Preparation:
-        """The same for one client: with its own statistics, where clients have their own.
+        """Return the same for one client: with its own statistics, if clients have their own.
 
         Raises:
             DataError: no such client.
@@ -95,7 +96,7 @@ class Preparation:
         return replace(self, columns=columns)
 
     def apply(self, raw: Any) -> Tensor:
-        """Inputs of a network, float32 ``[n, *shape]``.
+        """Return the inputs of a network, float32 ``[n, *shape]``.
 
         Args:
             raw: tables: rows as mappings from column to text or number, other columns are not looked at; images:
@@ -103,14 +104,12 @@ class Preparation:
                 ``[n, *shape]``.
 
         Raises:
-            DataError: a column is not there, a field is no number, an image has another size; or clients have
-                statistics of their own and `of` has not said whose are meant.
+            DataError: a column is not there, a field is not a number, an image has another size; or clients have
+                their own statistics and `of` did not select one.
         """
         if self.kind == "table":
             return self.scaled(raw_rows(raw, self.columns))
         if self.kind == "image":
-            from fedkin.data.sources.images import prepared  # it imports this file
-
             return prepared(raw, self.shape, self.mode or "L", self.resized, self.factor)
         values = np.asarray(raw)
         if values.dtype.kind not in "iufb" or values.shape[1:] != self.shape:
@@ -121,18 +120,18 @@ class Preparation:
         return torch.from_numpy(values.astype(np.float32) * np.float32(self.factor))
 
     def scaled(self, raw: Raw) -> Tensor:
-        """Rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""
+        """Return the rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""
         if self.per_client:
-            raise DataError("each client has means of its own; say whose: preparation.of(client)")
+            raise DataError("each client has its own means; choose one: preparation.of(client)")
         return torch.from_numpy(scaled(raw, self.columns))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON text."""
+        """Return plain values for a JSON text."""
         return cast(dict[str, Any], _plain(asdict(self)))
 
     @classmethod
     def from_json(cls, found: object, where: str = "preparation") -> Preparation:
-        """A preparation from what `json.loads` gave.
+        """Return a preparation from the result of `json.loads`.
 
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
@@ -162,12 +161,12 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table before scaling, and how it is to be scaled.
+    """Table before scaling, and how it is to be scaled.
 
     Attributes:
         raw: see `Raw`.
         columns: names, kinds and all categories, without statistics.
-        own: each client has a mean and deviation of its own; categories and gaps stay those of ``columns``.
+        own: each client has its own mean and deviation; categories and gaps stay those of ``columns``.
         target, binary, labels, taken: of the preparation.
     """
 
@@ -180,21 +179,24 @@ class Rows:
     taken: tuple[tuple[str, str], ...] = ()
 
     def fit(self, training: Sequence[npt.NDArray[np.int64]]) -> Preparation:
-        """The preparation that the training rows of the clients give, and no others: numbers of each one's rows."""
+        """Return the preparation by the training rows of the clients, given as row numbers, and by no others."""
         parts = list(training) if self.own else [np.concatenate(list(training))]
         made = tuple(fitted(column, self.raw[:, j], parts, self.own) for j, column in enumerate(self.columns))
         width = sum(column.width for column in made)
         return Preparation("table", (width,), self.labels, self.target, self.binary, columns=made, taken=self.taken)
 
     def scaled(self, preparation: Preparation, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Some of the rows as inputs of a network, ``[n, inputs]``."""
+        """Return some of the rows as inputs of a network, ``[n, inputs]``."""
         return preparation.scaled(recoded(self.raw[rows], self.columns, preparation.columns))
 
 
 def image_preparation(
     shape: Sequence[int], labels: Sequence[str] | None = None, *, resized: bool = False
 ) -> Preparation:
-    """Of pixels in 0..1, ``[1 or 3, height, width]``; other numbers of channels make an ``array`` of bytes."""
+    """Return the preparation of pixels in 0..1, ``[1 or 3, height, width]``.
+
+    Other numbers of channels make an ``array`` of bytes.
+    """
     names, shape = None if labels is None else tuple(labels), tuple(shape)
     if len(shape) != 3 or shape[0] not in (1, 3):
         return Preparation("array", shape, names, factor=1 / 255)

@@ -1,4 +1,4 @@
-"""Long reading that can be watched: readers tell how far they are, whoever listens shows it."""
+"""Progress of long reading: readers report how far they are, a listener shows it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Listener = Callable[[str], None]
-_EVERY = 0.1  # seconds between two lines, so that telling costs nothing beside the reading
+_EVERY = 0.1  # seconds between two reports, so that their cost is negligible
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def heard(by: Listener) -> Iterator[None]:
-    """While this lasts, ``by`` is called with what is being read and how much is done, and with "" at the end."""
+    """Within this context, call ``by`` with what is being read and how much is done, and with "" at the end."""
     token = _listener.set(by)
     try:
         yield
@@ -26,7 +26,7 @@ def heard(by: Listener) -> Iterator[None]:
 
 
 def each(items: Sequence[T], what: str) -> Iterator[T]:
-    """The items one after another; the listener is told "``what``, 1,200 of 20,000" now and then."""
+    """Yield the items one after another and report "``what``, 1,200 of 20,000" now and then."""
     listener, last = _listener.get(), time.monotonic()
     for i, item in enumerate(items):
         if listener is not None and time.monotonic() - last >= _EVERY:

@@ -10,7 +10,7 @@ PARTS = ("train", "validation", "test")
 
 
 def check_client_data(shard: ClientData, k: int, shape: tuple[int, ...], classes: int, name: str) -> None:
-    """Can client ``k`` of the federation ``name`` take part?
+    """Raise an error unless client ``k`` of the federation ``name`` can take part.
 
     Raises:
         DataError: no training sample, inputs of another shape than ``shape``, labels out of range, values that are not

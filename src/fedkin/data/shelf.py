@@ -1,4 +1,4 @@
-"""Clients' data in a folder, read when a client is chosen: for federations that are larger than the memory.
+"""Clients' data in a folder, read when a client is chosen: for federations larger than the memory.
 
 index.json                       number of classes, shape of an input, names, true groups, a fingerprint of all data
 train.x  validation.x  test.x    inputs of one client after another: float32, little-endian, nothing else
@@ -35,10 +35,10 @@ _FORMAT = "fedkin federation 1"
 
 
 class Shelf(Sequence[ClientData]):
-    """The clients of such a folder. Nothing is kept of what is read.
+    """Clients of such a folder. Nothing that is read is kept.
 
     Attributes:
-        told: what ``index.json`` says.
+        told: content of ``index.json``.
         sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
 
     Raises:
@@ -81,7 +81,7 @@ class Shelf(Sequence[ClientData]):
         return _Lazy(self, part, start, stop)
 
     def read(self, part: str, kind: str, start: int, stop: int) -> Tensor:
-        """Inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients.
+        """Return inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients.
 
         Raises:
             DataError: the file has become shorter.
@@ -121,7 +121,7 @@ class _Lazy(Samples):
 
 
 def is_shelf(path: Path | str) -> bool:
-    """Whether a folder holds a federation that was written by `write`."""
+    """Return whether a folder holds a federation that was written by `write`."""
     return (Path(path) / INDEX).is_file()
 
 
@@ -136,7 +136,7 @@ def write(
     client_names: Sequence[str] | None = None,
     preparation: Preparation | None = None,
 ) -> Shelf:
-    """Writes a federation one client after another, so that they need not all be in memory; `Federation.open` reads it.
+    """Write a federation one client after another, so that they need not all be in memory; `Federation.open` reads it.
 
     Args:
         folder: a new one, or an empty one.
@@ -168,7 +168,7 @@ def write(
 def _write_parts(
     folder: Path, shards: Iterable[ClientData], classes: int, name: str
 ) -> tuple[tuple[int, ...], list[list[int]]]:
-    """Inputs, labels and numbers of samples; returns the shape of an input and the clients' sizes."""
+    """Write inputs, labels and numbers of samples; return the shape of an input and the clients' sizes."""
     shape: tuple[int, ...] | None = None
     sizes: list[list[int]] = []
     with ExitStack() as stack:
@@ -191,7 +191,7 @@ def _write_parts(
 
 
 def _clear(folder: Path, made: bool) -> None:
-    """Takes away what a call that failed has written, so that the same folder can be named again."""
+    """Remove what a call that failed has written, so that the same folder can be named again."""
     for path in folder.iterdir():
         path.unlink()
     if made:
@@ -203,7 +203,7 @@ def _write_index(folder: Path, index: dict[str, Any]) -> None:
 
 
 def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
-    """32 hex digits that change when any size, label or input changes; about a second per GB."""
+    """Return 32 hex digits that change when any size, label or input changes; takes about a second per GB."""
     digest = hashlib.blake2b(digest_size=16)
     sizes = [[len(getattr(shard, part)) for part in PARTS] for shard in clients]
     digest.update(repr((classes, tuple(clients[0].train.x.shape[1:]), sizes)).encode())

@@ -1,7 +1,7 @@
-"""The data of one site of a real federation: the same numbers as the client has in a simulation.
+"""Data of one site of a real federation: the same numbers as the client has in a simulation.
 
 site = SiteData("hospital.csv")
-card = site.card(how)                    # told to the server, which merges the cards of all sites
+card = site.card(how)                    # sent to the server, which merges the cards of all sites
 shard = site.shard(merged, number, how)  # stays here, as does all below
 how_made = site.preparation(merged, number, how)
 """
@@ -30,13 +30,13 @@ from fedkin.data.sources.files import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20
-_OF_ALL = ("planted", "groups", "made_up")  # settings that a federation made elsewhere takes, too
-_FEW = 20  # samples that a made-up client should have at least
+_OF_ALL = ("planted", "groups", "made_up")  # settings that also apply to a federation made elsewhere
+_FEW = 20  # minimum number of samples of a synthetic client
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What a run says of its data: how they are read, shared out to clients and split; see `federate` and `load`.
+    """Settings of a run's data: how they are read, shared out to clients and split; see `federate` and `load`.
 
     Attributes:
         partition: how samples are shared out; None: `Natural` where the data bring their clients, else `Dirichlet`.
@@ -47,7 +47,7 @@ class Sharing:
             ``client``.
         planted: true groups to plant, see `plant`.
         groups: how many of them.
-        made_up: no setting says who the clients are, so that the partition is a default.
+        made_up: no setting defines the clients, so that the partition is a default.
     """
 
     partition: Partition | None
@@ -69,14 +69,14 @@ class Sharing:
     made_up: bool = False
 
     def reading(self, *, site: bool = False) -> Reading:
-        """The part of it that readers take."""
+        """Return the settings that readers take."""
         return Reading(
             self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site, self.encoding
         )
 
 
 def deal(data: str | Path, how: Sharing) -> Federation:
-    """Reads a data set and shares it out.
+    """Read a data set and share it out.
 
     Raises:
         DataError, ConfigError: as `load`, `federate` and `plant`; a setting of the sharing for what a function has
@@ -86,12 +86,12 @@ def deal(data: str | Path, how: Sharing) -> Federation:
 
 
 def fetched(data: str | Path, how: Sharing) -> Dataset | Federation:
-    """What is read, before it is shared out; a function may give a whole federation. See `deal`."""
+    """Return the data as read, before they are shared out; a function may give a whole federation. See `deal`."""
     return read(data, how.reading())
 
 
 def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
-    """What was read, shared out; see `deal`."""
+    """Share out data that were read; see `deal`."""
     if isinstance(found, Federation):
         plain = Sharing(None)
         names = [f.name for f in fields(how) if f.name not in ("seed", *_OF_ALL)]
@@ -122,19 +122,19 @@ def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
 
 
 def _unnamed(found: Dataset, clients: int, why: str) -> str:
-    """What is wrong with data that name no clients, where the default cannot share them out."""
+    """Return what is wrong with data that name no clients, if the default cannot share them out."""
     few, table = max(2, len(found) // _FEW), found.table is not None
     column = "--client-column COLUMN, or " if table else ""
     return (
-        f"{found.name} does not say who the clients are, and its {len(found)} samples cannot be dealt to {clients} "
-        f"made-up clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
+        f"{found.name} does not name its clients, and its {len(found)} samples cannot be dealt to {clients} synthetic "
+        f"clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
         f"{'file' if table else 'folder'} for each client; or, to try things out, make up fewer: "
         f"--partition iid --clients {few}"
     )
 
 
 class SiteData:
-    """The data that one site brings: its own, or, for trying out, one share of a data set dealt out as in a simulation.
+    """Data of one site: its own, or, for trying out, one share of a data set dealt out as in a simulation.
 
     The last card and the last shard are kept; make another object to read the files anew.
 
@@ -142,8 +142,8 @@ class SiteData:
         data: a path to this site's own csv or npz file or folder of idx files or images; with ``share`` anything that
             `load` takes, the same at all sites.
         share: number of the share, from 0.
-        texts: columns of a csv file that are told as texts although they hold numbers here, since another site has
-            texts in them: their different values are then on the card.
+        texts: columns of a csv file that are described as texts although they hold numbers here, since another site
+            has texts in them: their different values are then on the card.
         dealer: reads and deals out what shares are shares of; one that remembers serves many shares in one process.
 
     Raises:
@@ -161,14 +161,16 @@ class SiteData:
         if share is not None and share < 0:
             raise ConfigError(f"share must be at least 0, got {share}")
         if share is not None and texts:
-            raise ConfigError("columns to tell as texts are for a site's own table; a share is read with all others")
+            raise ConfigError(
+                "columns to describe as texts are for a site's own table; a share is read with all others"
+            )
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[Sharing, Card] | None = None
         self._shard: tuple[tuple[Card, int, Sharing], ClientData, Preparation | None] | None = None
         self._dealt: tuple[Sharing, _Share] | None = None
 
     def card(self, how: Sharing) -> Card:
-        """What this site says of its data.
+        """Return the description of this site's data.
 
         Raises:
             DataError: the data cannot be used, or hold several clients.
@@ -180,7 +182,7 @@ class SiteData:
         return self._card[1]
 
     def shard(self, card: Card, number: int, how: Sharing) -> ClientData:
-        """This site's data in their parts.
+        """Return this site's data in their parts.
 
         Args:
             card: what all sites agreed on, see `merge`.
@@ -195,7 +197,7 @@ class SiteData:
         return self._read(card, number, how)[0]
 
     def preparation(self, card: Card, number: int, how: Sharing) -> Preparation | None:
-        """How the inputs of `shard` were made of raw data, for this client; None where that is not known.
+        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known.
 
         Raises:
             DataError, ConfigError: as `shard`.
@@ -203,7 +205,7 @@ class SiteData:
         return self._read(card, number, how)[1]
 
     def name(self, how: Sharing) -> str:
-        """What these data are called in a model's card: without the path of their file, which stays private."""
+        """Return the name of these data in a model's card: without the path of their file, which stays private."""
         return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
 
     def _read(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
@@ -219,7 +221,7 @@ class SiteData:
             check_scaling(how.scaling, self.data)
             return table_card(tables, how.reading(), name=self.data, texts=self.texts)
         if self.texts:
-            raise ConfigError(f"columns to tell as texts are for csv tables; {self.data} is none")
+            raise ConfigError(f"columns to describe as texts are for csv tables; {self.data} is not one")
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
@@ -245,7 +247,7 @@ class SiteData:
         )
 
     def _tables(self, how: Sharing) -> list[Path]:
-        """This site's csv files, if it has any and the settings can be followed by one site alone."""
+        """Return this site's csv files, if it has any and the settings can be followed by one site alone."""
         if self.data in SOURCES:
             raise ConfigError(
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
@@ -260,7 +262,7 @@ class SiteData:
         if how.drop:
             raise ConfigError("drop is for a simulation; on real hosts every site leaves the columns out of its file")
         if how.planted is not None:
-            raise ConfigError("plant makes up true groups, for trying out; own data are taken as they are")
+            raise ConfigError("plant makes up true groups, for trying out; data of a site are taken as they are")
         return csv_files([Path(self.data)])
 
     def _array(self, how: Sharing) -> Dataset:
@@ -271,7 +273,7 @@ class SiteData:
         return dataset
 
     def _shared(self, how: Sharing) -> _Share:
-        """This share of the whole data set."""
+        """Return this share of the whole data set."""
         assert self.share is not None  # the callers have looked
         if self._dealt is None or self._dealt[0] != how:
             federation = self._deal(self.data, how)
@@ -297,7 +299,7 @@ class SiteData:
 
 @dataclass(frozen=True)
 class _Share:
-    """One client's share of a data set, and what is kept of the rest: its name and card."""
+    """One client's share of a data set, with the name and card of the whole."""
 
     name: str
     card: Card
@@ -306,7 +308,7 @@ class _Share:
 
 
 def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
-    """The same samples with the classes that all sites agreed on."""
+    """Return the same samples with the classes that all sites agreed on."""
     if dataset.shape != card.inputs:
         raise DataError(f"{where}: inputs of shape {list(dataset.shape)}, all sites agreed on {list(card.inputs)}")
     if (dataset.labels is None) != (card.labels is None):
@@ -315,13 +317,13 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
         new = torch.arange(dataset.classes)
         if dataset.classes > card.classes:
             raise DataError(
-                f"{where}: class {dataset.classes - 1} is none of the {card.classes} that all sites agreed on"
+                f"{where}: class {dataset.classes - 1} is not one of the {card.classes} that all sites agreed on"
             )
     else:
         unknown = [label for label in dataset.labels if label not in card.labels]
         if unknown:
             raise DataError(
-                f"{where}: class {listed(unknown)} is none of those that all sites agreed on, {listed(card.labels)}"
+                f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(card.labels)}"
             )
         new = torch.tensor([card.labels.index(label) for label in dataset.labels])
     test, made = dataset.official_test, dataset.preparation

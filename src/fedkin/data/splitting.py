@@ -1,4 +1,4 @@
-"""Splits one client's samples into train, validation and test parts."""
+"""Splitting of one client's samples into train, validation and test parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parts = tuple[Indices, Indices, Indices]
 
 
 def check_fractions(test: float, validation: float) -> None:
-    """Raises ConfigError unless both are in [0, 1) and something is left to train on."""
+    """Raise ConfigError unless both are in [0, 1) and some samples are left to train on."""
     for name, value in (("test", test), ("validation", validation)):
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must be a fraction from 0 up to, not including, 1; got {value}")
@@ -25,7 +25,7 @@ def check_fractions(test: float, validation: float) -> None:
 def three_parts(
     y: Indices, *, test: float, validation: float, rng: np.random.Generator, unit: Indices | None = None
 ) -> Parts:
-    """Positions of the train, validation and test samples of one client.
+    """Return the positions of the train, validation and test samples of one client.
 
     Stratified as far as the numbers allow: the first sample of every class is for training, the others are laid out
     so that every stretch of them holds the classes in the client's proportions, and each part takes one stretch.
@@ -54,7 +54,7 @@ def three_parts(
 
 
 def part_sizes(n: int, test: float, validation: float) -> tuple[int, int, int]:
-    """How many of ``n`` samples are for training, validation and test."""
+    """Return how many of ``n`` samples are for training, validation and test."""
     held = {"test": math.floor(test * n + 0.5), "validation": math.floor(validation * n + 0.5)}
     if n >= 2 and test > 0:
         held["test"] = max(held["test"], 1)
@@ -66,7 +66,7 @@ def part_sizes(n: int, test: float, validation: float) -> tuple[int, int, int]:
 
 
 def _units(y: Indices, unit: Indices | None) -> tuple[Indices, Indices, Indices]:
-    """Label and size of each unit, and the unit each sample belongs to."""
+    """Return the label and size of each unit, and the unit that each sample belongs to."""
     if unit is None:
         return y, np.ones(len(y), dtype=np.int64), np.arange(len(y))
     _, first, member, size = np.unique(unit, return_index=True, return_inverse=True, return_counts=True)
@@ -84,7 +84,7 @@ def _order(label: Indices, rng: np.random.Generator) -> Indices:
 
 
 def _fill_empty(part: Indices, test: float, validation: float) -> None:
-    """With units of different sizes a part can come out empty: move one unit, in place."""
+    """Move one unit, in place, if a part is empty, as can happen with units of different sizes."""
     part[0] = 0
     if test > 0 and len(part) >= 2:
         part[-1] = 2

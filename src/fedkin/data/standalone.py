@@ -1,6 +1,6 @@
-"""Raw rows as inputs of a network, and values unlike those of training; needs numpy and nothing of fedkin.
+"""Conversion of raw rows to inputs of a network, and checks for unusual values; needs numpy and nothing of fedkin.
 
-Lies in every export as ``prepare.py``, where ``load.py`` uses it. Files are read as text, nothing in them is run.
+Every export contains it as ``prepare.py``, where ``load.py`` uses it. Files are read as text, nothing in them is run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Seen = Mapping[str, Any]
 
 
 class RawError(ValueError):
-    """A file or a row that cannot become an input; the message names the place."""
+    """Raised for a file or a row that cannot become an input; the message names the place."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One column of a table as inputs of a network.
+    """Column of a table as inputs of a network.
 
     A number becomes ``(value - mean) / std``, an empty field the mean, and with ``gaps`` a second input is 1 where the
     field was empty. A column that had one value or none in training (``std`` 0) gives 0: nothing could be learnt from
@@ -72,15 +72,16 @@ class Input:
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
-    """The header of a csv file, and its rows with the numbers of their lines; commas, semicolons or tabs between
-    fields, and decimal commas where there are semicolons.
+    """Return the header of a csv file, and its rows with the numbers of their lines.
+
+    Fields are separated by commas, semicolons or tabs; with semicolons, decimal commas are read.
 
     Args:
         path: the file.
         encoding: of its text, such as ``cp1252``; None: UTF-8.
 
     Raises:
-        RawError: the file cannot be read, has no row, or columns without a name of their own.
+        RawError: the file cannot be read, has no row, or columns without a distinct name.
     """
     try:
         if encoding is None:
@@ -107,7 +108,10 @@ def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...]
 
 
 def read_records(path: Path, encoding: str | None = None) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of a csv file by column, and the place of each for messages; arguments and errors as of `read_lines`."""
+    """Return the rows of a csv file by column, and the place of each for messages.
+
+    Arguments and errors are those of `read_lines`.
+    """
     header, body = read_lines(path, encoding)
     for line, row in body:
         if len(row) != len(header):
@@ -116,7 +120,10 @@ def read_records(path: Path, encoding: str | None = None) -> tuple[list[dict[str
 
 
 def _rows(file: Iterable[str], delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the numbers of their last lines. A quote that is not closed would swallow the rows behind it."""
+    """Yield rows with the numbers of their last lines.
+
+    A quote that is not closed would swallow the rows after it.
+    """
     text: list[str] = []  # lines of the row that is being read
     last: list[str] = []  # and of the one before it
 
@@ -144,12 +151,12 @@ def _rows(file: Iterable[str], delimiter: str, path: Path) -> Iterator[tuple[int
         text.clear()
 
 
-_CUT = "unexpected end of data"  # what the csv module says of a quote that is not closed
+_CUT = "unexpected end of data"  # message of the csv module for a quote that is not closed
 _ENCODINGS = "utf-8, cp1252 (Windows), latin1, utf-16"
 
 
 def _fault(lines: Sequence[str], delimiter: str) -> str:
-    """Why these lines are no well-formed row; empty if they are one. Rows of one line may be sloppy."""
+    """Return why these lines are not a well-formed row; empty if they are one. Rows of one line may be sloppy."""
     try:
         list(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error as error:
@@ -167,7 +174,7 @@ def _unclosed(path: Path, start: int, end: int) -> str:
 
 
 def _require_utf8(path: Path) -> None:
-    """Raises `RawError` for UTF-16, which may pass for UTF-8 with zero bytes between its letters."""
+    """Raise `RawError` for UTF-16, which may pass for UTF-8 with zero bytes between its letters."""
     with path.open("rb") as file:
         begin = file.read(4096)
     marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -178,7 +185,7 @@ def _require_utf8(path: Path) -> None:
 
 
 def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
-    """Where the text of a file is not of its encoding, and what to do."""
+    """Return where the text of a file is not of its encoding, and what to do."""
     if encoding is not None:
         return f"{path}: is not {encoding} text ({error}); state another --encoding, usual ones: {_ENCODINGS}"
     header = ""
@@ -199,7 +206,7 @@ def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
 
 
 def _column_at(before: str, header: str) -> str:
-    """The name of the column that a line has come to."""
+    """Return the name of the column that a line has come to."""
     delimiter = max(",;\t", key=(header or before).count)
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
@@ -218,7 +225,7 @@ def _save_as(encoding: str) -> str:
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str] | None = None) -> Raw:
-    """Rows of a table before scaling; see `Raw`.
+    """Return rows of a table before scaling; see `Raw`.
 
     Args:
         rows: the fields by column.
@@ -240,8 +247,10 @@ def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str
 
 
 def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
-    """One column before scaling, ``[n]``; see `Raw`. True and false may be written out or as 1 and 0, since csv files
-    and parquet files differ in it."""
+    """Return one column before scaling, ``[n]``; see `Raw`.
+
+    True and false may be written out or as 1 and 0, since csv files and parquet files differ in it.
+    """
     if column.kind == "text":
         place_of = {category: float(i) for i, category in enumerate(column.categories)}
         if all(category.lower() in _TRUTH or not category for category in column.categories):
@@ -263,14 +272,14 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
 
 
 def text_of(value: object) -> str:
-    """A field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
+    """Return a field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
     if value is None:
         return ""
     return str(int(value)) if isinstance(value, bool | np.bool_) else str(value).strip()
 
 
 def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
-    """Rows that `raw_rows` read as inputs of a network, ``[n, inputs]``; each column has one mean and deviation."""
+    """Return rows that `raw_rows` read as inputs, ``[n, inputs]``; each column has one mean and deviation."""
     out = np.zeros((len(raw), sum(column.width for column in columns)), dtype=np.float32)
     at = 0
     for values, column in zip(raw.T, columns, strict=True):
@@ -305,7 +314,7 @@ def unusual_rows(
         raw: the same rows from `raw_rows`.
         columns: the inputs.
         seen: the training data's ranges and texts, by column; columns that are not in it are not compared.
-        beside: columns that training data may have and the network does not look at: the class, the client.
+        beside: columns that training data may have and the network does not use: the class, the client.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):
@@ -367,7 +376,7 @@ def _numbers(values: Raw, column: Input, of: Seen) -> list[str]:
 
 
 def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[str]:
-    """Texts that no training row had: none of the column's inputs is 1 then; or none of this client's."""
+    """Return texts that no training row had, or none of this client's: none of the column's inputs is 1 then."""
     found, n = [], len(values)
     new = np.flatnonzero(values < 0).tolist()
     if new:
@@ -375,7 +384,7 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
         known = _listed([c or "nothing" for c in column.categories], 8)
         found.append(
             f"{_listed([repr(t) for t in odd], _SHOWN)} in {len(new)} of {n} rows; training had {known}. Such a field "
-            "tells the model nothing"
+            "carries no information for the model"
         )
     if "texts" in of:
         own = [at for at, text in enumerate(column.categories) if text not in of["texts"]]
@@ -388,7 +397,7 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
 
 
 def _limits(of: Seen, far: float, std: float = 0.0) -> tuple[float, float]:
-    """Bounds beyond which values are far from all training values; infinite where their range is not informative."""
+    """Return bounds beyond which values are far from all training values; infinite if the range is not informative."""
     start, end = _ends(of)
     width = max(of["high"] - of["low"] or end - start, std)
     if not width and "min" not in of:

@@ -1,4 +1,4 @@
-"""Small made-up data with true groups of clients: for tests, demos and for seeing what a method can find."""
+"""Small synthetic data with true groups of clients: for tests, demos and comparisons of methods."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def planted_dataset(
     noise: float = 0.5,
     seed: int = 0,
 ) -> Dataset:
-    """Gaussian blobs, one per class, seen differently by each group of clients.
+    """Return Gaussian blobs, one per class, seen differently by each group of clients.
 
     ``labels``: group g calls class c by the number ``(c + g) mod classes``, so that no model can serve two groups.
-    ``inputs``: group g sees the inputs turned by an orthogonal matrix of its own (group 0: not turned).
+    ``inputs``: group g sees the inputs rotated by its own orthogonal matrix (group 0: not rotated).
 
     Args:
         clients: number of clients; client k belongs to group ``k mod groups``.
         groups: number of true groups.
-        samples: samples of each client, all classes alike.
+        samples: samples of each client, the same number of each class.
         classes: number of classes.
         shape: shape of one input.
         kind: what differs between groups.
@@ -78,7 +78,7 @@ def planted_groups(
     test: float = 0.2,
     validation: float = 0.1,
 ) -> Federation:
-    """`planted_dataset` as a federation; ``groups`` of the result are the true ones."""
+    """Return `planted_dataset` as a federation; ``groups`` of the result are the true ones."""
     data = planted_dataset(
         clients=clients,
         groups=groups,

@@ -32,7 +32,8 @@ from fedkin.deploy.wire import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
-from fedkin.engines.tasks import Answer, perform
+from fedkin.engines.tasks import Answer
+from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest
 from fedkin.privacy.budget import Privacy, Spent

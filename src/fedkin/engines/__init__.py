@@ -1,4 +1,4 @@
-"""How methods are carried out: the round loop, transports and engines."""
+"""Training and rounds: the round loop, transports and engines."""
 
 from fedkin.engines.attacks import Attack
 from fedkin.engines.choice import EngineName, choose, gradients

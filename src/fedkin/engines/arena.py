@@ -1,4 +1,4 @@
-"""Room in shared memory: for tasks on their way, and for answers to lie side by side as the rows of one tensor."""
+"""Shared memory for tasks on their way, and for answers that lie side by side as the rows of one tensor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
 def layout_of(bundle: Bundle) -> Layout:
+    """Return the layout of an answer's tensors."""
     return tuple(
         (name, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.numel() * t.element_size())
         for name, t in bundle.items()
@@ -23,21 +24,21 @@ def layout_of(bundle: Bundle) -> Layout:
 
 
 class Ring:
-    """Stretches of a slab, given out in turn; what is given back is free again when all before it is."""
+    """Stretches of a slab, given out in turn; a stretch given back is free again when all before it are."""
 
     def __init__(self, size: int) -> None:
         self._size, self._head = size, 0
         self._held: dict[int, int] = {}  # start of each stretch, in the order in which they were given out
 
     def take(self, key: int, nbytes: int) -> int | None:
-        """Where a stretch begins, kept under ``key``; None while there is no room."""
+        """Return the offset of a new stretch, kept under ``key``; None while there is no room."""
         nbytes, head, end = up(nbytes), self._head, self._size
         tail = next(iter(self._held.values()), None)
         if tail is None:
             head = 0
-        elif head <= tail:  # it has come round
+        elif head <= tail:  # it has wrapped around
             end = tail
-        elif head + nbytes > end:  # from the beginning again, if the first are done
+        elif head + nbytes > end:  # from the start again, if the first are done
             head, end = 0, tail
         if head + nbytes > end:
             return None
@@ -45,13 +46,14 @@ class Ring:
         return head
 
     def give(self, key: int) -> None:
+        """Give back the stretch kept under ``key``, if there is one."""
         self._held.pop(key, None)
 
 
 class Rows:
     """Places for answers of one layout: of each tensor, those of all clients one after another.
 
-    The place is free again when no tensor is left that looks at it.
+    The place is free again when no tensor refers to it.
     """
 
     def __init__(self, map: mmap.mmap, start: int, layout: Layout, count: int, freed: list[int]) -> None:
@@ -65,14 +67,14 @@ class Rows:
         self._memory = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
 
     def place(self, i: int) -> list[Entry]:
-        """Where a worker is to put the i-th answer."""
+        """Return the entries at which a worker is to put the i-th answer."""
         return [
             Entry(name, dtype, shape, self._start + at + i * nbytes, None)
             for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True)
         ]
 
     def read(self, i: int) -> Bundle:
-        """The i-th answer; nothing is copied."""
+        """Return the i-th answer; nothing is copied."""
         found = Bundle()
         for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True):
             at += i * nbytes
@@ -81,10 +83,10 @@ class Rows:
 
 
 class Arena:
-    """Two regions of shared memory that answers are written to where they stay.
+    """Two regions of shared memory that answers are written to and stay in.
 
-    One may still be looked at (the server's last answers) while the other is filled. When both are, or an answer is
-    larger than expected, answers are copied instead. Pages are taken up only when written.
+    One may still be in use (the server's last answers) while the other is filled. When both are, or an answer is
+    larger than expected, answers are copied instead. Pages are allocated only when written.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -92,14 +94,14 @@ class Arena:
         self._free, self._layouts = [0, nbytes], dict[str, Layout]()
 
     def rows(self, kind: str, count: int) -> Rows | None:
-        """Places for a number of answers, if it is known what they look like and there is room."""
+        """Return places for a number of answers, if their layout is known and there is room."""
         layout = self._layouts.get(kind)
         if layout is None or not self._free or sum(up(n * count) for *_, n in layout) > self._size:
             return None
         return Rows(self._map, self._free.pop(), layout, count, self._free)
 
     def learn(self, kind: str, found: Iterable[Layout]) -> None:
-        """Remembers what all answers of a kind looked like, if they looked alike."""
+        """Remember the layout of the answers of a kind, if all had the same."""
         several = set(found)
         self._layouts.pop(kind, None)
         if len(several) == 1:
@@ -108,7 +110,7 @@ class Arena:
                 self._layouts[kind] = one
 
     def fill(self, place: list[Entry], bundle: Bundle) -> bool:
-        """Writes an answer to its place; False if it is of another layout."""
+        """Write an answer to its place; return False if it is of another layout."""
         expected = tuple((e.name, e.dtype, tuple(e.shape)) for e in place)
         if expected != tuple((name, dtype, shape) for name, dtype, shape, _ in layout_of(bundle)):
             return False

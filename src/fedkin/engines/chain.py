@@ -1,4 +1,4 @@
-"""Networks that are one chain of convolution, pooling, linear and ReLU layers: their layers, read from the module."""
+"""Chains of convolution, pooling, linear and ReLU layers, read from a network's module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedkin.core import Net
 
 @dataclass(frozen=True)
 class Linear:
-    """``x W^T + b``: where weight and bias lie in the flat vector."""
+    """Linear layer ``x W^T + b``: the spans of weight and bias in the flat vector."""
 
     weight: slice
     shape: tuple[int, int]
@@ -26,7 +26,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Conv:
-    """A two-dimensional convolution, zeros around."""
+    """Two-dimensional convolution with zero padding."""
 
     weight: slice
     shape: tuple[int, ...]
@@ -39,6 +39,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class MaxPool:
+    """Two-dimensional max pooling."""
+
     kernel: list[int]
     stride: list[int]
     padding: list[int]
@@ -48,6 +50,8 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class AvgPool:
+    """Two-dimensional average pooling."""
+
     kernel: list[int]
     stride: list[int]
     padding: list[int]
@@ -57,28 +61,30 @@ class AvgPool:
 
 @dataclass(frozen=True)
 class GlobalPool:
-    """The mean over all places of each channel, as ``[B, C, 1, 1]``."""
+    """Mean over all positions of each channel, as ``[B, C, 1, 1]``."""
 
 
 @dataclass(frozen=True)
 class Relu:
-    pass
+    """ReLU."""
 
 
 @dataclass(frozen=True)
 class Flatten:
-    pass
+    """Flattening of all dimensions but the batch."""
 
 
 Layer = Linear | Conv | MaxPool | AvgPool | GlobalPool | Relu | Flatten
 
 
 class NotAChain(Exception):
-    """The network is something else; the message says what was met."""
+    """Raised if a network is not such a chain; the message names what was met."""
 
 
 def chain_of(net: Net) -> tuple[Layer, ...]:
-    """The layers of a network, in order. A ReLU before a max pooling comes after it: the same numbers on fewer places.
+    """Return the layers of a network, in order.
+
+    A ReLU before a max pooling is moved behind it: the same numbers on fewer positions.
 
     Raises:
         NotAChain: the network holds another layer, branches, has running statistics, or cannot be read.
@@ -87,7 +93,7 @@ def chain_of(net: Net) -> tuple[Layer, ...]:
         raise NotAChain("it has running statistics")
     try:
         graph = fx.Tracer().trace(net.module)
-    except Exception as e:  # whatever a user's forward does with a stand-in for a tensor
+    except Exception as e:  # anything that a user's forward does with a proxy for a tensor
         raise NotAChain(f"its forward pass cannot be read ({str(e).splitlines()[0] if str(e) else e!r})") from e
     modules, places = dict(net.module.named_modules()), net.places()
     layers, used = list[Layer](), list[slice]()
@@ -110,7 +116,7 @@ def _later_relu(layers: list[Layer]) -> list[Layer]:
 
 
 def _one_after_another(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that compute, each from the one before.
+    """Return the nodes that compute, each from the one before.
 
     Raises:
         NotAChain: the network branches, or takes or gives more than one tensor.
@@ -126,7 +132,7 @@ def _one_after_another(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_size(node: fx.Node) -> bool:
-    """Whether a node only asks how large the batch is, as ``x.view(x.size(0), -1)`` does."""
+    """Return whether a node only reads the size of the batch, as ``x.view(x.size(0), -1)`` does."""
     if node.op == "call_method":
         return bool(node.target == "size")
     if node.op != "call_function" or node.target not in (getattr, operator.getitem):
@@ -137,7 +143,7 @@ def _is_size(node: fx.Node) -> bool:
 def _layer(
     node: fx.Node, modules: Mapping[str, nn.Module], places: Mapping[str, tuple[slice, Any]], head: str
 ) -> Layer | None:
-    """What a node computes; None for nothing."""
+    """Return the layer that a node computes; None if it computes nothing."""
     if node.op == "call_module":
         name = str(node.target)
         module = modules[name]
@@ -156,7 +162,7 @@ def _layer(
 
 
 def _flattens(node: fx.Node) -> bool:
-    """``torch.flatten(x, 1)``, ``x.flatten(1)``, ``x.view(len, -1)``, ``x.reshape(len, -1)``, ``x.view(-1, d)``."""
+    """Return whether a node is ``flatten(x, 1)``, ``x.view(len, -1)``, ``x.reshape(len, -1)`` or ``x.view(-1, d)``."""
     if node.kwargs and node.kwargs != {"start_dim": 1}:
         return False
     rest = list(node.args[1:]) + list(node.kwargs.values())

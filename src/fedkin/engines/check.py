@@ -1,4 +1,4 @@
-"""Uploads are checked before they are aggregated: names, shapes, dtypes, finite, within bounds."""
+"""Checks of uploads before they are aggregated: names, shapes, dtypes, finite, within bounds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
-_COUNTS, _CLUSTERS = 10**12, 10**6  # no client has more
+_COUNTS, _CLUSTERS = 10**12, 10**6  # no client can have more
 OUTCOMES = ("right", "test_digest")
 """Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
 
 
 def bundled(method: Method, step: str, value: Bundle) -> Bundle:
-    """What a step of the server gave, if it is a bundle.
+    """Return the result of a step of the server, if it is a bundle.
 
     Raises:
         MethodError: it is not; the message names the step.
@@ -27,7 +27,7 @@ def bundled(method: Method, step: str, value: Bundle) -> Bundle:
 
 
 def handed_out(method: Method, step: str, value: Download) -> Download:
-    """The same for a step that says what clients are given."""
+    """Return the result of a step that gives a download, if it is one."""
     return _instance(method, step, value, Download, "what to_all or to_each gives")
 
 
@@ -38,10 +38,10 @@ def _instance(method: Method, step: str, value: T, kind: type[T], wanted: str) -
 
 
 def probe(method: Method, net: Net, training: Training, received: Bundle, *, survey: bool = False) -> Bundle:
-    """What an honest client's answer looks like: its program itself, run on made-up data without training.
+    """Return an example of an honest client's answer: its program, run on synthetic data without training.
 
-    The made-up client has one blank sample per class and no history. Only names, shapes and dtypes of the result mean
-    anything.
+    The synthetic client has one blank sample per class and no history. Only names, shapes and dtypes of the result are
+    meaningful.
 
     Args:
         survey: the answer to a survey instead of an upload.
@@ -50,7 +50,7 @@ def probe(method: Method, net: Net, training: Training, received: Bundle, *, sur
 
 
 def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bundle:
-    """What an honest client keeps after its first round, as in `probe`."""
+    """Return an example of what an honest client keeps after its first round, as in `probe`."""
     return _answered(method, net, training, received)[1].state
 
 
@@ -64,14 +64,14 @@ def _answered(
 
 
 def described(method: Method, net: Net, training: Training) -> Bundle:
-    """What an honest client's words at joining look like, as in `probe`."""
+    """Return an example of what an honest client sends when it joins, as in `probe`."""
     data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, training, Bundle(), Bundle(), group=0)
     return Bundle(size=torch.tensor(net.classes), **method.describe(client))
 
 
 def scored(method: Method, net: Net, training: Training, received: Bundle, moment: Moment = "delivered") -> set[str]:
-    """Names of what an honest client's evaluation holds, as in `probe`; without `OUTCOMES`."""
+    """Return the names in an honest client's evaluation, as in `probe`; without `OUTCOMES`."""
     data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
     client = Client(0, data, data, net, training, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
@@ -89,7 +89,7 @@ def false_score(
     size: int | None = None,
     most: int = _COUNTS,
 ) -> str | None:
-    """Why an evaluation cannot be used, or None if it can.
+    """Return why an evaluation cannot be used, or None if it can.
 
     Args:
         answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
@@ -119,7 +119,7 @@ def false_score(
 
 
 def _false_outcomes(answer: Bundle) -> str | None:
-    """Why the outcomes of single test samples do not fit the confusion matrix, or None if they do."""
+    """Return why the outcomes of single test samples do not fit the confusion matrix, or None if they do."""
     n, correct = int(answer.test.sum()), int(answer.test.diagonal().sum())
     for name, size in zip(OUTCOMES, (-(-n // 8), 16), strict=True):
         t = answer[name]

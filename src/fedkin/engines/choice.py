@@ -1,4 +1,4 @@
-"""Which engine a run takes, and what it says about it."""
+"""Choice of a run's engine, with the reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EngineName: TypeAlias = Literal["auto", "workers", "loop", "stacked"]
 
 
 def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
-    """The engine by name, and why that one.
+    """Return the engine by name, and the reason for it.
 
     Args:
-        engine: a name, or an engine, which is taken as it is.
+        engine: a name, or an engine, which is used unchanged.
         workers: processes, 0 for one per core.
 
     Raises:
@@ -46,13 +46,13 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
 
 
 def _pays_to_stack(job: Job) -> bool:
-    """Whether there is a GPU, and a network that can be stacked."""
+    """Return whether there is a GPU, and a network that can be stacked."""
     net = job.net
     return torch.cuda.is_available() and job.private is None and net.buffers.start == net.buffers.stop
 
 
 def _alone(workers: int, job: Job) -> str:
-    """Why worker processes would not pay here; "" if they do."""
+    """Return why worker processes would not pay here; "" if they do."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this system cannot fork processes"
     if len(job.shards) == 1:
@@ -61,7 +61,7 @@ def _alone(workers: int, job: Job) -> str:
 
 
 def gradients(engine: Engine, job: Job) -> str:
-    """How the gradient of the cross-entropy is found in a job, and why."""
+    """Return how the gradient of the cross-entropy is found in a job, and why."""
     if job.private is not None:
         return "gradients of single samples (private training)"
     if isinstance(engine, Stacked):

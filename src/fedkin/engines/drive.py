@@ -1,4 +1,4 @@
-"""Runs client programs to their end: one alone, or many in lock-step."""
+"""Execution of client programs to their end: one alone, or many in lock-step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TrainMany = Callable[[Sequence[tuple[int, Train]]], Sequence[Tensor]]
 
 
 def drive(work: Work | Bundle, train: TrainOne) -> Bundle:
-    """What one client program returns; ``train`` carries out each request it yields.
+    """Return the result of one client program; ``train`` carries out each request that it yields.
 
     Raises:
         MethodError: the program yields or returns something else than it may.
@@ -22,7 +22,7 @@ def drive(work: Work | Bundle, train: TrainOne) -> Bundle:
 
 
 def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
-    """What each client program returns, all advanced together.
+    """Return the result of each client program, all advanced together.
 
     Args:
         works: client programs; a plain bundle is a program that asks for nothing.
@@ -49,7 +49,7 @@ def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
 
 
 def check_tensors(value: object, what: str) -> Bundle:
-    """The value, if it is a bundle of tensors.
+    """Return the value, if it is a bundle of tensors.
 
     Raises:
         MethodError: it is not; the message starts with ``what``.
@@ -63,7 +63,7 @@ def check_tensors(value: object, what: str) -> Bundle:
 
 
 def named(wrong: object) -> str:
-    """The type of a value that is not what it should be, and the word that was probably forgotten."""
+    """Return the type of a value of the wrong type, and the keyword that was probably forgotten."""
     forgotten = " (is `return` missing?)" if wrong is None else ""
     forgotten = " (is `yield` missing before it?)" if isinstance(wrong, Train) else forgotten
     return f"{type(wrong).__name__}{forgotten}"
@@ -83,7 +83,7 @@ def _advance(
 
 
 def requests_of(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:
-    """What a client program asks for at once.
+    """Return the requests that a client program makes at once.
 
     Raises:
         MethodError: it yielded something else than it may.

@@ -1,8 +1,8 @@
-"""Forward and backward passes written out for chains of layers, with the weight gradient and the step as one product.
+"""Forward and backward passes written out for chains of layers; weight gradient and step are one product.
 
 For a linear layer with input x and gradient g at its output, ``W -= lr g^T x`` is a single in-place matrix product,
 with weight decay and the proximal pull in the factor of W. No graph is built and no gradient stored: the smaller the
-layers, the more of a step that is.
+layers, the larger the fraction of a step that this saves.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Op(Protocol):
     """One layer of one model in training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output; keeps what `backward` needs."""
+        """Return the layer's output; keep what `backward` needs."""
 
     def backward(self, g: Tensor, onward: bool) -> Tensor:
-        """From the gradient at the output: moves the layer's target, gives the gradient at the input if ``onward``."""
+        """Move the layer's target by the gradient at the output; return that at the input if ``onward``."""
 
 
 @dataclass
 class Factors:
-    """What a backward pass does to a target t: ``t = keep t + rate gradient``; ``keep`` differs for biases."""
+    """Effect of a backward pass on a target t: ``t = keep t + rate gradient``; ``keep`` differs for biases."""
 
     rate: float = 1.0
     keep: float = 0.0
@@ -54,13 +54,13 @@ class Pass:
         self._first = next(i for i, op in enumerate(self._ops) if getattr(op, "moves", False))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, C]``; ``x`` is this pass's own and may be overwritten."""
+        """Return the logits ``[B, C]``; ``x`` belongs to this pass and may be overwritten."""
         for op in self._ops:
             x = op.forward(x)
         return x
 
     def backward(self, g: Tensor) -> None:
-        """From the gradient ``[B, C]`` at the logits, down to the first layer that moves."""
+        """Go back from the gradient ``[B, C]`` at the logits, down to the first layer that moves."""
         for i in range(len(self._ops) - 1, self._first - 1, -1):
             g = self._ops[i].backward(g, i > self._first)
 
@@ -199,7 +199,7 @@ def _inside(span: slice, part: slice) -> bool:
 
 
 def _like(g: Tensor, x: Tensor) -> Tensor:
-    """``g`` in the memory layout of ``x``, as the pooling kernels want it."""
+    """Return ``g`` in the memory layout of ``x``, as the pooling kernels need it."""
     if x.is_contiguous(memory_format=torch.channels_last):
         return g.contiguous(memory_format=torch.channels_last)
     return g.contiguous()

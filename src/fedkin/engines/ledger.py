@@ -1,4 +1,4 @@
-"""A client's durable memory: a state is committed only when the server says that the upload it belongs to was used."""
+"""A client's durable memory: a state is committed only when the server acknowledges that its upload was used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedkin.core import Bundle
 
 
 class OutOfStep(Exception):
-    """Server and client remember different uploads: one of them lost its disk or was put back to an older state.
+    """Raised if server and client remember different uploads: one of them lost its disk or has an older state.
 
     Attributes:
         at: number of the upload that the client's state belongs to.
@@ -21,16 +21,16 @@ class OutOfStep(Exception):
 
 @dataclass
 class Ledger:
-    """What one client keeps between messages.
+    """Memory of one client between messages.
 
     A message carries its own number ``seq`` and ``ack``, the number of this client's last upload that was aggregated.
-    So lost, doubled, late and refused answers leave exactly the state that the server believes the client to have.
+    So lost, doubled, late and refused answers leave exactly the state that the server assumes.
 
     Attributes:
-        committed: the state that the server's own state goes with.
+        committed: the state that matches the server's state.
         at: number of the upload it belongs to, 0 for none.
         seq: number of the message whose answer is pending, 0 for none.
-        mark: what that message was, for telling it from another of the same number; "" if numbers suffice.
+        mark: identifies that message among others of the same number; "" if numbers suffice.
         pending: the state after that answer, not yet acknowledged.
         answer: that answer, to be given again if the same message comes again.
     """
@@ -43,7 +43,7 @@ class Ledger:
     answer: Bundle | None = None
 
     def settle(self, ack: int) -> Bundle:
-        """The state to go on from: the pending one is promoted if it was acknowledged, else dropped.
+        """Return the state to go on from: the pending one is promoted if it was acknowledged, else dropped.
 
         Raises:
             OutOfStep: ``ack`` is neither the pending upload nor the committed one; nothing was changed.
@@ -53,7 +53,7 @@ class Ledger:
         return self.committed
 
     def begin(self, seq: int, ack: int, mark: str = "") -> Bundle | None:
-        """Opens message ``seq``; gives the former answer if this very message was answered before, else None.
+        """Open message ``seq``; return the former answer if this very message was answered before, else None.
 
         Raises:
             OutOfStep: see `settle`.
@@ -64,15 +64,15 @@ class Ledger:
         return None
 
     def propose(self, seq: int, state: Bundle, answer: Bundle, mark: str = "") -> None:
-        """Keeps a new state and its answer until the server acknowledges or passes over it."""
+        """Keep a new state and its answer until the server acknowledges or passes over it."""
         self.seq, self.mark, self.pending, self.answer = seq, mark, state, answer
 
     def late(self, seq: int) -> bool:
-        """Whether a message is older than what this client has already done: an echo; no answer is expected."""
+        """Return whether a message is older than the client's last one: an echo; no answer is expected."""
         return seq < max(self.seq, self.at)
 
     def state(self, ack: int) -> Bundle:
-        """What `settle` would give, without changing anything.
+        """Return the result that `settle` would have, without changing anything.
 
         Raises:
             OutOfStep: see `settle`.

@@ -12,33 +12,38 @@ from torch import Tensor
 
 from fedkin.core import Net, Samples, Train, Training
 from fedkin.engines.steps import Gradient, step_for
-from fedkin.engines.tasks import Answer, Job, Task, Trainer, perform
+from fedkin.engines.tasks import Answer, Job, Task, Trainer
+from fedkin.engines.turns import perform
 from fedkin.privacy.dp_sgd import PrivateSteps
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One client at a time in this process. Slow and obvious: the reference for every other engine."""
+    """Engine that trains one client at a time in this process: slow, obvious, the reference for every other engine."""
 
     def start(self, job: Job) -> LoopSession:
+        """Return a session on a job."""
         return LoopSession(job)
 
 
 class LoopSession:
+    """Loop at work on one job."""
+
     def __init__(self, job: Job) -> None:
         self._job = job
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Yield the answer of each task, in their order; answers and states own their memory."""
         for task in tasks:
             done = perform(self._job, task, trainer(self._job))
             yield replace(done, reply=done.reply.owned(), state=done.state.owned())
 
     def close(self) -> None:
-        pass
+        """Do nothing: there is nothing to free."""
 
 
 def trainer(job: Job) -> Trainer:
-    """Local SGD as a job wants it."""
+    """Return local SGD with the settings of a job."""
     return partial(sgd, gradient=job.gradient)
 
 
@@ -51,7 +56,7 @@ def sgd(
     private: PrivateSteps | None = None,
     gradient: Gradient = "auto",
 ) -> Tensor:
-    """The vector ``[P]`` that a request for training gives on one client's data.
+    """Return the vector ``[P]`` that a request for training gives on one client's data.
 
     Plain SGD with a new momentum buffer: ``d = clip(grad + linear) + decay + mu (w - center)``, ``v = momentum v + d``,
     ``w -= lr v``.
@@ -79,7 +84,7 @@ def sgd(
 
 
 def orders(n: int, training: Training, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
-    """The samples of each epoch in the order in which they are trained on, without replacement; ``(whole, index)``.
+    """Yield the samples of each epoch in the order of training, without replacement: ``(whole, index)``.
 
     The last epoch may be cut short (not whole) where training is counted in steps. ``skip_single`` leaves out batches
     of one sample, on which BatchNorm cannot train.
@@ -99,7 +104,7 @@ def orders(n: int, training: Training, rng: torch.Generator, *, skip_single: boo
 
 
 def batches(n: int, training: Training, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:
-    """The index batches of `orders`, a last short one of each epoch too; ``(last of its epoch, index [B])``."""
+    """Yield the index batches of `orders`, a last short one included: ``(last of its epoch, index [B])``."""
     for whole, order in orders(n, training, rng, skip_single=skip_single):
         parts = order.split(training.batch_size)
         for i, index in enumerate(parts):

@@ -1,4 +1,4 @@
-"""What a method keeps when there are many clients, found by trying it on one, two and three made-up ones."""
+"""Estimates of what a method keeps with many clients, found by trying it on one, two and three synthetic ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedkin.engines.check import described, keeps
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes.
+    """Memory and disk that a method needs, in bytes.
 
     Attributes:
-        once: what the server keeps whoever takes part.
+        once: what the server keeps for any number of clients.
         row: what it keeps of each client: a bank takes that much for each.
         pair: what it keeps of each pair of clients (i, j), both ways and i = j included.
         state: what each client keeps, its first round over.
@@ -28,25 +28,28 @@ class Needs:
     state: int
 
     def server(self, clients: int) -> int:
-        """All that the server keeps."""
+        """Return the bytes that the server keeps."""
         return self.once + self.row * clients + self.pair * clients**2
 
     def states(self, clients: int) -> int:
-        """All that clients keep."""
+        """Return the bytes that all clients keep."""
         return self.state * clients
 
     def memory(self, clients: int, *, in_files: bool) -> int:
-        """Memory that goes with the clients. A bank is copied when it changes; a state is kept beside the next one."""
+        """Return the memory that grows with the clients.
+
+        A bank is copied when it changes; a state is kept next to its successor.
+        """
         if in_files:
             return self.once + self.pair * clients**2
         return 2 * (self.server(clients) + self.states(clients))
 
     def disk(self, clients: int) -> int:
-        """Room for files: banks, and two states for each client."""
+        """Return the room for files: banks, and two states for each client."""
         return self.row * clients + 2 * self.states(clients)
 
     def shortage(self, clients: int, *, in_files: bool, memory: int, disk: int) -> str | None:
-        """What does not fit into the memory and disk, both in bytes, with advice; None if all does."""
+        """Return what does not fit into memory and disk, both in bytes, with advice; None if everything fits."""
         wanted, room = self.memory(clients, in_files=in_files), self.disk(clients) if in_files else 0
         parts = f"{_size(self.row)} on the server and {_size(self.state)} on the client for each of {clients} clients"
         if self.pair:
@@ -65,14 +68,14 @@ def _size(count: int) -> str:
 
 
 def needs(method: Method, net: Net, training: Training) -> Needs | None:
-    """What a method keeps: the server when clients have joined, a client after its first round.
+    """Return what a method keeps: the server when clients have joined, a client after its first round.
 
-    The clients have one blank sample per class and train nothing. A bank that is not made for newcomers, but only of
-    uploads, is not noticed. None where made-up clients make no sense to the method.
+    The clients have one blank sample per class and train nothing. A bank that is made of uploads only, not for joining
+    clients, is not noticed. None if the method cannot work with synthetic clients.
     """
     try:
         one, two, three = (_kept(method, net, training, k) for k in (1, 2, 3))
-    except Exception:  # an estimate must not be what ends a run
+    except Exception:  # an estimate must not end a run
         return None
     pair = max(0, (three[0] - 2 * two[0] + one[0]) // 2)
     row = max(0, two[0] - one[0] - 3 * pair)
@@ -80,7 +83,7 @@ def needs(method: Method, net: Net, training: Training) -> Needs | None:
 
 
 def _kept(method: Method, net: Net, training: Training, clients: int) -> tuple[int, int]:
-    """Bytes of the server's state with a number of clients, and of one client's."""
+    """Return the bytes of the server's state with a number of clients, and of one client's."""
     said = described(method, net, training)
     everyone = stack(dict.fromkeys(range(clients), said))
     roster = Roster(everyone.size, Bundle({name: rows for name, rows in everyone.items() if name != "size"}))

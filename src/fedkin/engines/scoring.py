@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Samples, Work
+from fedkin.core import Bundle, Client, Samples, Work
 from fedkin.core.method import at_moment
 from fedkin.core.samples import packed
 from fedkin.engines.drive import check_tensors
+from fedkin.engines.tasks import Job, Task
 
-if TYPE_CHECKING:
-    from fedkin.engines.tasks import Turn
+Guesses = Callable[[Bundle, Samples], Tensor]
+"""``(what is predicted with, samples) -> the class of each sample``, ``[n]``, as `predicted` gives it; n > 0."""
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -22,42 +23,43 @@ def predicted(logits: Tensor) -> Tensor:
     return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
 
 
-def evaluate(turn: Turn) -> Work:
-    """Confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
-    ``unpredicted []``, for how many test and validation samples the model's logits hold NaN, which stand in column 0.
+def evaluate(job: Job, task: Task, client: Client, guesses: Guesses) -> Work:
+    """Return confusion matrices, int64 ``[C, C]``: rows are true classes, columns predicted ones; the class counts; and
+    ``unpredicted []``, the number of test and validation samples for which the model's logits hold NaN, which are in
+    column 0.
 
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
     """
-    models = yield from _models(turn)
-    out, lost = Bundle(counts=turn.client.counts()), 0
+    models, shard = (yield from _models(job, client)), job.shards[task.client]
+    out, lost = Bundle(counts=client.counts()), 0
     own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
     for name, b in models.items():
-        for part, data in (("test", turn.shard.test), ("validation", turn.shard.validation)):
-            guessed = turn.guesses(b, data) if len(data) else data.y
+        for part, data in (("test", shard.test), ("validation", shard.validation)):
+            guessed = guesses(b, data) if len(data) else data.y
             lost += int((guessed < 0).sum()) if not name else 0
             guessed = guessed.clamp(min=0)
-            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, turn.job.net.classes)
-            if not name and part == "test" and turn.task.round == turn.job.outcomes:
+            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, job.net.classes)
+            if not name and part == "test" and task.round == job.outcomes:
                 out |= _outcomes(guessed, data)
     return out.but(unpredicted=torch.tensor(lost))
 
 
-def keep(turn: Turn) -> Work:
+def keep(job: Job, client: Client) -> Work:
     """The model that counts, for the client itself to keep."""
-    models = yield from _models(turn)
+    models = yield from _models(job, client)
     return models[""]
 
 
-def _models(turn: Turn) -> Generator[Any, Any, dict[str, Bundle]]:
+def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
     """The model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
-    method, client = turn.job.method, turn.client
+    method = job.method
     found = method.personalize(client)
     own = (yield from found) if isinstance(found, Generator) else found
     own = check_tensors(own, "client code must return")
-    return at_moment(own, method.views(client), turn.job.evaluate)
+    return at_moment(own, method.views(client), job.evaluate)
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Bundles through memory that two processes share: written once, read in place."""
+"""Bundles in memory that two processes share: written once, read in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the last
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies: its offset in the slab, or its bytes where the slab had no room.
+    """Place of a tensor: its offset in the slab, or its bytes where the slab had no room.
 
     ``common``: the offset is one in another slab, which holds what many bundles have in common.
     """
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class Slab:
-    """A stretch of memory shared with forked children. Pages are taken up only when written."""
+    """A stretch of memory shared with forked children. Pages are allocated only when written."""
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, nbytes)
@@ -39,7 +39,7 @@ class Slab:
     def write(
         self, bundle: Bundle, start: int, stop: int, common: Mapping[int, Entry] | None = None
     ) -> tuple[list[Entry], int]:
-        """Puts a bundle between two offsets; gives its entries and the first free offset.
+        """Write a bundle between two offsets; return its entries and the first free offset.
 
         Args:
             common: entries of tensors, by ``id``, that lie in another slab and need not be written.
@@ -63,7 +63,7 @@ class Slab:
         return entries, start
 
     def share(self, bundles: Iterable[Bundle]) -> dict[int, Entry]:
-        """Puts the larger tensors that several bundles hold, each once; their entries by ``id``."""
+        """Write the larger tensors that several bundles hold, each once; return their entries by ``id``."""
         held: dict[int, Tensor] = {}
         often: dict[int, Tensor] = {}
         for bundle in bundles:
@@ -79,16 +79,16 @@ class Slab:
         return found
 
     def read(self, entries: list[Entry], common: Slab | None = None) -> Bundle:
-        """The bundle of these entries; tensors in a slab are views, valid until it is written again."""
+        """Return the bundle of these entries; tensors in a slab are views, valid until it is written again."""
         places = {e.name: self if not e.common or common is None else common for e in entries}
         return Bundle({e.name: places[e.name]._view(e) if e.raw is None else _unpack(e) for e in entries})
 
     def put(self, start: int, raw: bytes) -> None:
-        """Writes bytes from an offset on."""
+        """Write bytes from an offset on."""
         self._map[start : start + len(raw)] = raw
 
     def get(self, start: int, nbytes: int) -> bytes:
-        """The bytes from an offset on."""
+        """Return the bytes from an offset on."""
         return self._map[start : start + nbytes]
 
     def _view(self, e: Entry) -> Tensor:
@@ -106,11 +106,14 @@ def _unpack(e: Entry) -> Tensor:
 
 
 def up(nbytes: int) -> int:
-    """The next multiple of the alignment."""
+    """Return the next multiple of the alignment."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
 def slab_bytes(number: int) -> int:
-    """Address space that each of a number of slabs may have: together at most an eighth of the memory, 1 GiB each."""
+    """Return the address space of each of a number of slabs.
+
+    Together they take at most an eighth of the memory, each at most 1 GiB.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1 << 20, min(1 << 30, memory // 8 // number)) & ~4095

@@ -1,4 +1,4 @@
-"""Limit the share of a round's samples that a client can have by its own word."""
+"""Limit on the fraction of a round's samples that a client can claim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def limited(claimed: Tensor, most: float) -> Tensor:
-    """The claimed numbers of samples, lowered so that no client has more than a share of ``most`` of their sum.
+    """Return the claimed numbers of samples, lowered so that none is more than a fraction ``most`` of their sum.
 
     The highest claims are lowered to one common number, rounded down, and no further than needed; with ``most`` = 0.5
     that is one client, which then has as many samples as all others together. ``1 / most`` clients or fewer cannot all

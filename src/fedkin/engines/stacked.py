@@ -1,4 +1,4 @@
-"""Many clients trained at once, their parameters the rows of one matrix ``[clients, P]``: the engine for a GPU.
+"""Many clients trained at once, their parameters the rows of one matrix ``[clients, P]``: the engine for GPUs.
 
 The programs of many clients are advanced together. Requests of one kind (equal loss, shapes and settings) form a stack,
 and one step of all of them is one call of ``vmap(grad(loss))``: as many kernels as one client's step needs, each with
@@ -28,7 +28,8 @@ from fedkin.engines.scoring import predicted
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
-from fedkin.engines.tasks import Answer, Job, Task, Turn, named
+from fedkin.engines.tasks import Answer, Job, Task
+from fedkin.engines.turns import Turn, named
 
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit
@@ -38,9 +39,9 @@ _HOST = 4 << 30  # bytes of them all together
 
 @dataclass(frozen=True)
 class Stacked:
-    """Clients in stacks, on a GPU if there is one.
+    """Engine that trains clients in stacks, on a GPU if there is one.
 
-    A request that cannot be stacked is trained by itself as in the loop, and the session says why, once, in its
+    A request that cannot be stacked is trained by itself as in the loop, and the session notes why, once, in its
     ``notes`` and in the log: networks with running statistics (batch normalisation), layers and losses that
     ``torch.func.vmap`` refuses (LSTM, decisions by value), and private training.
 
@@ -52,18 +53,18 @@ class Stacked:
     device: str = "auto"
     """"auto": a GPU if there is one; or "cpu", "cuda", "cuda:1"."""
     clients: int = 0
-    """Most requests in a stack; 0 is as many as fit."""
+    """Maximum number of requests in a stack; 0: all that fit."""
     memory: float = 0.0
-    """GiB on the device that a stack may take; 0 is most of what is free."""
+    """GiB on the device that a stack may take; 0: most of what is free."""
     tf32: bool = False
     """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
     graphs: bool = True
-    """On a GPU, steps of one shape are recorded and played again (CUDA graphs)."""
+    """On a GPU, steps of one shape are recorded and replayed (CUDA graphs)."""
     products: bool = False
     """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
 
     tolerance: ClassVar[float] = 1e-5
-    """How far a number may be from the loop's, relative to its size if above 1, over the few rounds that tests play."""
+    """Maximum difference of a number from the loop's, relative to its size if above 1, over the rounds of the tests."""
 
     def __post_init__(self) -> None:
         if self.clients < 0:
@@ -72,6 +73,7 @@ class Stacked:
             raise ConfigError(f"memory must be GiB, such as 4.0, or 0 (what is free), got {self.memory}")
 
     def start(self, job: Job) -> StackedSession:
+        """Return a session on a job."""
         return StackedSession(job, self)
 
 
@@ -92,25 +94,29 @@ class StackedSession:
         self._here = False
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Answers as stacks are done; clients with many samples first, so that a stack's clients take alike long."""
+        """Yield answers as stacks are done.
+
+        Clients with many samples come first, so that clients of a stack take similar times.
+        """
         todo = sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))
         at_once = max(1, min(_PROGRAMS, _HOST // (_VECTORS * 4 * self._job.net.size)))
         for i in range(0, len(todo), at_once):
             yield from self._together(todo[i : i + at_once])
 
     def close(self) -> None:
+        """Free recordings and the device's memory."""
         if isinstance(self._run, Graphs):
             self._run.forget()
         self._place.forget()
 
     def say(self, note: str) -> None:
-        """Notes a sentence, if it is new."""
+        """Note a sentence, if it is new."""
         if note not in self.notes:
             self.notes.append(note)
             _log.warning("stacked engine: %s", note)
 
     def outputs(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, data: Samples) -> Tensor:
-        """``f(given, inputs)`` of all samples without gradient, computed on the device; on the host."""
+        """Return ``f(given, inputs)`` of all samples without gradient, computed on the device; on the host."""
         if not self._here:
             try:
                 there = self._place.bundle(given)
@@ -123,7 +129,7 @@ class StackedSession:
         return chunked(lambda x: f(given, x), self._job.net.layout(data.x))
 
     def _together(self, tasks: Sequence[Task]) -> list[Answer]:
-        """Some clients' steps, their programs advanced together."""
+        """Carry out the steps of some clients, their programs advanced together."""
         with self._place.at_work():
             turns = [_DeviceTurn(self._job, task, self.outputs) for task in tasks]
             replies = lockstep([_naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
@@ -133,7 +139,7 @@ class StackedSession:
 
     # ---- training -----------------------------------------------------------------------------------------------
     def _train(self, turns: Sequence[Turn], asked: Sequence[tuple[int, Train]]) -> list[Tensor]:
-        """What all these requests give, in their order; those of one kind share stacks, whoever's they are."""
+        """Return the results of all these requests, in their order; requests of one kind share stacks."""
         todo: list[_One] = []
         kinds: dict[Kind, list[int]] = {}
         for i, request in asked:
@@ -165,7 +171,7 @@ class StackedSession:
                 done += self._stack(left[:size])
             except torch.OutOfMemoryError:
                 full = True
-            except Exception as e:  # a client's own failure comes again, and is named, when it is trained alone
+            except Exception as e:  # a failure of one client recurs, with its number, when it is trained alone
                 failed = _why(e)
             self._job.net.release()
             if full:  # by now nothing holds what the failed stack had taken
@@ -178,7 +184,7 @@ class StackedSession:
         return done
 
     def _unfit(self, a: Asked) -> str | None:
-        """Why no such request may be stacked, if that is known beforehand."""
+        """Return why no such request may be stacked, if that is known beforehand."""
         net = self._job.net
         if a.draws.private is not None:
             return "private training takes the gradients of single samples, client by client"
@@ -189,7 +195,7 @@ class StackedSession:
         return None
 
     def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:
-        """How many of these requests make the next stack: what fits, and no small rest."""
+        """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
             largest = bytes_of(ones[0].asked, self._job.net, self._place)
@@ -199,7 +205,7 @@ class StackedSession:
         return math.ceil(len(ones) / stacks)
 
     def _shrink(self, kind: Kind, size: int) -> None:
-        """Halves the stacks of a kind, which do not fit."""
+        """Halve the stacks of a kind, which do not fit."""
         if size < 2:
             raise EngineError(
                 f"one client's training does not fit into the memory of {self._place.device}; use a smaller batch, or "
@@ -217,7 +223,7 @@ class StackedSession:
         return trained
 
     def _alone(self, one: _One) -> Tensor:
-        """As in the loop, errors included."""
+        """Train one request as in the loop, errors included."""
         with named(one.turn.task):
             return one.turn.train(one.asked.request, one.asked.draws, trainer(self._job))
 
@@ -260,7 +266,7 @@ class _DeviceTurn(Turn):
 
 
 def _naming(turn: Turn) -> Work:
-    """A turn's program, whose errors name step, client and round."""
+    """Run a turn's program with errors that name step, client and round."""
     work, got = turn.program(), None
     with named(turn.task):
         while True:
@@ -273,6 +279,6 @@ def _naming(turn: Turn) -> Work:
 
 
 def _why(e: Exception) -> str:
-    """An error's first sentence."""
+    """Return an error's first sentence."""
     text = str(e).strip()
     return text.splitlines()[0].split(". ")[0] if text else type(e).__name__

@@ -2,7 +2,7 @@
 
 `torch.func.vmap` makes one grouped convolution of a stack's, a group for each client, which a GPU's library may compute
 far below its peak in float32. Unfolded inputs times weights are batched products of matrices, which it computes near
-the peak, for more memory: each input is written down once for every position of the kernel that sees it.
+the peak, for more memory: each input is stored once for every position of the kernel that sees it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Two = int | tuple[int, int]
 
 
 class Products(TorchFunctionMode):
-    """Inside, two-dimensional convolutions of one group and no dilation are products; all else is as it is."""
+    """Mode in which two-dimensional convolutions of one group without dilation are computed as products."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.conv2d and (made := product(*args, **(kwargs or {}))) is not None:
@@ -36,7 +36,7 @@ def product(
     dilation: Two = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """``torch.conv2d`` of a batch ``[B, C, H, W]`` by its own arguments, or None where it is of another kind."""
+    """Return ``torch.conv2d`` of a batch ``[B, C, H, W]`` with the same arguments; None for other kinds."""
     if isinstance(padding, str) or groups != 1 or _two(dilation) != (1, 1) or input.dim() != 4:
         return None
     (down, right), (above, left), (height, width) = _two(stride), _two(padding), weight.shape[2:]

@@ -1,4 +1,4 @@
-"""A device and every move to it and from it, for the stacked engine. Client programs never see a tensor of it."""
+"""A device and every move to and from it, for the stacked engine. Client programs never see its tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _AT_ONCE = 1024  # samples per forward pass outside training on a GPU
 
 
 class Place:
-    """A device, with the data that are kept on it.
+    """Device, with the data that are kept on it.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1``.
-        memory: GiB that one stack may take; 0 is what the device has free (2 on a CPU).
+        memory: GiB that one stack may take; 0: what the device has free (2 on a CPU).
         tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
 
     Raises:
@@ -38,11 +38,11 @@ class Place:
 
     # ---- there and back ---------------------------------------------------------------------------------------------
     def up(self, t: Tensor) -> Tensor:
-        """The tensor on the device; the same one where it is there already."""
+        """Return the tensor on the device; the same one if it is there already."""
         return t.to(self.device)
 
     def rows(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of one shape as the rows of one on the device, in memory of its own; what is the same moves once."""
+        """Return tensors of one shape as the rows of a new one on the device; equal ones are moved once."""
         at: dict[tuple[int, tuple[int, ...]], int] = {}
         index = [at.setdefault((t.data_ptr(), t.stride()), len(at)) for t in tensors]
         different = [tensors[index.index(i)].detach() for i in range(len(at))]
@@ -51,20 +51,20 @@ class Place:
         return there if len(different) == len(tensors) else there.index_select(0, self.up(torch.tensor(index)))
 
     def down(self, t: Tensor) -> Tensor:
-        """The tensor on the host; waits for the device."""
+        """Return the tensor on the host; wait for the device."""
         return self._staged(t.shape, t.dtype).copy_(t) if self.cuda else t.cpu()
 
     def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Memory of the host for a move; for a GPU of the kind that it reaches by itself."""
+        """Return host memory for a move; pinned, if the device is a GPU."""
         return torch.empty(*shape, dtype=dtype, pin_memory=self.cuda)
 
     def bundle(self, b: Bundle) -> Bundle:
-        """The bundle with all its tensors on the device."""
+        """Return the bundle with all its tensors on the device."""
         return Bundle({name: self.up(t) for name, t in b.items()})
 
     # ---- data -------------------------------------------------------------------------------------------------------
     def data(self, data: Samples) -> Samples:
-        """Samples on the device, kept there while the host has them and there is room."""
+        """Return samples on the device, kept there while the host has them and there is room."""
         labels, known = self._kept.get(data.x, (None, None))
         if known is not None and labels is data.y:
             return known  # type: ignore[no-any-return]
@@ -75,20 +75,20 @@ class Place:
         return there
 
     def joined(self, parts: Sequence[Samples]) -> Samples:
-        """All samples of several parts one after another, on the device."""
+        """Return all samples of several parts one after another, on the device."""
         found = [self.data(part) for part in parts]
         if len(found) == 1:
             return found[0]
         return Samples(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
 
     def outputs(self, f: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
-        """``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
+        """Return ``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
         x = self.data(data).x
         return chunked(f, x, _AT_ONCE) if self.cuda else chunked(f, x)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
     def room(self) -> int:
-        """Bytes that one stack may take now, beside all data that may still come."""
+        """Return the bytes that one stack may take now, with room left for all data that may still come."""
         return int(self._memory * _GIB) if self._memory else max(0, self._free() - self._left_for_data()) * 4 // 5
 
     def _left_for_data(self) -> int:
@@ -103,9 +103,9 @@ class Place:
     # ---- while it computes ------------------------------------------------------------------------------------------
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Products as exact as asked for, and torch's global generators as before afterwards.
+        """Compute products as precisely as asked, and restore torch's global generators afterwards.
 
-        torch lets GPUs round the factors of convolutions unless it is told not to.
+        By default torch lets GPUs round the factors of convolutions.
         """
         backends = torch.backends
         before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
@@ -117,14 +117,14 @@ class Place:
             backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
 
     def seed(self, number: int) -> None:
-        """Sets the generator that dropout draws from here."""
+        """Set the generator that dropout draws from here."""
         torch.default_generator.manual_seed(number)
         if self.cuda:
             with torch.cuda.device(self.device):
                 torch.cuda.manual_seed(number)
 
     def forget(self) -> None:
-        """Gives the device's memory back."""
+        """Release the device's memory."""
         self._kept.clear()
         if self.cuda:
             torch.cuda.empty_cache()

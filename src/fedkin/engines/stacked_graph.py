@@ -1,4 +1,4 @@
-"""Steps recorded once and played again (CUDA graphs): a small step costs a GPU less than starting its kernels does."""
+"""Steps recorded once and replayed (CUDA graphs): a small step costs a GPU less than starting its kernels does."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_train import DeviceSamples, Rows, Steps, eagerly
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
-_SHARE = 8  # recordings hold stacks of models in memory of their own: one part in eight of what a stack may take
+_SHARE = 8  # recordings hold stacks of models in separate memory: an eighth of what a stack may take
 
 
 class Graphs:
-    """Carries out segments by recordings, one per kind of request, number of rows and size of batch.
+    """Runner of segments by recordings, one per kind of request, number of rows and size of batch.
 
     Args:
-        say: is told once if a step cannot be recorded; it is then taken as it comes, here and for the rest of the run.
+        say: called once if a step cannot be recorded; its steps then run without recording for the rest of the run.
     """
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class Graphs:
 
     def _recorded(self, steps: Steps, rows: Rows, batch: DeviceSamples) -> Recording | None:
         needed = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors()))
-        if needed > self._room:  # an older one is not given up for it: in the next round it would be its turn again
+        if needed > self._room:  # an older recording is not dropped for it: in the next round it would be needed again
             return None
         try:
             made = Recording(steps, rows, batch, self._place, self._pool)
@@ -66,7 +66,7 @@ class Graphs:
         return made
 
     def forget(self) -> None:
-        """Frees the recordings."""
+        """Free the recordings."""
         self._kept.clear()
         self._room, self._pool = self._place.room() // _SHARE, None
 
@@ -78,7 +78,7 @@ class Recording:
         pool: the memory that the graph works in.
 
     Raises:
-        RuntimeError: the step does something that cannot be recorded, such as looking at a value.
+        RuntimeError: the step does something that cannot be recorded, such as reading a value.
     """
 
     def __init__(self, steps: Steps, rows: Rows, batch: DeviceSamples, place: Place, pool: Any) -> None:
@@ -90,7 +90,7 @@ class Recording:
         self._replay, self.pool = record(lambda: steps(self._rows, self._batch, self._lr), place, pool)
 
     def play(self, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
-        """Moves ``rows`` in place by a step on each batch."""
+        """Move ``rows`` in place by a step on each batch."""
         for mine, given in zip(self._rows.tensors(), rows.tensors(), strict=True):
             mine.copy_(given)
         if isinstance(lr, Tensor):
@@ -112,7 +112,10 @@ def _shape(steps: Steps, rows: Rows, batch: DeviceSamples) -> object:
 
 
 def record(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any]:
-    """A call that repeats the kernels of ``step``, and the memory they work in; the step is run a few times."""
+    """Return a call that repeats the kernels of ``step``, and the memory they work in.
+
+    The step is run a few times.
+    """
     with torch.cuda.device(place.device):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -121,7 +124,7 @@ def record(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # recordings may share memory: each leaves its results in tensors made before, and none runs beside another
+        # recordings may share memory: each leaves its results in tensors made before, and they never run together
         with torch.cuda.graph(graph, pool=pool):
             step()
     return graph.replay, graph.pool()

@@ -1,4 +1,4 @@
-"""The order in which a stack's clients are trained: who takes a step together with whom, and on which samples."""
+"""The order in which a stack's clients are trained: which clients step together, and on which samples."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Segment:
     """Steps that the same clients take together on batches of one size.
 
     Attributes:
-        rows: who, ascending; a slice where they are the first N.
-        m, size, steps: how many clients, samples per batch, steps.
+        rows: the clients' rows, ascending; a slice if they are the first N.
+        m, size, steps: number of clients, samples per batch and steps.
         first: where the segment's part ``[steps, m, size]`` of `Plan.index` starts.
         epochs: epochs that each of them has finished before, ``[m]``.
     """
@@ -58,12 +58,14 @@ class _Run:
 
 
 def steps_of(orders: Orders, batch: int) -> int:
-    """Steps that a client takes."""
+    """Return the number of steps that a client takes."""
     return sum(-(-len(order) // batch) for _, order in orders)
 
 
 def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> Plan:
-    """Who steps with whom; no batch is padded, and few steps are taken by few.
+    """Plan which clients step together.
+
+    No batch is padded, and few steps are taken by few clients.
 
     The next steps are always those of the client with most steps left, joined by all whose next batch is as large. So
     a client before a short last batch waits for others before one of the same size, until it has as many steps left as

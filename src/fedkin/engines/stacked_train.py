@@ -19,17 +19,17 @@ from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_plan import Plan, plan, steps_of
-from fedkin.engines.tasks import Draws
 from fedkin.engines.terms import Terms
+from fedkin.engines.turns import Draws
 
 Kind: TypeAlias = tuple[object, ...]
-_STEP = 3  # what a step holds at its highest, in tensors kept for the way back
-_VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and what becomes of them on the way
+_STEP = 3  # maximum memory of a step, as a multiple of the tensors kept for the backward pass
+_VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and intermediate results
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request with all that it needs.
+    """Request with all that it needs.
 
     Attributes:
         data: the client's training part, on the host.
@@ -43,6 +43,7 @@ class Asked:
 
     @cached_property
     def training(self) -> Training:
+        """Settings of the run, overridden by those of the request."""
         return self.request.training(self.run)
 
     @property
@@ -52,11 +53,13 @@ class Asked:
 
     @property
     def pull(self) -> Tensor | None:
-        """The center of the proximal term, if there is one."""
+        """Center of the proximal term, if there is one."""
         return self.request.center if self.request.mu != 0 else None
 
     def kind(self) -> Kind:
-        """Requests of one kind can share a stack: same loss, same shapes, same settings; the step size comes last.
+        """Return a key that is equal for requests that can share a stack: same loss, shapes and settings.
+
+        The step size comes last.
 
         They may differ in the number of steps, in which batches they draw, and in the proximal term's strength.
         """
@@ -69,7 +72,7 @@ class Asked:
 
 @dataclass
 class Rows:
-    """What a stack has a row of for each request.
+    """Tensors of a stack with a row for each request.
 
     Attributes:
         w: models ``[S, P]``.
@@ -87,28 +90,29 @@ class Rows:
     aux: dict[str, Tensor]
 
     def at(self, rows: slice | Tensor) -> Rows:
-        """Some of the rows: in place for a slice, otherwise copies."""
+        """Return some of the rows: in place for a slice, otherwise copies."""
         return self.each(lambda t: t[rows] if isinstance(rows, slice) else t.index_select(0, rows))
 
     def each(self, f: Callable[[Tensor], Tensor]) -> Rows:
-        """The same with ``f`` of every tensor."""
+        """Return the same with ``f`` of every tensor."""
         velocity, center, linear = (None if t is None else f(t) for t in (self.velocity, self.center, self.linear))
         mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
         return Rows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
 
     def tensors(self) -> list[Tensor]:
+        """Return all tensors that are there."""
         found = (self.w, self.velocity, self.center, self.linear, self.mu, *self.aux.values())
         return [t for t in found if isinstance(t, Tensor)]
 
     def put(self, rows: slice | Tensor, trained: Rows) -> None:
-        """Takes trained rows back, if they are copies."""
+        """Store trained rows, if they are copies."""
         for mine, new in ((self.w, trained.w), (self.velocity, trained.velocity)):
             if mine is not None and new is not None and not isinstance(rows, slice):
                 mine.index_copy_(0, rows, new)
 
 
 class Steps:
-    """One step of all rows at once, for requests of one kind.
+    """Step of all rows at once, for requests of one kind.
 
     Attributes:
         key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
@@ -131,7 +135,7 @@ class Steps:
         self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
 
     def __call__(self, rows: Rows, batch: DeviceSamples, lr: float | Tensor) -> None:
-        """Moves ``rows`` in place by one step on a batch ``[m, B, ...]``."""
+        """Move ``rows`` in place by one step on a batch ``[m, B, ...]``."""
         gradient: Tensor = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
         terms.step(rows.w[:, self.part], gradient[:, self.part].contiguous(), rows.velocity, lr)
@@ -139,17 +143,18 @@ class Steps:
 
 @dataclass(frozen=True)
 class DeviceSamples:
-    """Samples on the device and what the loss needs beside them: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
+    """Samples on the device and further inputs of the loss: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
 
     x: Tensor
     y: Tensor
     extra: dict[str, Tensor]
 
     def tensors(self) -> list[Tensor]:
+        """Return inputs, labels and the further inputs of the loss."""
         return [self.x, self.y, *self.extra.values()]
 
     def take(self, index: Tensor, extra: Tensor) -> DeviceSamples:
-        """The batch of these rows ``[m, B]``; ``extra`` are those of the tensors beside the samples."""
+        """Return the batch of these rows ``[m, B]``; ``extra`` are the rows of the further inputs."""
         return DeviceSamples(
             _take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()}
         )
@@ -160,13 +165,13 @@ def _take(t: Tensor, index: Tensor) -> Tensor:
 
 
 class Run(Protocol):
-    """Carries out the steps of one segment, on ``rows`` in place."""
+    """Callable that carries out the steps of one segment, on ``rows`` in place."""
 
     def __call__(self, steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor, /) -> None: ...
 
 
 def eagerly(steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
-    """One step after another."""
+    """Take one step after another."""
     for batch in batches:
         steps(rows, batch, lr)
 
@@ -174,7 +179,7 @@ def eagerly(steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: floa
 def train(
     asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly, *, products: bool = False
 ) -> list[Tensor]:
-    """The trained vectors ``[P]`` of requests of one kind, rows of one host tensor; the same as `sgd` gives for each.
+    """Return the trained vectors ``[P]`` of requests of one kind, rows of one host tensor; each equals that of `sgd`.
 
     Args:
         products: convolutions as products of matrices.
@@ -188,7 +193,7 @@ def train(
     if steps.part.start < steps.part.stop:
         place.seed(key(stack[0].draws.noise, *(a.draws.noise for a in stack[1:])))
         todo = plan([drawn[i] for i in order], training.batch_size, decays=training.epoch_decay != 1.0)
-        with warnings.catch_warnings():  # of a layer that is not stacked after all, but taken client by client
+        with warnings.catch_warnings():  # of a layer that is not stacked after all, but computed client by client
             warnings.filterwarnings("error", "There is a performance drop")
             _carry_out(todo, stack, steps, rows, place, run)
     trained: list[Tensor] = [torch.empty(0)] * len(asked)
@@ -212,7 +217,7 @@ def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, pla
 
 
 def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:
-    """All samples of a stack on the device; the plan's index into them, and into the tensors beside them."""
+    """Return all samples of a stack on the device; the plan's index into them, and into the further inputs."""
     own = {id(a.data): a.data for a in stack}  # two requests of one client share its data
     starts, n = dict[int, int](), 0
     for name, data in own.items():
@@ -249,8 +254,10 @@ def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
 
 
 def bytes_of(a: Asked, net: Net, place: Place) -> int:
-    """About what one row of a stack takes on the device: its vectors, its samples, and what a step keeps for the way
-    back, measured on one batch."""
+    """Return about the number of bytes that one row of a stack takes on the device.
+
+    These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
+    """
     kept: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One step of SGD: how the gradient is found, and what is added to it.
+"""One step of SGD: how the gradient is found, and the terms that are added to it.
 
 ``autograd`` takes any network and loss. ``explicit`` writes the passes out (`fedkin.engines.explicit`), for chains of
 convolution, pooling, linear and ReLU layers under the cross-entropy. ``auto`` is explicit where it can be: the two
@@ -28,10 +28,10 @@ Gradient = Literal["auto", "autograd"]
 
 
 class Step(Protocol):
-    """A step of training, of the vector that it was made for."""
+    """Step of training, of the vector that it was made for."""
 
     def __call__(self, index: Tensor, lr: float) -> None:
-        """Moves the vector by the batch of the samples ``index [B]``."""
+        """Move the vector by the batch of the samples ``index [B]``."""
 
 
 def step_for(
@@ -44,7 +44,7 @@ def step_for(
     private: PrivateSteps | None = None,
     gradient: Gradient = "auto",
 ) -> Step:
-    """The step for a request, moving ``w[part]`` in place."""
+    """Return the step for a request, moving ``w[part]`` in place."""
     terms = Terms.of(request, training, net, len(w), part)
     if private is None and gradient != "autograd":
         layers = written_out(request, net, part)
@@ -54,7 +54,7 @@ def step_for(
 
 
 class _General:
-    """By autograd, or by the noisy gradients of private training.
+    """Step by autograd, or by the noisy gradients of private training.
 
     Gradients are taken with respect to the flat vector at once, so that one addition is the whole step.
     """
@@ -83,8 +83,10 @@ class _General:
 
 
 class _Explicit:
-    """By passes written out. Without momentum and clipping the passes move the vector themselves; with momentum they
-    move the velocity."""
+    """Step by passes written out.
+
+    Without momentum and clipping the passes move the vector themselves; with momentum they move the velocity.
+    """
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class _Explicit:
 
 
 def written_out(request: Train, net: Net, part: slice) -> tuple[Layer, ...] | str:
-    """The layers whose passes can be written out for a request; or why they cannot."""
+    """Return the layers whose passes can be written out for a request; or why they cannot."""
     aux = {*request.aux, *request.per_sample}
     if request.loss is cross_entropy:
         if aux - {"offset"} or "offset" in request.aux or len(request.start) != net.size:
@@ -168,7 +170,7 @@ _FOUND: WeakKeyDictionary[nn.Module, tuple[Layer, ...] | str] = WeakKeyDictionar
 
 
 def layers_of(net: Net) -> tuple[Layer, ...] | str:
-    """The layers of a network whose passes can be written out; or why they cannot. Found out once per network.
+    """Return the layers of a network whose passes can be written out, or why they cannot; found once per network.
 
     The gradient of its start on three random samples is compared with autograd's, so that no forward pass is used that
     was misread.
@@ -176,7 +178,7 @@ def layers_of(net: Net) -> tuple[Layer, ...] | str:
     if net.module not in _FOUND:
         try:
             layers = chain_of(net)
-            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers say"
+            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers"
         except NotAChain as e:
             _FOUND[net.module] = str(e)
     return _FOUND[net.module]
@@ -194,7 +196,7 @@ def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
 
 
 def _head_of(net: Net) -> tuple[Layer, ...] | str:
-    """The head alone, on stored features."""
+    """Return the layer of the head alone, on stored features."""
     places = net.places()
     weight, bias = places[f"{net.head_name}.weight"], places.get(f"{net.head_name}.bias")
     if type(net.module.get_submodule(net.head_name)) is not nn.Linear:
@@ -203,7 +205,7 @@ def _head_of(net: Net) -> tuple[Layer, ...] | str:
 
 
 def _gradient(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
-    """Of the loss at one batch, ``[P]``."""
+    """Return the gradient of the loss at one batch, ``[P]``."""
     aux: Bundle = request.aux
     if request.per_sample:
         aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
@@ -215,7 +217,7 @@ def _gradient(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``x`` in ``x``'s own memory layout."""
+    """Return rows of ``x`` in ``x``'s own memory layout."""
     if x.dim() == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
         return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
     return x.index_select(0, index)

@@ -1,43 +1,24 @@
-"""What an engine is asked to do for one client, and what comes back: the seam under which engines are exchanged."""
+"""Tasks of an engine, one step of one client each, and their answers: the interface between engines."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedkin.core import (
-    Bundle,
-    Client,
-    ClientError,
-    FedkinError,
-    Method,
-    MethodError,
-    Net,
-    Samples,
-    Train,
-    Training,
-    Work,
-)
+from fedkin.core import Bundle, Method, Net, Samples, Train, Training
 from fedkin.core.method import Moment
 from fedkin.core.samples import ClientData
-from fedkin.core.seeds import generator, key
-from fedkin.core.sides import chunked
-from fedkin.engines.drive import check_tensors, drive
-from fedkin.engines.scoring import evaluate, keep, predicted
 from fedkin.engines.steps import Gradient
 from fedkin.privacy.dp_sgd import Private, PrivateSteps
-from fedkin.privacy.noise import Hidden
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
 Told = Callable[[int, Tensor], Tensor]
-"""``(client, its class counts) -> those it tells``. The same ones whenever it is asked: a second draw of noise would
-undo a part of what the first one hides."""
+"""``(client, its class counts) -> those it sends``. Every call gives the same ones: a second draw of noise would undo a
+part of what the first one hides."""
 
 
 class Trainer(Protocol):
@@ -57,10 +38,10 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """All that stays the same during a run: what an engine's processes are made with.
+    """Everything that stays the same during a run; an engine's processes are made with it.
 
     Attributes:
-        told: noise on the class counts that clients know of themselves when they join; then they know no more.
+        told: noise on class counts; when clients join, their code sees these counts and no other data.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the round whose evaluation sends whether each test sample was classified correctly; None: no round.
@@ -92,7 +73,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client's step gave: what leaves it, its proposed new state, and the seconds spent in local training.
+    """Result of a client's step: what leaves it, its proposed new state, and the seconds of local training.
 
     Attributes:
         spent: private training: steps taken at each sampling rate.
@@ -106,195 +87,20 @@ class Answer:
 
 
 class Session(Protocol):
-    """An engine at work on one job."""
+    """Engine at work on one job."""
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Carries out the tasks, in any order.
+        """Carry out the tasks, in any order.
 
-        Nobody writes to the tensors of an answer again; those of one map may lie side by side in one piece of memory.
+        The tensors of an answer are not written to again; those of one map may lie side by side in one piece of memory.
         """
 
     def close(self) -> None:
-        """Ends processes and frees memory; may be called twice."""
+        """End processes and free memory; may be called twice."""
 
 
 class Engine(Protocol):
-    """How local training is carried out: how many clients at once, in which process, on which device."""
+    """Way of carrying out local training: how many clients at once, in which process, on which device."""
 
     def start(self, job: Job) -> Session:
         """Makes everything ready for a job."""
-
-
-def perform(job: Job, task: Task, train: Trainer) -> Answer:
-    """One client's step, whatever the engine.
-
-    Raises:
-        ClientError: client code failed; it names step, client and round.
-    """
-    turn = Turn(job, task)
-    before = torch.random.get_rng_state()
-    try:
-        with named(task):
-            reply = drive(turn.program(), lambda request: turn.train(request, turn.draws(request), train))
-    finally:
-        torch.random.set_rng_state(before)
-    return turn.answer(reply)
-
-
-@contextmanager
-def named(task: Task) -> Iterator[None]:
-    """Errors of client code inside come out with step, client and round.
-
-    Raises:
-        ClientError: instead of any other error than those that fedkin raises on purpose.
-    """
-    try:
-        yield
-    except ClientError:
-        raise
-    except MethodError as e:
-        raise ClientError(task.step, task.client, task.round, str(e)) from e
-    except FedkinError:  # a setting or a network that cannot be used, which only a client's data show
-        raise
-    except Exception as e:
-        raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e
-
-
-@dataclass(frozen=True)
-class Draws:
-    """What one request draws by: the same numbers however often it is asked.
-
-    Attributes:
-        noise: seed of the draws inside a network (dropout).
-        private: the steps of private training.
-    """
-
-    seed: int
-    stream: tuple[int | str, ...]
-    private: PrivateSteps | None = None
-
-    @property
-    def noise(self) -> int:
-        return key(self.seed, "noise", *self.stream)
-
-    def rng(self) -> torch.Generator:
-        """A new generator for the order of the samples."""
-        return generator(self.seed, "batches", *self.stream)
-
-
-class Turn:
-    """One client's step under way: the client, its program, and its requests numbered as they come.
-
-    Attributes:
-        client: what client code sees.
-        seconds: spent in local training so far.
-        spent: private training: steps taken at each sampling rate.
-    """
-
-    def __init__(self, job: Job, task: Task) -> None:
-        self.job, self.task, self.shard = job, task, job.shards[task.client]
-        self.client = self.seat(
-            id=task.client,
-            data=Samples(job.net.layout(self.shard.train.x), self.shard.train.y),
-            validation=Samples(job.net.layout(self.shard.validation.x), self.shard.validation.y),
-            net=job.net,
-            training=_training_in(job.training, task.round),
-            received=_aligned(task.received),
-            state=_aligned(task.state),
-            seed=job.seed,
-            round=task.round,
-            group=int(getattr(self.shard, "group", -1)),
-        )
-        self.seconds, self.spent = 0.0, dict[float, int]()
-        self._count = 0
-
-    def seat(self, **known: Any) -> Client:
-        """The client; an engine may give one that computes elsewhere."""
-        return Client(**known)
-
-    def guesses(self, b: Bundle, data: Samples) -> Tensor:
-        """The class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
-        net, method = self.job.net, self.job.method
-        return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))
-
-    def program(self) -> Work:
-        """The step, asking for training as client code does; its end is what leaves the client.
-
-        Raises:
-            MethodError: client code returned or kept something else than it may.
-        """
-        found = _STEPS[self.task.step](self)
-        reply = (yield from found) if isinstance(found, Generator) else found
-        check_tensors(reply, "client code must return")
-        check_tensors(self.client.state, "c.state must be")
-        return reply
-
-    def draws(self, request: Train) -> Draws:
-        """What the next request draws by: numbers of its own, or those of another if it asks for the same batches, so
-        that a request's batches depend on nothing before it."""
-        number = self._count if request.batches is None else request.batches
-        step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
-        stream = (step, self.task.round, self.task.client, number)
-        private = None
-        if self.job.private is not None:  # by its count, never the number: no noise may be used twice
-            private = self.job.private.steps(self.job.seed, *stream[:-1], self._count)
-        self._count += 1
-        return Draws(self.job.seed, stream, private)
-
-    def train(self, request: Train, draws: Draws, train: Trainer) -> Tensor:
-        """The trained vector ``[P]``; leaves torch's global generator changed."""
-        # dropout draws from the global generator; torch.manual_seed would format a stack trace per absent kind of GPU
-        torch.default_generator.manual_seed(draws.noise)
-        started = time.perf_counter()
-        c, private = self.client, draws.private
-        if private is None:
-            w = train(request, c.data, c.net, c.training, draws.rng())
-        else:
-            w = train(request, c.data, c.net, c.training, draws.rng(), private)
-            self.spent[private.rate] = self.spent.get(private.rate, 0) + private.taken
-        self.seconds += time.perf_counter() - started
-        return w
-
-    def answer(self, reply: Bundle) -> Answer:
-        return Answer(self.task.client, reply, self.client.state, self.seconds, self.spent)
-
-
-def _aligned(bundle: Bundle) -> Bundle:
-    """The tensors, copied where their memory does not start on a boundary of 64 bytes, as a row of a matrix may.
-
-    The last bit of a matrix product depends on it, so without this a client would compute something else on a row in
-    place than another engine does on a copy.
-    """
-    return Bundle({name: t if t.data_ptr() % 64 == 0 else t.clone() for name, t in bundle.items()})
-
-
-def _training_in(training: Training, round: int) -> Training:
-    if training.lr_decay == 1.0:
-        return training
-    return Training(**{**training.__dict__, "lr": training.lr * training.lr_decay ** max(0, round - 1)})
-
-
-def _describe(turn: Turn) -> Bundle:
-    job, client = turn.job, turn.client
-    size = torch.tensor(len(turn.shard.train))
-    if job.told is not None:
-        hidden = Hidden(job.told(client.id, client.counts()))
-        client = replace(client, data=hidden, validation=hidden, group=-1)
-    return Bundle(size=size, **job.method.describe(client))
-
-
-def _survey(turn: Turn) -> Bundle:
-    return turn.job.method.answer(turn.client)
-
-
-def _update(turn: Turn) -> Work:
-    return turn.job.method.client_update(turn.client)
-
-
-_STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {
-    "describe": _describe,
-    "survey": _survey,
-    "update": _update,
-    "evaluate": evaluate,
-    "keep": keep,
-}

@@ -1,4 +1,4 @@
-"""What is added to a loss's gradient, and the step of SGD: for one vector and for stacked ones, to the same bits."""
+"""Terms that are added to a loss's gradient, and the step of SGD: bit for bit alike for one vector and a stack."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fedkin.core import Net, Train, Training
 
 @dataclass(frozen=True)
 class Terms:
-    """What the request and the run put beside the loss's gradient, and one step by the sum: the part of a model that
-    moves ``[p]``, or a stack of such parts ``[S, p]``.
+    """Terms that the request and the run add to the loss's gradient, and one step by the sum.
+
+    They are of the part of a model that moves ``[p]``, or of a stack of such parts ``[S, p]``.
 
     Attributes:
         linear, center: ``[..., p]`` or None.
@@ -34,7 +35,7 @@ class Terms:
 
     @classmethod
     def of(cls, request: Train, training: Training, net: Net, length: int, part: slice) -> Terms:
-        """The terms of one request on a vector of this length."""
+        """Return the terms of one request on a vector of this length."""
         decay: float | Tensor = training.weight_decay
         if training.weight_decay and not training.decay_biases:
             decay = net.matrices(length)[part] * training.weight_decay
@@ -55,7 +56,7 @@ class Terms:
         )
 
     def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None, lr: float | Tensor) -> Tensor | None:
-        """Moves ``w`` in place by the loss's gradient, which is used up; gives the momentum buffer for the next step.
+        """Move ``w`` in place by the loss's gradient, which is used up; return the next momentum buffer.
 
         Args:
             velocity: the buffer, None before the first step.
@@ -69,7 +70,7 @@ class Terms:
         return velocity
 
     def along(self, w: Tensor, d: Tensor, lr: float | Tensor) -> None:
-        """Moves ``w`` in place against a direction, and by the proximal term if that makes a step of its own."""
+        """Move ``w`` in place against a direction, and by the proximal term if that is a separate step."""
         if self.center is None or self.after is None:
             _add(w, d, -lr)
             return
@@ -78,7 +79,7 @@ class Terms:
         _add(w, pull, -(self.after * self.mu))
 
     def force(self, mu: float) -> Tensor | None:
-        """``mu center - linear``: what depends neither on the batch nor on w; None for nothing."""
+        """Return ``mu center - linear``, which depends neither on the batch nor on w; None if it is zero."""
         force = None if self.linear is None else -self.linear
         if self.center is None:
             return force
@@ -86,7 +87,7 @@ class Terms:
         return self._still(pull if force is None else force + pull)
 
     def direction(self, grad: Tensor, w: Tensor) -> Tensor:
-        """``clip(grad + linear) + decay + mu (w - center)``, in place of ``grad``."""
+        """Return ``clip(grad + linear) + decay + mu (w - center)``, in place of ``grad``."""
         if self.linear is not None:
             grad.add_(self.linear)
         if self.clip is not None:
@@ -107,5 +108,5 @@ class Terms:
 
 
 def _add(to: Tensor, what: Tensor, times: float | Tensor) -> Tensor:
-    """In place, by a number or by one for each row."""
+    """Add in place, with one factor or one for each row."""
     return to.addcmul_(what, times) if isinstance(times, Tensor) else to.add_(what, alpha=times)

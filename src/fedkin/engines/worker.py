@@ -1,4 +1,4 @@
-"""A worker process: it takes one task after another from a queue that all workers share, and sends answers."""
+"""Worker processes: each takes one task after another from a queue that all share, and sends answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import Arena
 from fedkin.engines.loop import trainer
 from fedkin.engines.shared import Entry, Slab
-from fedkin.engines.tasks import Answer, Job, Step, Task, perform
+from fedkin.engines.tasks import Answer, Job, Step, Task
+from fedkin.engines.turns import perform
 
 TOKEN = struct.Struct("=qq")  # in the queue: where in the slab of tasks an order is written, and how long it is
 _PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together
@@ -29,7 +30,7 @@ Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, ca
 
 
 class Order(NamedTuple):
-    """A task on its way: where what the client was sent and keeps lies, and where its answer is to go."""
+    """Task on its way: where what the client was sent and keeps lies, and where its answer is to go."""
 
     number: int
     step: Step
@@ -40,10 +41,12 @@ class Order(NamedTuple):
     place: list[Entry]
 
     def words(self) -> bytes:
+        """Return the order as JSON."""
         return json.dumps(self, default=bytes.hex).encode()  # only of empty tensors: all others are in the slab
 
     @classmethod
     def of(cls, words: bytes) -> Order:
+        """Return the order that `words` wrote."""
         *rest, received, state, place = json.loads(words)
         return cls(*rest, *([_entry(*e) for e in entries] for entries in (received, state, place)))
 
@@ -53,7 +56,7 @@ def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None
 
 
 class Reply(NamedTuple):
-    """An answer on its way; ``reply`` is None where it lies at the order's place."""
+    """Answer on its way; ``reply`` is None where it lies at the order's place."""
 
     number: int
     failure: Failure | None
@@ -64,21 +67,23 @@ class Reply(NamedTuple):
 
 
 class Doing:
-    """The number of the order that each worker is at: what a worker was doing when it died."""
+    """Number of the order that each worker is at, to know what a worker was doing when it died."""
 
     def __init__(self, workers: int) -> None:
         self._map = mmap.mmap(-1, 8 * workers)
 
     def begin(self, worker: int, number: int) -> None:
+        """Note that a worker begins an order."""
         struct.pack_into("=q", self._map, 8 * worker, number)
 
     def now(self, worker: int) -> int:
+        """Return the number of the order that a worker is at."""
         return int(struct.unpack_from("=q", self._map, 8 * worker)[0])
 
 
 @dataclass(frozen=True)
 class Post:
-    """What the processes of a session share.
+    """Resources that the processes of a session share.
 
     Attributes:
         tasks: orders and what of their tensors belongs to one task alone.
@@ -96,13 +101,13 @@ class Post:
 
 
 def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others: Sequence[Connection]) -> None:
-    """A worker's life: one task after another until the queue or the pipe ends, because the parent closed it or died.
+    """Run a worker: one task after another until the queue or the pipe ends, because the parent closed it or died.
 
     Args:
-        others: ends of pipes that came along with the fork and are the parent's to close.
+        others: ends of pipes that were copied by the fork and belong to the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler came along with the fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler was copied by the fork
     for other in others:
         other.close()
     os.close(post.writing)
@@ -125,7 +130,7 @@ def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others:
 
 
 def _next(post: Post, pipe: Connection, out: _Outbox) -> Order | None:
-    """The next order from the queue, or from the pipe where one is too large; sends what is kept back before waiting.
+    """Return the next order from the queue, or from the pipe if it is too large; send kept answers before waiting.
 
     None when the parent wants no more.
     """
@@ -155,7 +160,7 @@ class _Outbox:
         self._sent, self._read, self._last = 0, 0, time.monotonic()
 
     def add(self, order: Order, answer: Answer, placed: bool) -> None:
-        """An answer; what does not lie at its place already goes into the slab, or through the pipe."""
+        """Add an answer; what does not lie at its place already goes into the slab, or through the pipe."""
         own = Bundle() if placed else answer.reply
         need = sum(64 + t.numel() * t.element_size() for b in (own, answer.state) for t in b.values())
         if self._kept and self._free + need > self._half:
@@ -186,7 +191,7 @@ class _Outbox:
         self._last = time.monotonic()
 
     def hear(self) -> Order | None:
-        """What the parent says: that it has read one more batch of answers, or an order that is too large otherwise.
+        """Read what the parent sends: that it has read one more batch of answers, or an order that is too large.
 
         Raises:
             EOFError: it is gone.

@@ -1,8 +1,8 @@
 """Client programs spread over processes, one thread each: the engine for CPUs.
 
 Processes are forked once per run, so they hold the data and the method without a copy or a pickle. What goes to and
-from them travels through shared memory: orders lie in a slab, and workers take them from one queue whenever they have
-nothing to do, so the parent need not wake for each; answers are written to where the server reads them.
+from them travels through shared memory: orders lie in a slab, and workers take them from one queue whenever they are
+idle, so that the parent need not wake for each; answers are written to where the server reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedkin.engines.worker import TOKEN, Doing, Failure, Order, Post, Reply, mai
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
-_HEAD, _PER_TENSOR = 512, 512  # bytes that an order takes beside its tensors, at most; a longer one is sent by pipe
+_HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order without its tensors; a longer one is sent by pipe
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,14 @@ class Workers:
     """
 
     number: int = 0
-    """How many processes; 0 means as many as there are cores."""
+    """Number of processes; 0 means one per core."""
 
     def __post_init__(self) -> None:
         if self.number < 0:
             raise ConfigError(f"workers must be 0 (one per core) or more, got {self.number}")
 
     def start(self, job: Job) -> WorkersSession:
+        """Fork the processes and return a session on a job."""
         if "fork" not in multiprocessing.get_all_start_methods():
             raise EngineError("the workers engine needs a system that can fork processes; use --engine loop here")
         return WorkersSession(job, self.number or cores())
@@ -63,7 +64,7 @@ class _Worker:
 
 @dataclass
 class _Map:
-    """One `WorkersSession.map` under way.
+    """Call of `WorkersSession.map` under way.
 
     Attributes:
         todo: tasks that are left to send.
@@ -80,6 +81,8 @@ class _Map:
 
 
 class WorkersSession:
+    """Worker processes at work on one job."""
+
     def __init__(self, job: Job, number: int) -> None:
         self._job, self._workers = job, list[_Worker]()
         self._open, self._number, self._over = dict[int, Task](), 0, False  # orders on their way, by number
@@ -114,9 +117,9 @@ class WorkersSession:
         return _Worker(process, here, answers)
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """Answers as they come; the largest clients are started first, so that no core waits for one at the end.
+        """Yield answers as they come; the largest clients are started first, so that no core waits at the end.
 
-        An upload lies in shared memory, side by side with the others of its map, for as long as it is looked at.
+        An upload lies in shared memory, side by side with the others of its map, for as long as it is used.
         """
         if self._over or self._open:
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
@@ -138,6 +141,7 @@ class WorkersSession:
             self._post.arena.learn(step, now.elsewhere)
 
     def close(self) -> None:
+        """End the processes and close pipes and queue; may be called twice."""
         if not self._closed:
             self._over = self._closed = True
             os.close(self._post.writing)  # workers that have nothing to do end
@@ -152,7 +156,7 @@ class WorkersSession:
             self._answered.close()
 
     def _feed(self, now: _Map) -> None:
-        """Sends as many orders as there is room for."""
+        """Send orders while there is room for them."""
         while now.todo and len(self._open) < _MOST:
             task = now.todo[0]
             own = [t for t in task.received.values() if id(t) not in now.common] + list(task.state.values())
@@ -166,7 +170,7 @@ class WorkersSession:
             now.todo.popleft()
 
     def _queued(self, task: Task, size: int, now: _Map) -> bool:
-        """Puts an order into the queue, for whichever worker is free next; False while there is no room.
+        """Put an order into the queue, for whichever worker is free next; return False while there is no room.
 
         Args:
             size: bytes of the tensors that are this task's alone.
@@ -179,7 +183,7 @@ class WorkersSession:
             return False
         order, at = self._order(task, now, start, start + size)
         words = order.words()
-        if at + len(words) > start + size + head:  # names as long as books
+        if at + len(words) > start + size + head:  # extremely long names
             self._ring.give(self._number)
             return False
         self._post.tasks.put(at, words)
@@ -191,7 +195,7 @@ class WorkersSession:
         return True
 
     def _by_pipe(self, now: _Map) -> None:
-        """One order for each worker, while none is at work: what the shared memory is too small for."""
+        """Send one order to each worker, while none is at work, for tasks too large for the shared memory."""
         for me, w in enumerate(self._workers):
             if now.todo:
                 task = now.todo.popleft()
@@ -203,14 +207,14 @@ class WorkersSession:
                     raise self._died(me) from None
 
     def _order(self, task: Task, now: _Map, start: int, stop: int) -> tuple[Order, int]:
-        """The order of the last number, its tensors written between two offsets; and the first free one."""
+        """Return the order of the last number, its tensors written between two offsets, and the first free one."""
         received, free = self._post.tasks.write(task.received, start, stop, now.common)
         state, free = self._post.tasks.write(task.state, free, stop)
         place = [] if now.rows is None else now.rows.place(now.at[task.client])
         return Order(self._number, task.step, task.client, task.round, received, state, place), free
 
     def _receive(self, me: int, now: _Map) -> list[Answer]:
-        """A batch of answers of one worker."""
+        """Return a batch of answers of one worker."""
         w = self._workers[me]
         try:
             batch: list[Reply] = w.pipe.recv()
@@ -247,7 +251,7 @@ class WorkersSession:
 
 
 def _error(failure: Failure, task: Task) -> FedkinError:
-    """The error that a worker sent as words, since not every error survives a pickle."""
+    """Return the error that a worker sent as text, since not every error survives a pickle."""
     if len(failure) == 4:
         return ClientError(*failure)
     name, text = failure

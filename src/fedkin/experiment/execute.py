@@ -17,7 +17,7 @@ from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, diverged, final, latest
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import People, lines_of
-from fedkin.experiment.result import Result
+from fedkin.experiment.result import FinalMetrics, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import decisive
 from fedkin.privacy.budget import Spent, add, total, written
@@ -192,7 +192,7 @@ def _result(
         rounds=kept["rounds"],
         clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
         relations=kept["relations"],
-        final=mean,
+        final=FinalMetrics(**mean),
         best=chosen,
         summary=summary,
         server=server,

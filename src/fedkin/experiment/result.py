@@ -1,34 +1,93 @@
-"""What a run gives, and what can be asked of its clients afterwards."""
+"""The result of a run, and the finished run from which models can be exported."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.core import Bundle
 from fedkin.data import Federation
 from fedkin.engines import Job, Server
 from fedkin.experiment.prepare import Experiment
+from fedkin.report.frames import frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalMetrics:
+    """Final figures of a run: the mean of each metric over the evaluated rounds in the last fifth of the run, at most
+    ten (`fedkin.evaluate.rounds.window`).
+
+    All metrics are fractions in [0, 1], except the adjusted Rand indices, which may be slightly below 0. None: no
+    evaluated round has the metric. ``dataclasses.asdict(result.final)`` makes a dictionary of it.
+
+    Attributes:
+        accuracy: test accuracy, mean over clients.
+        pooled: test accuracy over the test samples of all clients together.
+        std: population standard deviation of the clients' test accuracies.
+        worst_decile: mean test accuracy of the worst tenth of the clients.
+        macro_f1: macro-F1, mean over clients.
+        macro_f1_weighted: macro-F1, mean over clients weighted by their number of test samples.
+        balanced: balanced accuracy, mean over clients.
+        few: accuracy on classes of which the client has 1 to 29 training samples, over all clients.
+        medium: accuracy on classes of which the client has 30 to 80 training samples, over all clients.
+        many: accuracy on classes of which the client has more than 80 training samples, over all clients.
+        unseen: accuracy on classes of which the client has no training samples, over all clients.
+        validation: validation accuracy, mean over the clients that have validation samples.
+        majority: accuracy of always predicting the client's most frequent training class, mean over clients.
+        ari: adjusted Rand index between the true groups and the clusters that the server used.
+        ari_evaluated: adjusted Rand index between the true groups and the clusters that clients chose at evaluation.
+        accuracy_trained: test accuracy of the models after the last local training, where these are other models.
+        accuracy_delivered: with ``evaluate="trained"``, test accuracy of the models that clients would predict with.
+        rounds: the rounds that were averaged, as text: "rounds 81 to 100", "round 1" or "no round".
+        rounds_averaged: number of rounds that were averaged.
+        first_round: the first of them.
+        last_round: the last of them.
+    """
+
+    accuracy: float | None
+    pooled: float | None
+    std: float | None
+    worst_decile: float | None
+    macro_f1: float | None
+    macro_f1_weighted: float | None
+    balanced: float | None
+    few: float | None
+    medium: float | None
+    many: float | None
+    unseen: float | None
+    validation: float | None
+    majority: float | None
+    ari: float | None = None
+    ari_evaluated: float | None = None
+    accuracy_trained: float | None = None
+    accuracy_delivered: float | None = None
+    rounds: str
+    rounds_averaged: int
+    first_round: int | None
+    last_round: int | None
 
 
 @dataclass
 class Result:
-    """What a run gave.
+    """Result of a run.
 
     Attributes:
         title: the method's display name.
         seed: the run's seed.
-        rounds, clients, relations: the lines of the files of the same names; those of clients are read from their file
-            where the run keeps states in files, and are a list otherwise.
-        final: mean over the rounds of `fedkin.evaluate.rounds.window`, which ``final["rounds"]`` names.
-        best: the round that validation chose.
-        summary: everything in short, as in ``summary.json``; ``diverged`` in it is the round from which on training
-            has diverged (`fedkin.evaluate.diverged`), and is absent where it has not.
+        rounds, clients, relations: the lines of ``rounds.jsonl``, ``clients.jsonl`` and ``relations.jsonl``; those of
+            clients are read from their file where the run keeps states in files, and are a list otherwise.
+        final: final figures: accuracy and other metrics, averaged over the last evaluated rounds.
+        best: round number and metrics of the round with the highest validation accuracy; None without validation data.
+        summary: settings and figures, as in ``summary.json``; ``summary["diverged"]`` is the first round in which
+            training has diverged (`fedkin.evaluate.diverged`), and is absent if it has not.
         server: the server after the last round, with all models.
-        folder: where it was written, or None.
-        finished: what can be asked of the clients afterwards, in a simulation.
+        folder: the run folder, or None if the run was kept in memory.
+        finished: the run with its clients, from which `fedkin.export` takes models; simulations only.
     """
 
     title: str
@@ -36,12 +95,48 @@ class Result:
     rounds: list[dict[str, Any]]
     clients: Sequence[dict[str, Any]]
     relations: list[dict[str, Any]]
-    final: dict[str, Any]
+    final: FinalMetrics
     best: dict[str, Any] | None
     summary: dict[str, Any]
     server: Server
     folder: Path | None = None
     finished: FinishedRun | None = field(default=None, repr=False)
+
+    def to_frame(self, kind: Literal["clients", "rounds"] = "clients") -> DataFrame:
+        """Return the figures of the run as a pandas DataFrame (``pip install "fedkin[pandas]"``).
+
+        Frames of several runs can be concatenated: their first columns are ``method`` and ``seed``.
+
+        ``to_frame()`` has one row per evaluated round and client:
+
+        - ``method``, ``seed``, ``round``, ``client``: display name, seed, round from 1, client from 0.
+        - ``accuracy``, ``balanced``, ``macro_f1``, ``validation_accuracy``: fractions; NaN without such samples.
+        - ``correct``, ``n_test``, ``n_validation``: number of correct test samples, of test and validation samples.
+        - ``majority``: number of test samples of the client's most frequent training class.
+        - ``few_correct``, ``few_total``, and the same of ``medium``, ``many``, ``unseen``: correct and all test samples
+          of classes of which the client has 1 to 29, 30 to 80, more than 80, or no training samples.
+        - Where the run has them: ``client_name``; ``n_train``, number of training samples (not with privacy options);
+          ``group``, the true group, -1 if unknown; ``cluster``, the cluster that the client chose at the evaluation;
+          ``accuracy_trained`` and the like, accuracy of further models of the method.
+
+        ``to_frame("rounds")`` has one row per round:
+
+        - ``method``, ``seed``, ``round``, ``evaluated``, ``abandoned``.
+        - The metrics of `FinalMetrics` in this round; NaN where it was not evaluated.
+        - ``cohort``, ``answered``, ``joined``, ``absent``, ``refused``, ``missing``: number of clients that were asked
+          to train, whose update was used, that joined, could not be reached, whose update or evaluation was refused,
+          and that sent no update.
+        - ``bytes_up``, ``bytes_down``, ``bytes_evaluation``: bytes sent by and to all clients.
+        - ``clients``, ``clients_without_test``: number of evaluated clients with and without test samples.
+        - ``clusters``: number of clusters, where the method has them.
+
+        Args:
+            kind: "clients" or "rounds".
+
+        Raises:
+            ConfigError: another kind, or pandas is not installed.
+        """
+        return frame(kind, self.title, self.seed, self.rounds, self.clients, self.summary)
 
 
 @dataclass(frozen=True)

@@ -222,12 +222,12 @@ def _trial(
             return Trial(number, values, None, f"seed {seed}: {e}")
         if (lost := result.summary.get("diverged")) is not None:
             return Trial(number, values, None, f"seed {seed}: {sentence(lost)}")
-        if result.final.get("validation") is None:
+        if result.final.validation is None:
             raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
-        scores.append(result.final["validation"])
-        tests.append(result.final["accuracy"])
+        scores.append(result.final.validation)
+        tests.append(result.final.accuracy)
         last.append((result.summary["last"] or {}).get("validation"))
-        rounds.append(result.final["rounds"])
+        rounds.append(result.final.rounds)
     return Trial(number, values, spread(scores), test=spread(tests), rounds=spans(rounds), last=spread(last))
 
 

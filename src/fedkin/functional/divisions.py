@@ -1,8 +1,8 @@
-"""The tree that repeated division of clusters makes, as a row of numbers.
+"""The tree that repeated division of clusters makes, as a vector of numbers.
 
-There is one cluster at first, number 0. Division i is of cluster ``splits[i]``: its first half keeps the number, its
-second half becomes cluster i + 1. A client stands at a cluster's number and has ``passed`` N divisions; it is at
-home if that cluster was not divided after these.
+At first there is one cluster, number 0. Division i divides cluster ``splits[i]``: its first half keeps the number, its
+second half becomes cluster i + 1. A client has the number of a cluster and has ``passed`` N divisions; it is at home if
+that cluster was not divided after these.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fedkin.core import Round
 
 
 def fork(splits: Tensor, labels: Tensor, passed: Tensor) -> Tensor:
-    """The division at which each client still has to find its side, int64 ``[m]``; -1 for those at home.
+    """Return the division at which each client still has to find its side, int64 ``[m]``; -1 for clients at home.
 
     Args:
         splits: int64 ``[S]``.
-        labels, passed: int64 ``[m]``, the number each client stands at and how many divisions it has passed.
+        labels, passed: int64 ``[m]``, the number of each client's cluster and of the divisions that it has passed.
     """
     if len(splits) == 0:
         return torch.full_like(labels, -1)
@@ -29,7 +29,7 @@ def fork(splits: Tensor, labels: Tensor, passed: Tensor) -> Tensor:
 
 
 def within_reach(splits: Tensor, label: int, passed: int) -> list[int]:
-    """The clusters, ascending, that a client at ``label`` can still end up in; only its own if it is at home."""
+    """Return the clusters, ascending, that a client at ``label`` can still end up in; only its own if it is at home."""
     found = [label]
     for i, divided in enumerate(splits.tolist()[passed:], passed):
         if divided in found:
@@ -38,7 +38,10 @@ def within_reach(splits: Tensor, label: int, passed: int) -> list[int]:
 
 
 def largest_within_reach(splits: Tensor, labels: Tensor, passed: Tensor, ids: Tensor) -> Tensor:
-    """For each of ``ids [m]`` the cluster with most clients at home of those it can still end up in, int64 ``[m]``."""
+    """Return for each of ``ids [m]`` the largest cluster that it can still end up in, int64 ``[m]``.
+
+    The size of a cluster is the number of clients at home in it.
+    """
     home = labels[fork(splits, labels, passed) < 0]
     size = torch.bincount(home, minlength=len(splits) + 1).tolist()
     places, mine = torch.stack([labels[ids], passed[ids]], 1).unique(dim=0, return_inverse=True)  # few, as clusters are
@@ -47,15 +50,15 @@ def largest_within_reach(splits: Tensor, labels: Tensor, passed: Tensor, ids: Te
 
 
 def more_like_second(rows: Tensor, pairs: Tensor) -> Tensor:
-    """Whether each of ``rows [m, P]`` has the larger cosine with the second of its directions ``pairs [m, 2, P]``."""
+    """Return whether each of ``rows [m, P]`` has the larger cosine with the second of its ``pairs [m, 2, P]``."""
     alike = F.cosine_similarity(rows[:, None].double(), pairs.double(), dim=2)
     return alike[:, 1] > alike[:, 0]
 
 
 def mean_of(bank: Tensor, ids: Tensor, r: Round) -> Tensor:
-    """The mean of the rows ``ids [m]`` of ``bank [K, P]`` by the run's rule and weights, ``[P]``.
+    """Return the mean of the rows ``ids [m]`` of ``bank [K, P]`` by the run's rule and weights, ``[P]``.
 
-    Where they are most of all, without a copy of them.
+    If they are most of all rows, they are not copied.
     """
     if 2 * len(ids) <= len(bank):
         return r.but(ids=ids).mean(bank[ids])

@@ -1,4 +1,4 @@
-"""Grouping of points and of distances, deterministic: ties break to the lowest index, starts come from a generator."""
+"""Grouping of points and of distances. Deterministic: ties go to the lowest index, starts come from a generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _BLOCK, _WIDTH = 1 << 16, 1 << 10  # elements of float64 held at a time, so that
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the nearest centroid, int64 ``[m]``, for ``points [m, d]`` and ``centroids [k, d]`` (float64 sums)."""
+    """Return the index of the nearest centroid, int64 ``[m]``, for ``points [m, d]`` and ``centroids [k, d]``.
+
+    Sums are computed in float64.
+    """
     d = torch.zeros(len(points), len(centroids), dtype=torch.float64)
     for left in range(0, points.shape[1], _WIDTH):  # models are wide
         c = centroids[:, left : left + _WIDTH].double()
@@ -26,7 +29,10 @@ def nearest(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def first_argmin(values: Tensor) -> Tensor:
-    """Index of the first smallest entry of every row, int64 ``[m]``: torch's own argmin does not promise the first."""
+    """Return the index of the first smallest entry of every row, int64 ``[m]``.
+
+    ``torch.argmin`` does not promise the first.
+    """
     least = values.min(1, keepdim=True).values
     return (values == least).to(torch.uint8).argmax(1)
 
@@ -55,14 +61,14 @@ def kmeans_plus_plus(points: Tensor, weights: Tensor, k: int, rng: torch.Generat
 
 
 def _from_own(points: Tensor, centroids: Tensor, labels: Tensor) -> Tensor:
-    """Squared distance of each of ``points [m, d]`` to the centroid that its label names, float64 ``[m]``."""
+    """Return the squared distance of each of ``points [m, d]`` to the centroid of its label, float64 ``[m]``."""
     rows = max(1, _BLOCK // max(1, points.shape[1]))
     parts = zip(points.split(rows), labels.split(rows), strict=True)
     return torch.cat([(x.double() - centroids[mine].double()).square().sum(1) for x, mine in parts])
 
 
 def lloyd(points: Tensor, weights: Tensor, centroids: Tensor, iterations: int = 100) -> tuple[Tensor, Tensor]:
-    """K-means from given centroids until no label changes.
+    """Run K-means from given centroids until no label changes.
 
     Args:
         points: ``[m, d]``; weights: positive ``[m]``; centroids: ``[k, d]``.
@@ -81,7 +87,7 @@ def lloyd(points: Tensor, weights: Tensor, centroids: Tensor, iterations: int = 
 
 
 def kmeans(points: Tensor, weights: Tensor, k: int, rng: torch.Generator, *, starts: int = 5) -> Tensor:
-    """Labels int64 ``[m]`` of the best of several K-means runs, each from its own k-means++ start."""
+    """Return labels int64 ``[m]`` of the best of several K-means runs, each from its own k-means++ start."""
     best, least = nearest(points, points[:1]), math.inf
     for _ in range(starts):
         labels, centroids = lloyd(points, weights, kmeans_plus_plus(points, weights, k, rng))
@@ -92,9 +98,9 @@ def kmeans(points: Tensor, weights: Tensor, k: int, rng: torch.Generator, *, sta
 
 
 def two_means(d: Tensor) -> Tensor:
-    """The lower of two groups of numbers in every row ``d [..., n]`` by exact 1-D 2-means, bool ``[..., n]``.
+    """Return the lower of two groups of numbers in every row ``d [..., n]`` by exact 1-D 2-means, bool ``[..., n]``.
 
-    Never splits ties; of ways to divide that are equally good (to 1e-12) the one with the smallest lower group.
+    Ties are never split; of equally good divisions (to 1e-12) the one with the smallest lower group is taken.
     """
     order = d.double().sort(-1).values
     n = order.shape[-1]
@@ -110,7 +116,7 @@ def two_means(d: Tensor) -> Tensor:
 
 
 def two_gaussians(d: Tensor, *, floor: float = 1e-6, tolerance: float = 1e-3, steps: int = 100) -> Tensor:
-    """The component with the lower mean of a mixture of two normals over every row ``d [..., n]``, bool ``[..., n]``.
+    """Return the lower component of a mixture of two normals over every row ``d [..., n]``, bool ``[..., n]``.
 
     EM started from `two_means`, so the result does not depend on a seed; variances are kept above ``floor``; a row
     stops when its mean log-likelihood changes by less than ``tolerance``; hard assignment by the larger posterior.
@@ -137,9 +143,9 @@ def two_gaussians(d: Tensor, *, floor: float = 1e-6, tolerance: float = 1e-3, st
 
 
 def two_ward(d: Tensor) -> Tensor:
-    """The lower of two groups of every row ``d [..., n]`` by Ward's clustering cut at two, bool ``[..., n]``.
+    """Return the lower of two groups of every row ``d [..., n]`` by Ward's clustering cut at two, bool ``[..., n]``.
 
-    Never splits ties. Rows one after another, n log n steps each.
+    Ties are never split. Rows are handled one after another, in n log n steps each.
     """
     rows = d.reshape(-1, d.shape[-1])
     ordered = rows.sort(1).values
@@ -148,7 +154,7 @@ def two_ward(d: Tensor) -> Tensor:
 
 
 def _lower_by_ward(x: list[float]) -> int:
-    """How many of the ascending numbers are in the lower group.
+    """Return how many of the ascending numbers are in the lower group.
 
     On a line Ward's nearest two groups are always neighbours: a group between two others is nearer to one of them.
     """
@@ -158,7 +164,7 @@ def _lower_by_ward(x: list[float]) -> int:
 
     def pair(i: int, j: int) -> tuple[float, int, int, int]:
         cost = size[i] * size[j] / (size[i] + size[j]) * (mean[i] - mean[j]) ** 2
-        return cost, i, age[i], age[j]  # valid as long as neither has grown older
+        return cost, i, age[i], age[j]  # valid as long as neither group has changed
 
     waiting = [pair(i, i + 1) for i in range(n - 1)]
     heapq.heapify(waiting)
@@ -179,7 +185,7 @@ def _lower_by_ward(x: list[float]) -> int:
 
 
 def ward_groups(pairs: Tensor, weights: Tensor, most: int) -> Tensor:
-    """The highest nodes of Ward's dendrogram that weigh at most ``most``; a single point is a group at any weight.
+    """Return the highest nodes of Ward's dendrogram that weigh at most ``most``; a single point always is a group.
 
     Args:
         pairs: distances of all pairs, float64 ``[m (m - 1) / 2]``: (0, 1), (0, 2), ..., (m - 2, m - 1).
@@ -198,7 +204,7 @@ def ward_groups(pairs: Tensor, weights: Tensor, most: int) -> Tensor:
     for a, b in children:
         weight.append(weight[a] + weight[b])
     label = torch.empty(m, dtype=torch.int64)
-    waiting = [(2 * m - 2, -1)]  # from the root; a group bears the number of its node
+    waiting = [(2 * m - 2, -1)]  # from the root; a group has the number of its node
     while waiting:
         node, inside = waiting.pop()
         inside = node if inside < 0 and weight[node] <= most else inside

@@ -1,4 +1,4 @@
-"""Hierarchical grouping from pairwise distances or similarities, deterministic: ties break to the lowest indices."""
+"""Hierarchical grouping from pairwise distances or similarities. Deterministic: ties go to the lowest indices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Linkage = Literal["single", "complete", "average"]
 
 
 def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
-    """Labels int64 ``[m]`` of ``groups`` groups: the two nearest are joined until ``groups`` are left.
+    """Join the two nearest groups until ``groups`` are left, and return labels int64 ``[m]``.
 
-    Groups are numbered by their first members; with fewer points than groups each point is one. Written out because
-    scipy and scikit-learn promise no order among ties, and a cut at a height may give fewer groups than asked for.
+    Groups are numbered by their first members; with fewer points than groups each point is one. It is written out
+    because scipy and scikit-learn guarantee no order among ties, and a cut at a height may give fewer groups than asked
+    for.
 
     Args:
         distance: symmetric ``[m, m]``.
@@ -51,24 +52,24 @@ def agglomerate(distance: Tensor, groups: int, linkage: Linkage) -> Tensor:
 
 
 def _first_least(d: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest entry of every row of ``d [n, m]`` and the first place where it stands."""
+    """Return the smallest entry of every row of ``d [n, m]`` and the first place where it stands."""
     least = d.min(1).values if len(d) else d.new_empty(0)
     return least, (d == least[:, None]).to(torch.uint8).argmax(1) if len(d) else least.long()
 
 
 def by_first_member(labels: Tensor) -> Tensor:
-    """The same groups, numbered in the order of their first members: int64 ``[m]`` from any labels ``[m]``."""
+    """Return the same groups, numbered in the order of their first members: int64 ``[m]`` from labels ``[m]``."""
     names, group = labels.unique(return_inverse=True)
     firsts = torch.full_like(names, len(labels)).scatter_reduce_(0, group, torch.arange(len(labels)), "amin")
     return firsts.argsort().argsort()[group]
 
 
 def bipartition(alike: Tensor, linkage: Linkage = "single") -> tuple[Tensor, float]:
-    """Two groups that are as unlike as can be, and how alike they still are.
+    """Return the two groups that are least similar, and their similarity.
 
     By single linkage this is the exact minimum, over all ways to make two groups, of the largest similarity of a pair
     across (Sattler et al. 2021, Algorithm 1): pairs are joined by falling similarity until two groups are left, so any
-    other way to divide parts a pair that was joined, which is at least as similar as any pair across.
+    other division separates a pair that was joined, which is at least as similar as any pair across.
 
     Args:
         alike: symmetric similarities ``[m, m]``, m at least 2.
@@ -82,13 +83,13 @@ def bipartition(alike: Tensor, linkage: Linkage = "single") -> tuple[Tensor, flo
 
 
 def cosines(rows: Tensor) -> Tensor:
-    """Cosine similarities of all pairs of ``rows [m, P]``, float64 ``[m, m]``: 1 on the diagonal, 0 with a zero row."""
+    """Return the cosines of all pairs of ``rows [m, P]``, float64 ``[m, m]``: 1 on the diagonal, 0 with a zero row."""
     products = gram(rows)
     squares = products.diagonal()
     return cosines_of(products, squares, squares).fill_diagonal_(1.0)
 
 
 def lengths(rows: Tensor) -> Tensor:
-    """Euclidean norms of ``rows [m, P]``, summed in float64: float64 ``[m]``."""
+    """Return the Euclidean norms of ``rows [m, P]``, summed in float64: float64 ``[m]``."""
     out: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return out

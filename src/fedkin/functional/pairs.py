@@ -1,4 +1,4 @@
-"""What holds between all pairs of clients, kept up to date: only pairs of clients that have changed are computed anew.
+"""Distances and cosines between all pairs of clients, kept up to date: only changed pairs are computed again.
 
 A round changes m of K rows, so m K pairs instead of K^2. All sums run in float64, in blocks of rows and columns.
 """
@@ -12,13 +12,13 @@ from torch import Tensor
 
 _BLOCK = 1 << 20  # elements of float64 held at a time
 _WIDTH = 1 << 10  # columns in a block
-_NOISE = 1e-13  # a squared distance so small, as a share of both squared lengths, is rounding
+_NOISE = 1e-13  # a squared distance below this fraction of both squared norms is rounding
 
 
 def distances_from(rows: Tensor, ids: Tensor) -> Tensor:
-    """Squared Euclidean distances of the rows ``ids [m]`` to all ``rows [K, P]``, float64 ``[m, K]``.
+    """Return squared Euclidean distances of the rows ``ids [m]`` to all ``rows [K, P]``, float64 ``[m, K]``.
 
-    The mean of the chosen rows is taken off first: on close models inner products lose every digit without it. Equal
+    The mean of the chosen rows is subtracted first: on close models inner products lose every digit without it. Equal
     rows are at distance 0.
     """
     products, squares = _products(rows, ids, centred=True)
@@ -28,7 +28,7 @@ def distances_from(rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def cosines_from(rows: Tensor, ids: Tensor) -> Tensor:
-    """Cosine similarities of the rows ``ids [m]`` with all ``rows [K, P]``, float64 ``[m, K]``.
+    """Return cosine similarities of the rows ``ids [m]`` with all ``rows [K, P]``, float64 ``[m, K]``.
 
     1 with itself and, exactly, with rows that are parallel up to rounding; 0 with a zero row.
     """
@@ -37,10 +37,10 @@ def cosines_from(rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def cosines_of(products: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Cosines ``[m, K]`` of inner products ``[m, K]`` and squared lengths ``a [m]`` and ``b [K]``, in -1..1.
+    """Return cosines ``[m, K]`` of inner products ``[m, K]`` and squared lengths ``a [m]`` and ``b [K]``, in -1..1.
 
-    0 with a row of length 0; exactly 1 for rows that are parallel up to rounding, so no distance between equal rows
-    remains.
+    0 with a row of length 0; exactly 1 for rows that are parallel up to rounding, so that equal rows have
+    distance 0.
     """
     size = a.sqrt()[:, None] * b.sqrt()
     cos = torch.where(size > 0, products / torch.where(size > 0, size, 1.0), 0.0)
@@ -48,10 +48,12 @@ def cosines_of(products: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:
-    """``sum |a - b|^order`` over the columns of the rows ``ids [m]`` and all ``rows [K, P]``, float64 ``[m, K]``.
+    """Return ``sum |a - b|^order`` of the rows ``ids [m]`` and all ``rows [K, P]``, float64 ``[m, K]``.
 
-    From differences, for order 1 and 2: equal rows are at 0 and nothing else is. Three times the work of products and
-    more, so for classifiers, not for whole models.
+    The sum runs over columns.
+
+    Computed from differences, for order 1 and 2: only equal rows are at 0. This takes at least three times the
+    work of products, so it is for classifiers, not for whole models.
     """
     out = torch.zeros(len(ids), len(rows), dtype=torch.float64)
     for some, columns in _blocks(rows):
@@ -66,7 +68,7 @@ def differences_from(rows: Tensor, ids: Tensor, order: int) -> Tensor:
 
 
 def widened(pairs: Tensor, total: int, row: Tensor) -> Tensor:
-    """``pairs [k, k]`` with clients added up to ``total``: 0 among the new, ``row [k]`` between each and the known."""
+    """Return ``pairs [k, k]`` with clients added up to ``total``: 0 among the new, ``row [k]`` to each known one."""
     k = len(pairs)
     out = pairs.new_zeros(total, total)
     out[:k, :k] = pairs
@@ -75,7 +77,7 @@ def widened(pairs: Tensor, total: int, row: Tensor) -> Tensor:
 
 
 def renewed(pairs: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """A copy of the symmetric ``pairs [K, K]`` with other ``rows [m, K]`` for the clients ``ids [m]``."""
+    """Return a copy of the symmetric ``pairs [K, K]`` with other ``rows [m, K]`` for the clients ``ids [m]``."""
     out = pairs.clone()
     out[ids], out[:, ids] = rows, rows.T
     among = rows[:, ids]
@@ -84,14 +86,14 @@ def renewed(pairs: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
 
 
 def median_above_zero(pairs: Tensor, among: Tensor) -> float:
-    """The median of the entries above 0 of the symmetric ``pairs [K, K]`` ``among [K]`` clients; 0 if there is none."""
+    """Return the median of the entries above 0 of ``pairs [K, K]`` ``among [K]`` clients; 0 if there is none."""
     d = pairs if bool(among.all()) else pairs[among][:, among]
     above = d[d.tril() > 0]  # each pair once, which leaves the median where it is
     return float(above.median()) if len(above) else 0.0
 
 
 def _products(rows: Tensor, ids: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """Inner products of some rows with all, ``[m, K]``, and squared lengths of all ``[K]``."""
+    """Return the inner products of some rows with all, ``[m, K]``, and squared norms of all ``[K]``."""
     products = torch.zeros(len(ids), len(rows), dtype=torch.float64)
     squares = torch.zeros(len(rows), dtype=torch.float64)
     for some, columns in _blocks(rows):
@@ -105,7 +107,7 @@ def _products(rows: Tensor, ids: Tensor, *, centred: bool) -> tuple[Tensor, Tens
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Spans of rows and columns of ``rows [K, P]`` that are small enough to be held in float64."""
+    """Yield spans of rows and columns of ``rows [K, P]`` that fit into a block in float64."""
     width = min(_WIDTH, max(1, rows.shape[1]))
     for left in range(0, rows.shape[1], width):
         for top in range(0, len(rows), _BLOCK // width):

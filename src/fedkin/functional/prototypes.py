@@ -9,10 +9,12 @@ from fedkin.core.rows import weighted_mean
 
 
 def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
-    """Average of every class over the clients that have it, ``[C, ...]``; a class that no client has keeps its row.
+    """Return the mean of every class over the clients that have it, ``[C, ...]``.
+
+    A class that no client has keeps its row.
 
     Args:
-        rows: ``[m, C, ...]``, what each client says of each class.
+        rows: ``[m, C, ...]``, the value of each client for each class.
         weight: non-negative ``[m, C]``; 0 where a client does not have the class. Bool for a plain mean.
         otherwise: ``[C, ...]``, the rows kept.
     """
@@ -24,10 +26,10 @@ def class_average(rows: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def nearness(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
+    """Return minus the squared distance of features ``z [B, d]`` to every prototype ``[C, d]``: ``[B, C]``.
 
-    Minus infinity for classes that are not ``known``, bool ``[C]``. From differences, not from a Gram matrix, which
-    cannot tell near ones apart.
+    Minus infinity for classes that are not ``known``, bool ``[C]``. It is computed from differences, not from a Gram
+    matrix, which cannot distinguish close ones.
     """
     d = torch.stack([(z - p).square().sum(1) for p in prototypes], 1)
     return torch.where(known, -d, -torch.inf)

@@ -17,7 +17,7 @@ _EPS = 1e-6  # added to the product of norms in every cosine, as the authors of 
 
 
 def feature_size(net: Net) -> int:
-    """d, the length of the head's input.
+    """Return d, the length of the head's input.
 
     Raises:
         ModelError: the head is not a linear layer, weight first.
@@ -37,24 +37,24 @@ def feature_size(net: Net) -> int:
 
 
 def as_matrix(net: Net, head: Tensor) -> Tensor:
-    """The matrix ``[C, D]`` of a head ``[H]`` (a flat vector's ``net.head`` part)."""
+    """Return the matrix ``[C, D]`` of a head ``[H]`` (a flat vector's ``net.head`` part)."""
     weight, bias = head[: net.head_weight.stop], head[net.head_weight.stop :]
     return torch.cat([weight.view(net.classes, -1), bias.view(net.classes, -1)], 1)
 
 
 def as_head(net: Net, matrix: Tensor) -> Tensor:
-    """The head ``[H]`` of a matrix ``[C, D]``."""
+    """Return the head ``[H]`` of a matrix ``[C, D]``."""
     d = net.head_weight.stop // net.classes
     return torch.cat([matrix[:, :d].reshape(-1), matrix[:, d:].reshape(-1)])
 
 
 def with_bias(net: Net, z: Tensor) -> Tensor:
-    """Features ``[..., d]`` with a column of ones if the head has a bias: ``[..., D]``."""
+    """Return features ``[..., d]`` with a column of ones if the head has a bias: ``[..., D]``."""
     return F.pad(z, (0, 1), value=1.0) if net.head.stop > net.head_weight.stop else z
 
 
 def random_head(net: Net, rng: torch.Generator) -> Tensor:
-    """A new head ``[H]`` as ``nn.Linear`` starts: weight and bias uniform within 1/sqrt(d)."""
+    """Return a new head ``[H]`` as ``nn.Linear`` starts: weight and bias uniform within 1/sqrt(d)."""
     bound = (net.head_weight.stop / net.classes) ** -0.5
     return torch.empty(net.head.stop).uniform_(-bound, bound, generator=rng)
 
@@ -62,9 +62,9 @@ def random_head(net: Net, rng: torch.Generator) -> Tensor:
 def fit(
     matrix: Tensor, x: Tensor, y: Tensor, *, lr: float, batch: int, epochs: int = 1, rng: torch.Generator | None = None
 ) -> Tensor:
-    """The classifier ``[C, D]`` after plain SGD on the mean cross-entropy of features ``x [n, D]``.
+    """Return the classifier ``[C, D]`` after plain SGD on the mean cross-entropy of features ``x [n, D]``.
 
-    In the given order, or, with a generator, shuffled anew in every epoch; a last short batch is used, too.
+    Samples are taken in the given order or, with a generator, shuffled in every epoch; a last short batch is used.
     """
     out = matrix.clone()
     wanted = F.one_hot(y, len(matrix)).to(x.dtype)
@@ -79,7 +79,7 @@ def fit(
 
 
 def drawn_shares(y: Tensor, repeats: int, most: int, rng: torch.Generator) -> Tensor:
-    """What every sample weighs in the mean over repeated draws of ``most`` samples (or all) of its class.
+    """Return the weight of every sample in the mean over repeated draws of ``most`` samples (or all) of its class.
 
     Draws are without replacement; float64 ``[n]``, summing to 1 over each class.
     """
@@ -94,9 +94,11 @@ def drawn_shares(y: Tensor, repeats: int, most: int, rng: torch.Generator) -> Te
 
 
 def class_gradients(matrix: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """Gradient of ``sum_i share_i CE_i`` over the samples of each class, with respect to the classifier: ``[C, C, D]``.
+    """Return the gradient of ``sum_i share_i CE_i`` over the samples of each class: ``[C, C, D]``.
 
-    Row c is class c's, zero where there are no samples of it. Sums in float64.
+    It is taken with respect to the classifier.
+
+    Row c is that of class c, zero where the class has no samples. Sums are computed in float64.
 
     Args:
         matrix: the classifier ``[C, D]``; x: features ``[n, D]``; y: labels ``[n]``; share: float64 ``[n]``.
@@ -110,14 +112,17 @@ def class_gradients(matrix: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tens
 
 
 def gradient_distance(a: Tensor, g: Tensor, d: int) -> Tensor:
-    """D of two gradients ``[..., C, D]``: 1 - cos of every row of the weight, plus 1 - cos of the bias; ``[...]``."""
+    """Return the distance D of two gradients ``[..., C, D]``, ``[...]``.
+
+    D is 1 - cos of every row of the weight, plus 1 - cos of the bias.
+    """
     rows = 1 - _cosine(a[..., :d], g[..., :d])
     bias = 1 - _cosine(a[..., d:].mT, g[..., d:].mT)
     return rows.sum(-1) + bias.sum(-1)
 
 
 def matched_features(matrix: Tensor, z: Tensor, labels: Tensor, wanted: Tensor, *, steps: int, lr: float) -> Tensor:
-    """Features ``[a, M, d]`` moved so that the gradients they give the classifier point where the wanted ones do.
+    """Move features ``[a, M, d]`` until the gradients that they give the classifier point in the wanted directions.
 
     Plain gradient steps on ``sum_c D(g(z_c), wanted_c)``, where ``g(z_c)`` is the gradient of the mean cross-entropy of
     the M features of a class; classes do not influence one another.
@@ -150,7 +155,7 @@ def _distance_slope(a: Tensor, g: Tensor, d: int) -> Tensor:
 
 
 def _cosine_slope(a: Tensor, g: Tensor) -> Tensor:
-    """Derivative of `_cosine` with respect to ``a``; 0 towards the norm where ``a`` is 0."""
+    """Return the derivative of `_cosine` with respect to ``a``; 0 towards the norm where ``a`` is 0."""
     size, wanted = a.norm(dim=-1, keepdim=True), g.norm(dim=-1, keepdim=True)
     below = size * wanted + _EPS
     along = (a * g).sum(-1, keepdim=True) * wanted * a / size.clamp(min=1e-30)

@@ -1,19 +1,20 @@
-"""The shortest combination of vectors with weights on a simplex, each weight in a box of its own."""
+"""The shortest combination of vectors with weights on a simplex, each weight within its own bounds."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_SLACK = 1e-14  # a slope so small is rounding
+_SLACK = 1e-14  # a slope below this is rounding
 _FEW = 128  # weights that start from the middle of their boxes: one after another they soon meet their bounds
 
 
 def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1e-9) -> Tensor:
-    """Weights x ``[m]``, float64: the least ``x' products x`` with ``sum x = 1`` and ``lower <= x <= upper``.
+    """Return the weights x ``[m]``, float64, that minimise ``x' products x`` with ``sum x = 1`` and within their
+    bounds.
 
     A primal active-set method (Nocedal and Wright, Numerical Optimization, 16.5): the exact minimum over the weights
-    between their bounds, then the one weight whose release lowers the value most is let go, until there is none. The
+    between their bounds, then the one weight whose release lowers the value most is released, until there is none. The
     value falls with every release, so it ends; a limit on releases, which only rounding could reach, leaves weights
     that keep their bounds. Work: one linear system of at most m + 1 equations per weight that meets its bound; so where
     there are many, an interior-point method first finds out which will.
@@ -49,12 +50,12 @@ def shortest(products: Tensor, lower: Tensor, upper: Tensor, *, ridge: float = 1
 
 
 def _interior(q: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearly the minimum, and the weights that are between their bounds there; the others are at them, exactly.
+    """Return nearly the minimum, and the weights that are between their bounds there; the others are exactly at them.
 
-    A primal-dual interior-point method (Nocedal and Wright, 16.6) from ``x`` in the middle: some 20 linear systems of m
-    equations, however many weights meet their bounds.
+    A primal-dual interior-point method (Nocedal and Wright, 16.6) from ``x`` in the middle: about 20 linear systems
+    of m equations, for any number of weights that meet their bounds.
     """
-    up, down = x - low, high - x  # kept by themselves: near a bound a difference has no digits
+    up, down = x - low, high - x  # stored separately: near a bound a difference has no precision
     above, below = torch.ones_like(x), torch.ones_like(x)  # the prices of the lower and the upper bounds
     level = torch.zeros((), dtype=torch.float64)  # and of the sum
     for _ in range(100):
@@ -82,7 +83,7 @@ def _interior(q: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, 
 
 
 def _least(q: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """The minimum over the free weights; one that meets a bound on the way stays there and is free no longer."""
+    """Return the minimum over the free weights; a weight that meets a bound on the way stays there and is not free."""
     while int(free.sum()) > 1:
         f = free.nonzero()[:, 0]
         system = torch.ones(len(f) + 1, len(f) + 1, dtype=torch.float64)
@@ -101,7 +102,7 @@ def _least(q: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> tup
 
 
 def _release(slope: Tensor, x: Tensor, low: Tensor, high: Tensor, free: Tensor) -> Tensor:
-    """Which weight to let go of its bound, bool ``[m]``: the one whose slope is farthest from that of the free ones.
+    """Return the weight to release from its bound, bool ``[m]``: its slope is farthest from that of the free ones.
 
     Where none is free it takes two weights, one to grow and one to shrink: first the latter, next time the former.
     """

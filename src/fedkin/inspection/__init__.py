@@ -1,13 +1,13 @@
-"""What was understood of data before anything is trained, and what looks wrong with them.
+"""Inspection of data before anything is trained: what was understood, and what looks wrong.
 
 found = fedkin.inspect("hospitals/", target="outcome")
 print([f.what for f in found.of("warning")])
 
-``finding``     Finding and Inspection: what is said
-``raw``         files as they lie there: tables, archives, images, even where they cannot be read
+``finding``     Finding and Inspection: the results
+``raw``         files as they are: tables, archives, images, even where they cannot be read
 ``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
 ``majority``    the most frequent class of each client
-``shares``      clients and classes; ``duplicates`` samples that come more than once
+``shares``      clients and classes; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run
 """
 
@@ -51,7 +51,7 @@ def inspect(
     binary: bool = False,
     encoding: str | None = None,
 ) -> Inspection:
-    """What is understood of data, and what looks wrong with them. Nothing is trained or written.
+    """Return what is understood of data, and what looks wrong with them. Nothing is trained or written.
 
     Data that cannot be read are not an exception but a finding of severity ``error``.
 

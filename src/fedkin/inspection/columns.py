@@ -1,4 +1,4 @@
-"""What looks wrong with single columns of a table, or of rows of numbers."""
+"""Findings on single columns of a table, or of rows of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNO
 
 
 def constant(fields: Fields) -> list[Finding]:
-    """Columns with one value in every row."""
+    """Return findings on columns with one value in every row."""
     names = [f.name for f in fields.inputs if f.distinct == 1 and not f.missing.any()]
     if not names or len(fields.inputs[0].missing) < 2:
         return []
@@ -26,7 +26,7 @@ def constant(fields: Fields) -> list[Finding]:
             "constant-column",
             "warning",
             f"{are(len(names), 'column')} with the same value in every row: {first(names)}",
-            "a constant tells nothing of the class; it may be a field that was never filled in",
+            "a constant carries no information on the class; it may be a field that was never filled in",
             "drop it, or find out why it does not vary",
             columns=tuple(names),
         )
@@ -34,7 +34,7 @@ def constant(fields: Fields) -> list[Finding]:
 
 
 def constant_at_client(fields: Fields) -> list[Finding]:
-    """Columns that vary, but not at some client large enough to tell."""
+    """Return findings on columns that vary, but not at some client with enough rows."""
     if fields.client is None:
         return []
     order = np.argsort(fields.client, kind="stable")
@@ -58,7 +58,7 @@ def constant_at_client(fields: Fields) -> list[Finding]:
             "constant-at-client",
             "warning",
             f"one value in every row of a client: {first(shown)}",
-            "the column was probably not measured there, and now tells which client a row is from",
+            "the column was probably not measured there, and now shows which client a row is from",
             "leave these fields empty if the value stands for unknown, or drop the column",
             columns=tuple(dict.fromkeys(columns)),
             clients=tuple(sorted(clients)),
@@ -67,7 +67,7 @@ def constant_at_client(fields: Fields) -> list[Finding]:
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:
-    """Values that are not finite, and texts among numbers."""
+    """Return findings on values that are not finite, and texts among numbers."""
     found = []
     for f in fields.inputs:
         wild = np.flatnonzero(np.isinf(f.numbers) | (np.isnan(f.numbers) & ~f.missing if f.texts is None else False))
@@ -76,7 +76,7 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                 Finding(
                     "non-finite",
                     "error",
-                    f"{are(len(wild), 'value')} of {f.name} that are no finite numbers",
+                    f"{are(len(wild), 'value')} of {f.name} that are not finite numbers",
                     "one such value turns a model's weights into NaN, and the reader refuses it",
                     "correct these fields, or leave them empty",
                     columns=(f.name,),
@@ -101,7 +101,7 @@ def odd_numbers(fields: Fields) -> list[Finding]:
 
 
 def texts(fields: Fields) -> list[Finding]:
-    """Dates, and texts that cannot become inputs."""
+    """Return findings on dates, and texts that cannot become inputs."""
     found = []
     for f in fields.inputs:
         date = _dated(f)
@@ -125,7 +125,7 @@ def texts(fields: Fields) -> list[Finding]:
 
 
 def ids(fields: Fields) -> list[Finding]:
-    """Columns that number or name the rows."""
+    """Return findings on columns that number or name the rows."""
     found = []
     for f in fields.inputs:
         if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
@@ -146,7 +146,7 @@ def ids(fields: Fields) -> list[Finding]:
 
 
 def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
-    """Columns whose numbers vary far more than those of the others.
+    """Return findings on columns whose numbers vary far more than those of the others.
 
     Args:
         standardised: whether the reader brings columns to one scale, as it does for tables.
@@ -177,7 +177,10 @@ def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
 
 
 def leaks(fields: Fields) -> list[Finding]:
-    """Columns that give the class away: each value, or each side of a threshold, has one class only."""
+    """Return findings on columns that give the class away.
+
+    Each value, or each side of a threshold, has one class only.
+    """
     label = fields.label
     if label is None or len(label) < FEWEST_ROWS:
         return []
@@ -192,7 +195,7 @@ def leaks(fields: Fields) -> list[Finding]:
         Finding(
             "target-leak",
             "warning",
-            f"{first(names)} alone tells the class of (nearly) every row",
+            f"{first(names)} alone determines the class of (nearly) every row",
             "a column that was filled in after the outcome was known, or is the outcome in other words, makes every "
             "method look perfect and is not there when the model is used",
             "drop it, unless it is really known beforehand",
@@ -202,9 +205,9 @@ def leaks(fields: Fields) -> list[Finding]:
 
 
 def _tells(f: Field, label: Indices, classes: int) -> bool:
-    """Does the value decide the class, but for 0.5 % of the rows?"""
+    """Return whether the value decides the class, for all but 0.5 % of the rows."""
     n, distinct = len(label), f.distinct
-    codes = f.codes + 1  # an empty field is a value, too
+    codes = f.codes + 1  # an empty field counts as a value
     if distinct < 1:
         return False
     if distinct <= n / 4:
@@ -220,7 +223,7 @@ def _tells(f: Field, label: Indices, classes: int) -> bool:
 
 
 def _dated(f: Field) -> bool:
-    """Are nearly all fields dates?"""
+    """Return whether nearly all fields are dates."""
     if f.kind != "text" or f.texts is None:
         return False
     return sum(bool(_DATE.match(f.texts[i])) for i in f.odd.tolist()) > 0.9 * len(f.odd)
@@ -231,7 +234,7 @@ def _unique(f: Field) -> bool:
 
 
 def _numbering(f: Field) -> bool:
-    """Whole numbers, all different, that run on or are called a number."""
+    """Return whether these are whole numbers, all different, that are consecutive or are called a number."""
     values = f.numbers
     if f.kind != "number" or not np.isfinite(values).all() or (values != np.floor(values)).any():
         return False

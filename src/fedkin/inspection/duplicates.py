@@ -1,4 +1,4 @@
-"""Samples that come more than once, found by hashing every input once: no pairs are compared."""
+"""Samples that occur more than once, found by hashing every input once: no pairs are compared."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MOST_VALUES = 2_000_000_000
 """Numbers looked at; of a larger federation only the first clients."""
 FEW = 0.01  # up to this share of the samples, copies are a note: they move no accuracy by more than a point
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
-CHANCE = 0.1  # so much of the equal pairs comes by chance: columns that hang together make ten times as many as others
+CHANCE = 0.1  # this many of the equal pairs are chance: dependent columns make ten times as many as independent ones
 _TEST = PARTS.index("test")
 _COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Every sample of a federation by the hash of its input; all arrays ``[n]``.
+    """Samples of a federation by the hashes of their inputs; all arrays ``[n]``.
 
     Attributes:
         group: number of the input: equal inputs have equal numbers.
@@ -51,7 +51,7 @@ class Rows:
         return int(self.group.max(initial=-1)) + 1
 
     def places(self, mask: Mask) -> tuple[str, ...]:
-        """The first groups of equal inputs among these samples: where two of each are."""
+        """Return the first groups of equal inputs among these samples: two places of each."""
         chosen = np.flatnonzero(mask)
         found = []
         for group in dict.fromkeys(self.group[chosen[: 20 * EXAMPLES]].tolist()):
@@ -66,7 +66,7 @@ class Rows:
 
 
 def read_rows(federation: Federation, names: tuple[str, ...]) -> Rows:
-    """Hashes every input of a federation."""
+    """Hash every input of a federation."""
     hashes: list[npt.NDArray[np.uint64]] = []
     columns: list[list[Indices]] = [[], [], [], []]
     budget, width, seen = MOST_VALUES, max(1, int(np.prod(federation.shape))), 0
@@ -90,25 +90,28 @@ def read_rows(federation: Federation, names: tuple[str, ...]) -> Rows:
 
 
 def hash_rows(x: Tensor) -> npt.NDArray[np.uint64]:
-    """64 bits for each row of ``x [n, ...]``; equal rows have equal ones, other rows as good as never."""
+    """Return 64 bits for each row of ``x [n, ...]``; equal rows have equal ones, other rows practically never."""
     rows = np.ascontiguousarray(x.numpy().reshape(len(x), -1)) + np.float32(0)  # -0.0 is 0.0
     blake: Callable[..., hashlib.blake2b] = hashlib.blake2b
     return np.frombuffer(b"".join(blake(row.data, digest_size=8).digest() for row in rows), dtype=np.uint64)
 
 
 def alike(fields: Fields) -> float:
-    """How likely two rows are equal by chance: as if columns knew nothing of each other, each with its own values."""
+    """Return the probability that two rows are equal by chance.
+
+    Columns are taken to be independent, each with its own values.
+    """
     n = max(1, len(fields.inputs[0].codes)) if fields.inputs else 1
     shares = [np.bincount(f.codes + 1) / n for f in fields.inputs]
     return float(np.prod([(share**2).sum() for share in shares]))
 
 
 def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
-    """Copies between train and test, between clients and inside a client, and copies with two labels.
+    """Return findings on copies between train and test, between clients and inside a client, and with two labels.
 
     Args:
         rows: all samples.
-        by_chance: how likely two inputs are equal without being copies, see `alike`; None: not known.
+        by_chance: probability that two inputs are equal without being copies, see `alike`; None: not known.
     """
     found: list[Finding] = []
     few = _coarse(rows, by_chance)
@@ -118,8 +121,7 @@ def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
                 "few-inputs",
                 "note",
                 f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
-                "the columns take so few values that samples are equal by chance; what is said of copies may be "
-                "harmless",
+                "the columns take so few values that samples are equal by chance; findings on copies may be harmless",
                 "look whether the columns are coarse by nature, or rows were copied",
             )
         )
@@ -139,7 +141,7 @@ def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
 
 
 def _coarse(rows: Rows, by_chance: float | None) -> bool:
-    """May equal inputs be no copies?"""
+    """Return whether equal inputs may not be copies."""
     n = len(rows.group)
     if by_chance is None:
         return rows.groups < FEW_INPUTS * n
@@ -229,7 +231,8 @@ def _conflicts(rows: Rows, few: bool) -> list[Finding]:
             "label-conflict",
             _severity(share, few),
             f"{are(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples ({percent(share)})",
-            "the same input cannot be of two classes: some labels are wrong, or what tells them apart is missing",
+            "the same input cannot be of two classes: some labels are wrong, or an input that distinguishes them is "
+            "missing",
             "correct the labels; where clients mean different things by one label, personalised methods are the answer",
             clients=_clients(rows, mask),
             rows=rows.places(mask),
@@ -238,7 +241,7 @@ def _conflicts(rows: Rows, few: bool) -> list[Finding]:
 
 
 def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, ...]:
-    """Findings on copies with the lines of the files where they stand, which say more than numbers of samples."""
+    """Return findings on copies with the lines of their files, which show more than numbers of samples."""
     if fields.label is None or not fields.inputs:
         return findings
     codes = np.stack([f.codes for f in fields.inputs], axis=1)
@@ -257,20 +260,23 @@ def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, 
 
 
 def _places_apart(rows: Rows, mask: Mask) -> tuple[str, ...]:
-    """As `Rows.places`, with samples of two clients."""
+    """Do the same as `Rows.places`, for samples of two clients."""
     once = np.zeros(len(mask), dtype=np.bool_)
     once[np.unique(rows.group * len(rows.names) + rows.client, return_index=True)[1]] = True
     return rows.places(mask & once)
 
 
 def _clients(rows: Rows, mask: Mask) -> tuple[str, ...]:
-    """The clients with most of these samples."""
+    """Return the clients with most of these samples."""
     counts = np.bincount(rows.client[mask], minlength=len(rows.names))
     order = np.argsort(-counts, kind="stable")
     return tuple(rows.names[k] for k in order[: 2 * EXAMPLES].tolist() if counts[k])
 
 
 def _severity(share: float, few: bool, limit: float = FEW) -> Severity:
-    """A note up to ``limit``; for test samples that is their accuracy's largest standard error, 0.5 / sqrt(n): what is
-    below it is lost in the chance of which samples are tested."""
+    """Return the severity of N copies: a note up to ``limit``.
+
+    For test samples the limit is the largest standard error of their accuracy, 0.5 / sqrt(n): a smaller effect is lost
+    in the chance of which samples are tested.
+    """
     return "note" if few or share <= limit else "warning"

@@ -21,11 +21,11 @@ _MIXED = 0.2  # fewer texts than this share: the column was meant to hold number
 
 @dataclass(frozen=True)
 class Field:
-    """One column.
+    """Column of a table.
 
     Attributes:
         name: as in the header.
-        numbers: float64 ``[n]``, NaN where the field is empty or no number.
+        numbers: float64 ``[n]``, NaN where the field is empty or not a number.
         missing: whether each field is empty, ``[n]``.
         texts: the fields as they were read, ``[n]``; None for rows of numbers.
     """
@@ -37,19 +37,19 @@ class Field:
 
     @classmethod
     def read(cls, name: str, texts: Sequence[str]) -> Field:
-        """A column of a text file."""
+        """Return a column of a text file."""
         missing = np.array([t.lower() in MISSING for t in texts], dtype=np.bool_)
         numbers = np.array([math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)])
         return cls(name, numbers, missing, texts)
 
     @cached_property
     def odd(self) -> Indices:
-        """The rows whose field is neither empty nor a number."""
+        """Rows whose field is neither empty nor a number."""
         return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
 
     @cached_property
     def codes(self) -> Indices:
-        """A number for each different value, int64 ``[n]``; -1 where there is none."""
+        """Number of each different value, int64 ``[n]``; -1 where there is none."""
         # as objects: an array of texts takes the room of the longest one for each of them
         texts = None if self.texts is None else np.asarray(self.texts, dtype=object)
         values = texts if texts is not None and len(self.odd) else self.numbers
@@ -64,7 +64,7 @@ class Field:
 
     @property
     def kind(self) -> str:
-        """See `ColumnSummary`."""
+        """Kind of the column, see `ColumnSummary`."""
         given = int((~self.missing).sum())
         if not given:
             return "empty"
@@ -73,7 +73,7 @@ class Field:
         return "mixed" if len(self.odd) <= _MIXED * given else "text"
 
     def summary(self, role: str) -> ColumnSummary:
-        """For people."""
+        """Return a summary to show."""
         if self.kind == "number":
             values = f"{np.nanmin(self.numbers):.4g} to {np.nanmax(self.numbers):.4g}"
         else:
@@ -83,7 +83,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Fields:
-    """The columns of a table.
+    """Columns of a table.
 
     Attributes:
         inputs: what a network would see.
@@ -100,7 +100,7 @@ class Fields:
     places: Sequence[str] = ()
 
     def at(self, rows: Indices) -> tuple[str, ...]:
-        """Where the first of these rows are."""
+        """Return the places of the first of these rows."""
         return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
 
 

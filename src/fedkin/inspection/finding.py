@@ -1,4 +1,4 @@
-"""What an inspection says: findings, and what was understood of the data."""
+"""Result of an inspection: findings, and what was understood of the data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EXAMPLES = 5  # places that a finding names
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about the data that looks wrong.
+    """Something in the data that looks wrong.
 
     Attributes:
-        code: what kind of thing, in words joined by dashes, such as ``constant-column``; it stays the same.
+        code: kind of finding, in words joined by dashes, such as ``constant-column``; it stays the same.
         severity: ``error``: cannot be trained on; ``warning``: results will mislead or suffer; ``note``: worth knowing.
         what: what was seen, with its figures.
         why: why it matters.
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """One column of a table.
+    """Summary of one column of a table.
 
     Attributes:
         name: as in the header.
@@ -59,7 +59,7 @@ class ColumnSummary:
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """One client: its samples in each part, and of each class.
+    """Summary of one client: its samples in each part, and of each class.
 
     Attributes:
         name: the client's name, or "client 3".
@@ -113,34 +113,34 @@ class Inspection:
     advice: tuple[str, ...] = field(default=())
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of one severity."""
+        """Return the findings of one severity."""
         return tuple(f for f in self.findings if f.severity == severity)
 
     def usable(self, *, strict: bool = False) -> bool:
-        """Is there no error; with ``strict``, no warning either?"""
+        """Return whether there is no error and, with ``strict``, no warning either."""
         return not self.of("error") and not (strict and self.of("warning"))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON text."""
+        """Return plain values for a JSON text."""
         return asdict(self)
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then warnings, then notes; otherwise as they came."""
+    """Return errors first, then warnings, then notes; otherwise in their order."""
     return tuple(sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
 
 
 def first(names: Sequence[str], limit: int = EXAMPLES) -> str:
-    """The first names, the rest counted."""
+    """Return the first names, the rest counted."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def percent(share: float) -> str:
-    """A share as "12 %"; what is not nothing is not shown as nothing."""
+    """Return a fraction as "12 %"; a fraction above 0 is not shown as 0."""
     return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"
 
 
 def are(count: int, what: str) -> str:
-    """ "1 row", "2 rows"."""
+    """Return a number with its noun: "1 row", "2 rows"."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")

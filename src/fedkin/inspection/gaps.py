@@ -13,7 +13,10 @@ MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
 
 def zeros(fields: Fields) -> list[Finding]:
-    """Columns of positive numbers far from 0 in which 0 comes often: it may stand for a missing value."""
+    """Return findings on columns of positive numbers far from 0 in which 0 is frequent.
+
+    A zero there may stand for a missing value.
+    """
     found = []
     for f in fields.inputs:
         values = f.numbers[np.isfinite(f.numbers)]
@@ -42,7 +45,7 @@ def zeros(fields: Fields) -> list[Finding]:
 
 
 def missing(fields: Fields) -> list[Finding]:
-    """Empty fields: by column, and columns that some client never fills in."""
+    """Return findings on empty fields: by column, and columns that some client never fills in."""
     found: list[Finding] = []
     empty = [f.name for f in fields.inputs if f.missing.all()]
     if empty:
@@ -68,8 +71,8 @@ def missing(fields: Fields) -> list[Finding]:
             "missing-values",
             "warning" if gaps[0][0] >= MUCH_MISSING else "note",
             f"{are(len(gaps), 'column')} with empty fields: {first(shown, 8)}",
-            "an empty number becomes the column's mean, with a second input that says so; what is often missing mostly "
-            "tells that it is missing",
+            "an empty number becomes the column's mean, with a second input that marks it; a column that is often "
+            "missing mostly shows that it is missing",
             "drop columns that are mostly empty, or fill them where you know better than the mean",
             columns=tuple(f.name for _, f in gaps),
             rows=fields.at(np.flatnonzero(gaps[0][1].missing)),
@@ -79,7 +82,7 @@ def missing(fields: Fields) -> list[Finding]:
 
 
 def _missing_at_clients(fields: Fields, gaps: Sequence[Field]) -> list[Finding]:
-    """Columns that one client fills in and another never does."""
+    """Return findings on columns that one client fills in and another never does."""
     if fields.client is None:
         return []
     sizes = np.bincount(fields.client, minlength=len(fields.client_names))
@@ -99,7 +102,7 @@ def _missing_at_clients(fields: Fields, gaps: Sequence[Field]) -> list[Finding]:
             "missing-at-client",
             "warning",
             f"{are(len(shown), 'column')} that some client never fills in: {first(shown)}",
-            "such a column tells which client a row is from, and a shared model may learn that instead of the class",
+            "such a column shows which client a row is from, and a shared model may learn that instead of the class",
             "drop the column, or compare a run without it",
             columns=tuple(columns),
             clients=tuple(sorted(clients)),

@@ -1,4 +1,4 @@
-"""The inspection itself: look at the files, read them, share them out, and say what was found at each step."""
+"""The inspection itself: look at the files, read them, share them out, and report the findings of each step."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from fedkin.inspection.shares import classes_of, clients_of, naturals_of
 
 Step = Callable[[str], None]
 QUICK = 300_000
-"""Numbers in all inputs together whose columns and copies are looked for in passing: a tenth of a second."""
+"""Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
 _MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
 
 
 def look(
     data: str | Path | Dataset | Federation, how: Sharing, *, own_clients: bool = False, on_step: Step | None = None
 ) -> Inspection:
-    """What is understood of the data, and what looks wrong; bad data are findings, not exceptions.
+    """Return what is understood of the data, and what looks wrong; bad data are findings, not exceptions.
 
     Args:
         data: a name or path as for `load`, or what was read already.
         how: how they are read and shared out.
-        own_clients: share out by the clients that the data bring, if they do, whatever ``how`` says.
+        own_clients: share out by the clients that the data bring, if they do, regardless of ``how``.
         on_step: called with what is being done now.
     """
     tell = on_step or (lambda text: None)
@@ -62,7 +62,7 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
     try:
         if raw.kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
-        # copies are found whatever the scale, if it is the same for all clients
+        # copies are found at any scale, if it is the same for all clients
         found = fetched(data, replace(how, scaling="pooled"))
         if how.scaling != "pooled":
             fetched(data, how)  # would a run be refused?
@@ -76,7 +76,7 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
 
 
 def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
-    """What can be said of a table or of images that the reader refuses."""
+    """Return an inspection of a table or of images that the reader refuses."""
     found = ordered([*raw.findings, *more])
     rows = raw.fields
     if rows is None or rows.label is None or len(raw.class_names) > MAX_CLASSES:
@@ -100,7 +100,7 @@ def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
 
 
 def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
-    """Goes on with what was read."""
+    """Go on with the data that were read."""
     partition = how.partition
     if partition is None or (own_clients and dataset.client is not None):
         partition = Dirichlet() if dataset.client is None else Natural()
@@ -140,7 +140,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
 def _shared(
     seen: Inspection, federation: Federation, before: list[Finding], tell: Step, by_chance: float | None = None
 ) -> Inspection:
-    """Goes on with what was shared out; ``by_chance`` is for `duplicates`."""
+    """Go on with the data that were shared out; ``by_chance`` is for `duplicates`."""
     tell("counting labels")
     classes, clients, labels = labels_of(federation)
     counts: Indices = np.array([c.counts for c in clients])
@@ -165,7 +165,7 @@ def _shared(
 
 
 def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
-    """Names of the classes, all clients in numbers, and what looks wrong with their labels; inputs are not read."""
+    """Return the names of the classes, all clients in numbers, and findings on their labels; inputs are not read."""
     classes = federation.labels or tuple(map(str, range(federation.classes)))
     names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
     counts: Indices = np.array(
@@ -188,7 +188,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
     Labels and clients; of data of up to `QUICK` numbers columns and copies as well. Findings that need the files (texts
-    in columns of numbers, images of several sizes) is left out. A federation on disk is not looked at.
+    in columns of numbers, images of several sizes) are left out. A federation on disk is not looked at.
 
     Args:
         found: the data as they were read; a federation if they were shared out already.
@@ -226,8 +226,10 @@ def _inputs(dataset: Dataset) -> str:
 
 
 def _columns(dataset: Dataset) -> Fields | None:
-    """The columns of a table in memory, or of inputs that are plain rows of numbers; None for other inputs: pixels have
-    no meaning one by one."""
+    """Return the columns of a table in memory, or of inputs that are plain rows of numbers.
+
+    None for other inputs: pixels have no meaning one by one.
+    """
     client = None if dataset.client is None else dataset.client.numpy()
     names = dataset.client_names or (() if client is None else tuple(map(str, range(int(client.max()) + 1))))
     if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
@@ -242,7 +244,7 @@ def _columns(dataset: Dataset) -> Fields | None:
 
 
 def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
-    """Findings on inputs that were not read from a file of text."""
+    """Return findings on inputs that were not read from a file of text."""
     if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
         return [
             Finding(
@@ -269,7 +271,7 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
 
 
 def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
-    """Which partition to take."""
+    """Return a suggestion of the partition to use."""
     if isinstance(how.partition, Natural):
         return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
     if dataset.client is not None:

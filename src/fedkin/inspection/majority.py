@@ -1,4 +1,4 @@
-"""The most frequent class of each client, the accuracy of always predicting it, and the figure that comes first."""
+"""The most frequent class of each client, the accuracy of always predicting it, and the headline metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, are, fir
 
 
 def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
-    """One client in numbers.
+    """Return the summary of one client.
 
     Args:
         name: the client's name.
@@ -38,7 +38,7 @@ def choice_of(clients: Sequence[ClientSummary]) -> Choice:
 
 
 def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
-    """Clients where nearly all test samples are of one class."""
+    """Return findings on clients where nearly all test samples are of one class."""
     chosen = choice_of(clients)
     found = chosen.one_sided
     if not found:
@@ -73,7 +73,7 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
     guess = f"always predicting {classes[int(total.argmax())]} is right in {percent(most)}"
     if most > 1.5 / max(1, int((total > 0).sum())):
         return (
-            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients beside accuracy, "
+            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients next to accuracy, "
             "mean over clients."
         )
     exceptions = f", but for {are(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""

@@ -1,4 +1,4 @@
-"""Image files: can each be read, and do they have one size and one mode?"""
+"""Checks of image files: whether each can be read, and whether they have one size and one mode."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import DataError
+from fedkin.data.image_files import FAULTS, opened, usual_side
 from fedkin.data.progress import each
-from fedkin.data.sources.images import FAULTS, SUFFIXES, TRAIN, opened, usual_side
+from fedkin.data.sources.images import SUFFIXES, TRAIN
 from fedkin.inspection.finding import EXAMPLES, Finding, are, first
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
-MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer alike when all are made square
+MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer similar when all are made square
 _PLAIN = frozenset({"L", "RGB", "1"})
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One image file, its path from the folder on.
+    """Image file, with its path from the folder on.
 
     Attributes:
         path: from the folder that was named.
         size: width and height in pixels; None when it cannot be read.
-        mode: Pillow's word for its colours.
+        mode: Pillow's name of its colours.
         fault: why it cannot be read.
     """
 
@@ -36,7 +37,7 @@ class Picture:
 
 
 def read_pictures(root: Path) -> list[Picture]:
-    """Looks into every image file below a folder; each is decoded, since a file cut short has a whole head."""
+    """Read every image file below a folder; each is decoded, since a truncated file has a whole header."""
     pillow = _pillow()
     if pillow is None:
         return []
@@ -45,12 +46,12 @@ def read_pictures(root: Path) -> list[Picture]:
 
 
 def pictures(found: list[Picture], side: int | None = None) -> list[Finding]:
-    """Unreadable images, mixed sizes, mixed or unusual modes; ``side``: what all are brought to."""
+    """Return findings on unreadable images, mixed sizes, mixed or unusual modes; ``side`` is the side all get."""
     return [*_unreadable(found), *_sizes(found, side), *_modes(found)]
 
 
 def others(root: Path) -> list[Finding]:
-    """Files that the reader passes over although they may be images."""
+    """Return findings on files that the reader passes over although they may be images."""
     left = [str(p.relative_to(root)) for p in _files(root) if p.suffix.lower() in OTHER_IMAGES]
     if not left:
         return []
@@ -67,9 +68,11 @@ def others(root: Path) -> list[Finding]:
 
 
 def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
-    """Class and client of each image by its folders, ``class/file`` or ``client/class/file``; no clients in the former.
+    """Return class and client of each image by its folders, ``class/file`` or ``client/class/file``.
 
-    Both are empty where the folders are no such layout.
+    There are no clients in the former.
+
+    Both are empty if the folders do not have such a layout.
     """
     parts = [p.path.parts[:-1] for p in found]
     if any(len(p) > 1 and p[0].lower() in TRAIN for p in parts):
@@ -83,7 +86,7 @@ def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
 
 
 def listing(root: Path) -> tuple[str, ...]:
-    """Folders with images, and how many each holds."""
+    """Return the folders with images, and the number of images in each."""
     counts = Counter(str(p.parent.relative_to(root)) for p in _files(root) if p.suffix.lower() in SUFFIXES)
     lines = [f"{folder}/: {count:,} images" for folder, count in sorted(counts.items())]
     return tuple(lines[:20]) + ((f"and {len(lines) - 20} more folders",) if len(lines) > 20 else ())
@@ -180,7 +183,7 @@ def _look(path: Path, root: Path, pillow: Any) -> Picture:
 def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
-    except ImportError:  # the reader says which extra to install
+    except ImportError:  # the reader names the extra to install
         return None
 
 

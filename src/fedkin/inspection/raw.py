@@ -1,4 +1,4 @@
-"""What lies there before it is read as data: the kind of source, its first lines, and faults that only show there."""
+"""Look at data before they are read: the kind of source, its first lines, and faults that only show there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from fedkin.core.errors import DataError, FedkinError
 from fedkin.data.checks import Indices
+from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
 from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
-from fedkin.data.sources.files import Array
 from fedkin.data.sources.hub import PREFIX, open_hub, table_of
 from fedkin.data.sources.idx import is_idx_folder
 from fedkin.data.sources.images import is_image_folder
@@ -63,7 +63,7 @@ class Raw:
 
 
 def look_at(data: str | Path, how: Reading) -> Raw:
-    """What is there, whether it can be read or not; ``how`` is as for `read`."""
+    """Return what is there, whether it can be read or not; ``how`` is as for `read`."""
     path, kind = Path(data), kind_of(data)
     if kind == "table":
         return _tables(csv_files([path]), path, how)
@@ -80,7 +80,7 @@ def look_at(data: str | Path, how: Reading) -> Raw:
 
 
 def kind_of(data: str | Path) -> Kind:
-    """What kind of source this is; the order is that of `read`."""
+    """Return the kind of this source; the order is that of `read`."""
     path = Path(data)
     if is_shelf(data):
         return "federation"
@@ -119,7 +119,7 @@ def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
 def _hub(spec: str, how: Reading) -> Raw:
     try:
         found = open_hub(spec, how)
-    except FedkinError:  # the reader will say so
+    except FedkinError:  # the reader will report it
         return Raw("hub")
     if found.inputs is not None:
         return Raw("hub", found.told())
@@ -130,7 +130,7 @@ def _hub(spec: str, how: Reading) -> Raw:
 
 
 def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, ...]) -> Raw:
-    """What looks wrong with the columns of a table."""
+    """Return findings on the columns of a table."""
     target, client = how.target, how.client
     label, wrong = roles.check_target(table, target, how.binary)
     wrong += roles.check_client(table, client)
@@ -159,7 +159,7 @@ def _summary(table: Table, name: str | None, role: str) -> ColumnSummary | None:
 
 
 def _class_names(table: Table, target: str | None, label: Array | None, binary: bool) -> tuple[str, ...]:
-    """Names of the classes in the order of their numbers."""
+    """Return the names of the classes in the order of their numbers."""
     if label is None or target is None:
         return ()
     if binary:
@@ -179,7 +179,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[I
 
 
 def _folders(found: list[pictures.Picture]) -> tuple[Fields | None, tuple[str, ...]]:
-    """Classes and clients by the folders that images lie in, which are known even where an image cannot be read."""
+    """Return classes and clients by the folders of the images, which are known even if an image cannot be read."""
     labels, clients = pictures.labels_of(found)
     if not labels:
         return None, ()
@@ -224,7 +224,10 @@ def _archive(path: Path) -> Raw:
 
 
 def refused(code: str, error: Exception) -> Finding:
-    """What a reader said, as a finding; behind its last semicolon stands its advice, or what there is instead."""
+    """Return a reader's message as a finding.
+
+    After its last semicolon stands its advice, or what there is instead.
+    """
     what, _, advice = str(error).rpartition("; ")
     if not what or advice.startswith(("it holds", "the columns", "there are", "did you mean")):
         what, advice = str(error), "correct it and look again"
@@ -232,7 +235,7 @@ def refused(code: str, error: Exception) -> Finding:
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    """The header and first rows as they stand in the file."""
+    """Return the header and first rows as they stand in the file."""
     try:
         with path.open("rb") as file:
             lines = [file.readline(4 * _LINE) for _ in range(_LINES)]
@@ -243,7 +246,7 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def _first(table: Table) -> tuple[str, ...]:
-    """The header and first rows as a csv file would hold them."""
+    """Return the header and first rows as a csv file would hold them."""
     return tuple(", ".join(row)[:_LINE] for row in [list(table.columns), *table.rows[: _LINES - 1]])
 
 

@@ -1,4 +1,4 @@
-"""The columns with the class and with the client: are they there, and can they be what they are said to be?"""
+"""The columns with the class and with the client: whether they exist and can have that role."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _USUAL = ("target", "label", "class", "y", "outcome", "diagnosis", "num")
 
 
 def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indices | None, list[Finding]]:
-    """The class of each row, int64 ``[n]``, and what is wrong with the target."""
+    """Return the class of each row, int64 ``[n]``, and findings on the target."""
     if target is None:
         likely = [c for c in table.columns if c.lower() in _USUAL] or [table.columns[-1]]
         return None, [
             _error(
                 "no-target",
                 f"no target was named; the columns are {first(table.columns, 30)}",
-                "a table has to say which column holds the class",
+                "a setting has to name the column that holds the class",
                 f"name it, perhaps: --target {likely[0]}",
             )
         ]
@@ -55,7 +55,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
 
 
 def check_client(table: Table, client: str | None) -> list[Finding]:
-    """What is wrong with the column that names the client."""
+    """Return findings on the column that names the client."""
     if client is None:
         return []
     if client not in table.columns:
@@ -63,7 +63,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
             _error(
                 "unknown-client-column",
                 f"there is no column {client!r}{meant(client, table.columns)}",
-                "the client column says whose row it is",
+                "the client column names the client of each row",
                 "give the name as it stands in the header",
                 columns=(client,),
             )

@@ -1,4 +1,4 @@
-"""Clients and classes of a federation, and what looks wrong with them."""
+"""Clients and classes of a federation, and findings on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedkin.data.partition import Natural, Partition
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
-FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly notice them
+FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
 RARE = 10.0  # ratio of the largest class to the smallest
 UNEQUAL = 20.0  # ratio of the largest client to the median
 
 
 def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:
-    """Clients that are too small, have no test sample, one class only, or are very unequal in size."""
+    """Return findings on clients that are too small, lack test samples or classes, or are very unequal in size."""
     found: list[Finding] = []
     small = [c for c in summaries if c.train < FEW_TRAIN]
     if small:
@@ -28,8 +28,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "small-client",
                 _severity(len(small), len(summaries)),
                 f"{are(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
-                "so few samples are learnt by heart in one round, and a figure from a handful of test samples says "
-                "nothing",
+                "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
                 "leave such clients out with --min-samples (partitions natural, dirichlet), or ask for fewer clients",
                 clients=tuple(c.name for c in small[:100]),
             )
@@ -41,7 +40,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "no-test-sample",
                 "warning",
                 f"{are(len(untested), 'client')} without a test sample: {first(untested)}",
-                "no accuracy can be told for them; they are missing from every mean over clients",
+                "no accuracy can be reported for them; they are missing from every mean over clients",
                 "raise --test, or leave small clients out with --min-samples",
                 clients=tuple(untested[:100]),
             )
@@ -53,9 +52,9 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "one-class-client",
                 _severity(len(single), len(summaries)),
                 f"{are(len(single), 'client')} with samples of one class only: {first(single)}",
-                "a model that always says this class is perfect there; such clients lift the mean of every method that "
-                "adapts to a client",
-                "read the worst tenth of clients beside the mean; a larger --alpha gives clients more classes",
+                "a model that always predicts this class is perfect there; such clients lift the mean of every "
+                "method that adapts to a client",
+                "read the worst tenth of clients next to the mean; a larger --alpha gives clients more classes",
                 clients=tuple(single[:100]),
             )
         )
@@ -68,7 +67,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "note",
                 f"{largest.name} has {largest.train:,} training samples, the middle client {np.median(sizes):,.0f}",
                 "in means weighted by samples the large client decides what all get",
-                "try --weighting uniform beside",
+                "try --weighting uniform as well",
                 clients=(largest.name,),
             )
         )
@@ -82,7 +81,9 @@ def _severity(some: int, all_of_them: int) -> Severity:
 def classes_of(
     counts: Indices, trained: Indices, tested: Indices, names: tuple[str, ...], clients: tuple[str, ...]
 ) -> list[Finding]:
-    """Classes without samples, without training samples, of one client alone, and classes of very unequal size.
+    """Return findings on classes.
+
+    These are classes without samples, without training samples or of one client alone, and very unequal sizes.
 
     Args:
         counts: samples per client and class, all parts, ``[K, classes]``.
@@ -127,7 +128,7 @@ def classes_of(
                 "note",
                 f"classes that one client alone has: {first(shown)}",
                 "they cannot be learned from others; the shared model forgets them while that client is not sampled",
-                "read the accuracy of that client beside the mean",
+                "read the accuracy of that client next to the mean",
                 clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
             )
         )
@@ -135,7 +136,7 @@ def classes_of(
 
 
 def one_class(samples: int, name: str) -> Finding:
-    """All samples of a federation are of the class ``name``."""
+    """Return the finding that all samples of a federation are of the class ``name``."""
     return Finding(
         "one-class",
         "error",
@@ -146,7 +147,7 @@ def one_class(samples: int, name: str) -> Finding:
 
 
 def require_two_classes(federation: Federation) -> None:
-    """Raises `DataError` if all samples of all clients are of one class: there is nothing to learn.
+    """Raise `DataError` if all samples of all clients are of one class: there is nothing to learn.
 
     Labels are read until two different ones are found, as a rule those of the first client.
     """
@@ -176,13 +177,13 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
             f"class {names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
             f"class {names[small]} only {total[small]:,}",
             "accuracy hardly notices a class that is never predicted",
-            "read balanced accuracy and macro-F1 beside accuracy",
+            "read balanced accuracy and macro-F1 next to accuracy",
         )
     ]
 
 
 def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
-    """Clients that the data bring but the partition ignores or leaves out."""
+    """Return findings on clients that the data bring but the partition ignores or leaves out."""
     if dataset.client is None:
         return []
     ids, sizes = np.unique(dataset.client.numpy(), return_counts=True)
@@ -195,7 +196,7 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
                 "note",
                 f"the data bring {are(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), which "
                 f"the partition {partition.name} does not use",
-                "it deals all samples anew to made-up clients",
+                "it deals all samples anew to synthetic clients",
                 "--partition natural keeps the clients as they are",
             )
         ]
@@ -209,7 +210,7 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
             "warning",
             f"{are(len(left), 'client')} with fewer than {partition.min_samples} samples, left out: {first(shown)}",
             "they take no part, and no figure is about them",
-            "--min-samples 1 keeps everybody",
+            "--min-samples 1 keeps all clients",
             clients=tuple(names[ids[i]] for i in left[:100]),
         )
     ]

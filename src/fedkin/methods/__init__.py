@@ -103,13 +103,13 @@ def _letters(name: str) -> str:
 
 
 def get_method(name: str) -> Method:
-    """The method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
+    """Return the method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
 
-    A method of one's own goes by ``./file.py:Class`` or ``package.module:Class``.
+    A custom method is named ``./file.py:Class`` or ``package.module:Class``.
 
     Raises:
         ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; or the
-            class is no complete method.
+            class is not a complete method.
     """
     name = canonical(name)
     if name in METHODS:
@@ -118,17 +118,17 @@ def get_method(name: str) -> Method:
         return own_method(name)
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
         wrapped = METHODS[inner]()
-        # clients of FedSoft keep models of their own, which would overshoot if both models moved at once
+        # clients of FedSoft keep their models, which would overshoot if both models moved at once
         return CAM(wrapped, order="cluster-first") if inner == "fedsoft" else CAM(wrapped)
     if name.endswith(".py"):
-        raise ConfigError(f"{name} is a file; name the class in it, too: {name}:MyMethod")
+        raise ConfigError(f"{name} is a file; add the name of the class: {name}:MyMethod")
     raise ConfigError(
-        f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods; one of your own: ./file.py:MyMethod)"
+        f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods; a custom one: ./file.py:MyMethod)"
     )
 
 
 def get_title(name: str) -> str:
-    """The name of the method in tables, by its name on the command line.
+    """Return the name of the method in tables, by its name on the command line.
 
     Raises:
         ConfigError: there is none.

@@ -65,9 +65,9 @@ _PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # by the class of the wrappe
 class CAM(Method):
     """A global and a cluster model whose logits add up; the clusters are those of the wrapped method.
 
-    Names: h, the global model, is ``model``; the cluster models f are the wrapped method's and lie under ``inner.``.
+    Names: h, the global model, is ``model``; the cluster models f are the wrapped method's, named under ``inner.``.
 
-    A run has up to three phases. The names in a bundle tell them apart:
+    A run has up to three phases. They are distinguished by the names in a bundle:
 
     - warm-up of h (``warmup_of="global"``): the server is in its first ``warmup`` rounds; a download holds ``model``
       alone, and clients train it by FedAvg.
@@ -79,7 +79,7 @@ class CAM(Method):
 
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
-    reveals = "a global and a cluster model of its own, and what the wrapped method shows"
+    reveals = "its copies of a global and a cluster model, and what the wrapped method shows"
     beside_training = property(lambda m: m.inner.beside_training)
     follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
@@ -98,19 +98,22 @@ class CAM(Method):
     choose_on: Literal["sum", "cluster"] = "sum"
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
     persist: bool = False
-    """Clients go on from their own last cluster model instead of the cluster's."""
+    """Clients continue from their own last cluster model instead of the cluster's."""
 
     @property
     def title(self) -> str:
+        """The wrapped method's title with "-CAM", and "(Eq. 6)" for the damped update."""
         return f"{self.inner.title}-CAM" + (" (Eq. 6)" if self.update == "damped" else "")
 
     @property
     def export_rule(self) -> Mapping[str, Any] | None:
+        """The sum of two models' logits, the second by the wrapped method's rule; None if that has none."""
         inner = self.inner.export_rule
         return None if inner is None else {"kind": "additive", "inner": inner}
 
     @property
     def summary(self) -> str:
+        """What the method does in one sentence, with the wrapped method's title."""
         moves = "; cluster models move by their members' share of the samples" if self.update == "damped" else ""
         return f"A global plus a cluster model whose logits add up, in the clusters of {self.inner.title}{moves}."
 
@@ -122,15 +125,17 @@ class CAM(Method):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the presets for the wrapped method in ``given``, or the class's own if there are none."""
         return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as h and the wrapped method's state, with empty banks if f is warmed up."""
         s = Bundle(model=r.w0, **self.inner.init(self._inside(r)).under("inner"))
         alone = self.warmup_of == "cluster" and self._rounds_of_warmup(r) > 0
         return s.but(own=torch.empty(0, r.net.size), warm=torch.empty(0, dtype=torch.bool)) if alone else s
 
     def _inside(self, r: Round) -> Round:
-        """The round as the wrapped method sees it.
+        """Return the round as the wrapped method sees it.
 
         Its random starts are independent of h's, and its group means are those of ``update``: the members' mean (Eq.
         11), or Eq. 6.
@@ -142,38 +147,45 @@ class CAM(Method):
         return round(0.3 * r.total) if self.warmup is None else self.warmup
 
     def _warming(self, s: Bundle, r: Round) -> bool:
-        """Whether one of the two models is still trained alone."""
+        """Return whether one of the two models is still trained alone."""
         return "own" in s or (self.warmup_of == "global" and r.index <= self._rounds_of_warmup(r))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients to the warm-up of f and to the wrapped method's state."""
         new = {"own": torch.zeros(r.net.size), "warm": torch.tensor(False)}
         s = s.but(**{name: grow(s[name], len(r.roster), row) for name, row in new.items() if name in s})
         return s.but(**self.inner.admit(s.inside("inner"), self._inside(r)).under("inner"))
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Ask what the wrapped method asks, and send h with it (Eq. 2); nothing during a warm-up."""
         if self._warming(s, r) or (asked := self.inner.survey(s.inside("inner"), self._inside(r))) is None:
             return None
         given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked (Eq. 2)
         return to_each(given=given, model=s.model.expand(len(given), -1)) | asked.under("inner")
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Pass the answers of a survey to the wrapped method."""
         return s.but(**self.inner.hear(s.inside("inner"), self._inside(r), up).under("inner"))
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
+        """Return the wrapped method's cohort; a uniform one during a warm-up."""
         return super().sample(s, r) if self._warming(s, r) else self.inner.sample(s.inside("inner"), r)
 
     def distribute(self, s: Bundle, r: Round, evaluate: bool = False) -> Download:
+        """Send h and what the wrapped method sends; in a warm-up h alone, or the number of rounds to train f."""
         if self._warming(s, r):
             return to_all(warmup=torch.tensor(1)) if "own" in s else to_all(model=s.model)
         step = self.inner.deliver if evaluate else self.inner.distribute
         both = to_all(model=s.model) | step(s.inside("inner"), self._inside(r)).under("inner")
-        late = ~s.warm[r.ids] if "warm" in s else r.ids < 0  # newcomers make up for the whole warm-up at once
+        late = ~s.warm[r.ids] if "warm" in s else r.ids < 0  # joining clients make up for the whole warm-up at once
         return both | to_each(given=late, warmup=torch.full((len(r.ids),), self._rounds_of_warmup(r)))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send h and what the wrapped method delivers to predict with."""
         return self.distribute(s, r, evaluate=True)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the h (Eq. 9) and the wrapped method's new clusters (Eq. 6 or 11)."""
         s = s.but(warm=put(s.warm, r.ids, torch.tensor(True))) if "warm" in s else s
         if "own" in s:  # warm-up of f
             s = s.but(own=put(s.own, r.ids, up.model))
@@ -188,22 +200,27 @@ class CAM(Method):
         return s.but(**self.inner.aggregate(s.inside("inner"), self._inside(r), mine).under("inner")) if mine else s
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return the wrapped method's reason to refuse its part of an upload."""
         return self.inner.refuses(r, up.inside("inner")) if up.inside("inner") else None
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
+        """Return the wrapped method's clusters, int64 ``[K]``."""
         return self.inner.relations(s.inside("inner"), self._inside(r))
 
     def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """Return the wrapped method's number of clusters."""
         return self.inner.cluster_count(s.inside("inner"), self._inside(r))
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the wrapped method's notes."""
         return self.inner.notes(s.inside("inner"))
 
     def describe(self, c: Client) -> Bundle:
+        """Return the wrapped method's description of the client."""
         return self.inner.describe(c)
 
     def _within(self, c: Client) -> Client:
-        """The client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
+        """Return the client as the wrapped method sees it: its measures are of h + f_k (Eq. 2), or of f_k alone."""
         inside = c.inside("inner")
         if self.choose_on == "cluster":
             return inside
@@ -211,9 +228,11 @@ class CAM(Method):
         return _Beside(**seen, alone=inside, partner=c.logits(c.received.model))
 
     def answer(self, c: Client) -> Bundle:
+        """Return the wrapped method's answer, measured on h + f_k with `choose_on` "sum" (Eq. 2)."""
         return self.inner.answer(self._within(c))
 
     def client_update(self, c: Client) -> Work:
+        """Train h and f, each with the other's logits added (Eqs. 5 and 8); in a warm-up one of them alone."""
         if not c.received.inside("inner"):  # warm-up: of f if "warmup" was sent, else of h
             w = yield self._alone(c) if "warmup" in c.received else Train(c.received.model)
             c.state = Bundle(own=w) if "warmup" in c.received else c.state
@@ -225,21 +244,24 @@ class CAM(Method):
         return Bundle(model=g, **up.under("inner"))
 
     def _alone(self, c: Client) -> Train:
-        """Warm-up of f: the request of the rounds that the server asks for, without h."""
+        """Return the request of the warm-up of f, for the number of rounds that the server asks for, without h."""
         own = c.state.own if "own" in c.state else c.net.fresh("inner", 0)
         return for_rounds(own, int(c.received.warmup), c.training)
 
     def personalize(self, c: Client) -> Bundle:
+        """Return h and the wrapped method's model of the client; in a warm-up the one that is trained."""
         if not c.received.inside("inner"):
             return Bundle(alone=self._alone(c).start if "warmup" in c.received else c.received.model)
         b = ready(self.inner.personalize(self._within(c)))
         return Bundle(model=c.received.model, **b.under("inner"), **({"cluster": b.cluster} if "cluster" in b else {}))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the wrapped method's views, each with h added."""
         seen = self.inner.views(self._within(c)) if c.received.inside("inner") else {}
         return {name: Bundle(model=c.received.model, **b.under("inner")) for name, b in seen.items()}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Return the sum of the logits of h and f, ``[B, C]``; in a warm-up those of the one model."""
         return net(b.alone, x) if "alone" in b else net(b.model, x) + self.inner.predict(net, b.inside("inner"), x)
 
 
@@ -279,8 +301,8 @@ def train_both(
 ) -> Both:
     """Train two models, each with the other's logits added: for ``yield from`` in a client's program.
 
-    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner stands
-    still, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
+    Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner is
+    fixed, so its logits on the training data are computed once. Simultaneous: both partners are as they were received.
     Otherwise the second model is trained next to the trained first.
 
     Args:
@@ -288,14 +310,14 @@ def train_both(
         h: the global model ``[P]``.
         work: the program that trains the cluster model f; it asks for one training.
         order: which model is trained first.
-        start: where f starts, if not where its program says.
+        start: where f starts, if not where its program starts it.
         alone: carried out instead of what the program asks for, without a partner; h is then trained next to it.
 
     Returns:
         The trained h, the trained f and what the program returned.
 
     Raises:
-        MethodError: the program asks for more than one training, or trains by a loss of its own, to which a partner's
+        MethodError: the program asks for more than one training, or trains by a custom loss, to which a partner's
             logits cannot be added.
     """
     f = first(work)

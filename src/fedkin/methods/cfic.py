@@ -29,9 +29,9 @@ class CFIC(Method):
     }
 
     memory: float = 0.9
-    """How much of the correction h lasts into the next round (alpha in Eq. 4)."""
+    """Factor on the correction h of the round before (alpha in Eq. 4)."""
     beta: float = 0.1
-    """Length of a group's step in the correction; an absolute length in parameter space."""
+    """Norm of a group's step in the correction; an absolute length in parameter space."""
     beta_decay: float = 1.0
     """Factor on beta after every round."""
     correction: bool = True
@@ -39,15 +39,15 @@ class CFIC(Method):
     even_sampling: bool = True
     """Cohorts drawn evenly over groups (IS); without it uniformly."""
     quota: Literal["equal", "paper"] = "equal"
-    """How many of each group: an equal share, or one at most (the printed formula)."""
+    """Clients of each group in a cohort: an equal number, or at most one (the printed formula)."""
     feature: Literal["deviation", "dominant"] = "deviation"
     """A client's group: the label whose share is farthest from uniform, or simply the most frequent one."""
     balanced: Literal["own", "first"] = "own"
-    """Clients with all labels alike: a group of their own, or label 0."""
+    """Group of clients whose labels are all equally frequent: a separate group, or label 0."""
     register: Literal["eager", "lazy"] = "eager"
     """A client sends its label when it joins, or with its first model (Algorithm 1)."""
     norm: Literal["model", "layer"] = "model"
-    """What a group's step is normalised by: its length over the whole model or layer by layer."""
+    """What a group's step is normalised by: its norm over the whole model or layer by layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,34 +56,41 @@ class CFIC(Method):
         self.check("beta_decay", above=0, at_most=1)
 
     def describe(self, c: Client) -> Bundle:
+        """Return the client's label feature (Eq. 2) with `register` "eager"."""
         return Bundle(label=self._label(c)) if self.register == "eager" else Bundle()
 
     def _label(self, c: Client) -> Tensor:
         return torch.tensor(label_feature(c.counts(), kind=self.feature, balanced=self.balanced))
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start, a correction h of zeros and no known labels."""
         h = torch.zeros(r.net.size)
         return Bundle(model=r.w0, h=h, label=torch.empty(0, dtype=torch.int64), ratio=torch.tensor(0.0))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with their label features, unknown for `register` "lazy"."""
         label = grow(s.label, len(r.roster), torch.tensor(_UNKNOWN))
         if self.register == "eager":
             label[r.ids] = r.roster.described.label[r.ids]
         return s.but(label=label)
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
+        """Return a cohort drawn evenly over the label groups; a uniform one in round 1 or without `even_sampling`."""
         if r.index == 1 or not self.even_sampling:
             return uniform_cohort(r)
         return even_cohort(r.ids, s.label[r.ids], r.cohort, self.quota, r.rng)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it, with the label feature for `register` "lazy"."""
         w = yield Train(c.received.model)
         return Bundle(model=w) if self.register == "eager" else Bundle(model=w, label=self._label(c))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the global model and the correction h after Eqs. 3-5."""
         label = s.label.clone()
         if "label" in up:
             label[r.ids] = up.label
@@ -100,7 +107,7 @@ class CFIC(Method):
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
     def _units(self, steps: Tensor, r: Round) -> Tensor:
-        """Steps ``[g, P]`` at length 1, or 0 where they are 0; running statistics take no part."""
+        """Return steps ``[g, P]`` scaled to norm 1, or 0 where they are 0; running statistics are left out."""
         out = torch.zeros_like(steps)
         for span in [r.net.params] if self.norm == "model" else r.net.layers():
             length = steps[:, span].double().norm(dim=1, keepdim=True)
@@ -108,23 +115,27 @@ class CFIC(Method):
         return out
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if the label is out of range."""
         bad = "label" in up and not _BALANCED <= int(up.label) < r.net.classes
         return f"label is {int(up.label)}, expected {_BALANCED} to {r.net.classes - 1}" if bad else None
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the label group of each client, int64 ``[K]``; -1 where it is unknown."""
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
-        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels alike
+        """Return the number of groups: one per label, and one for uniform clients with `balanced` "own"."""
+        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels equally frequent
 
     def notes(self, s: Bundle) -> dict[str, float]:
-        # healthy between 0.5 and 3; above 8 the correction drowns what the clients learned
+        """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""
+        # healthy between 0.5 and 3; above 8 the correction outweighs what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
 
 
 def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "own") -> int:
-    """A client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
+    """Return a client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
 
     The printed ratio of logarithms has its least value exactly there; evaluated as printed it gives NaN. Ties go to an
     over-represented label, then to the lowest; equal shares give -1 (``balanced="first"``: 0).
@@ -140,7 +151,7 @@ def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "o
 
 
 def even_cohort(ids: Tensor, labels: Tensor, budget: int, quota: str, rng: torch.Generator) -> Tensor:
-    """``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
+    """Draw ``budget`` of ``ids [m]``, evenly over the groups that ``labels [m]`` make; ascending.
 
     Clients of unknown label are one more group. The paper lets them only fill up what the known groups leave, which
     may be nothing in every round: then they never train, and their labels are never learned.

@@ -1,4 +1,4 @@
-"""CFL: FedAvg that divides a cluster in two where its mean update has come to rest but single ones have not."""
+"""CFL: FedAvg that divides a cluster in two once its mean update is small but single updates are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths
 
-_MEASURED = 5  # rounds in which relative thresholds find their scale
+_MEASURED = 5  # rounds that determine the scale of relative thresholds
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class CFL(Method):
     """FedAvg that divides its clients in two, again and again, where updates point apart at a stationary model.
 
     The paper's two criteria and its bipartition (Algorithm 1) are in `_divide`; between divisions every cluster is
-    FedAvg among its members. All else keeps account of clients that come later or were absent at a division (Algorithm
-    4): a client belongs to a cluster, and trains from its centre, once it has its side of all divisions on the way
-    there (``passed``); until then it is at a fork.
+    FedAvg among its members. The rest keeps track of clients that join later or were absent at a division (Algorithm
+    4): a client belongs to a cluster, and trains from its centre, once its side of all divisions on the way there is
+    known (``passed``); until then it is at a fork.
     """
 
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
@@ -34,27 +34,27 @@ class CFL(Method):
     secure_aggregation = False
     groups_models = True
     presets: ClassVar = {
-        "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs clients the same
+        "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs all clients equally
             "linkage": "complete",
             "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
         },
     }
 
     eps1: float = 0.4
-    """A cluster is at rest when its mean update is shorter than this."""
+    """A cluster is at rest when the norm of its mean update is below this."""
     eps2: float = 1.6
-    """A cluster at rest is divided if a member's update is longer than this."""
+    """A cluster at rest is divided if the norm of a member's update is above this."""
     eps: Literal["absolute", "relative"] = "absolute"
-    """Both as lengths, or in quarters of the longest update of the first five rounds (then 0.4 is a tenth of it)."""
+    """Both as norms, or in quarters of the largest norm of the first five rounds (then 0.4 is a tenth of it)."""
     after: int = 20
     """Rounds in which no cluster is divided yet."""
     gamma: float = 0.0
-    """Least dissimilarity sqrt((1 - cosine)/2) of the two halves' most similar members; 0: any."""
+    """Minimum of sqrt((1 - cosine)/2) for the two halves' most similar members; 0: any."""
     linkage: Literal["single", "complete"] = "single"
-    """How a cluster is halved: exactly as the paper asks, or as the authors' program does."""
+    """How a cluster is divided in two: exactly as in the paper, or as in the authors' program."""
     split_requires: Literal["all", "reported"] = "all"
-    """A division waits until all members have trained since the last one, or goes by those who have; the others are
-    then assigned like newcomers."""
+    """A division waits until all members have trained since the last one, or uses those that have; the others
+    are then assigned like joining clients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +63,7 @@ class CFL(Method):
         self.check("gamma", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return one cluster at the common start, without divisions."""
         return Bundle(
             centres=r.fresh(0)[None].clone(),
             labels=torch.empty(0, dtype=torch.int64),
@@ -78,6 +79,7 @@ class CFL(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the first cluster, before any division."""
         k = len(r.roster)
         return s.but(
             labels=grow(s.labels, k, torch.tensor(0)),
@@ -88,22 +90,30 @@ class CFL(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its cluster's model, or the model at which the next division on its way was made."""
         return to_each(model=self._starts(s, r.ids))
 
     def _starts(self, s: Bundle, ids: Tensor) -> Tensor:
-        """The model of each one's cluster; for a newcomer those at which clusters were divided, one a round."""
+        """Return the model of each one's cluster; for a joining client that of the next division on its way."""
         at, rows = fork(s.splits, s.labels[ids], s.passed[ids]), s.centres[s.labels[ids]]
         rows[at >= 0] = s.roots[at[at >= 0]]
         return rows
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send each client its cluster's model; at a fork that of the largest cluster it can still reach."""
         return to_each(model=s.centres[largest_within_reach(s.splits, s.labels, s.passed, r.ids)])
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the state after the round: clients at a fork assigned, clusters divided and averaged.
+
+        Clients at a fork take the next side of their way (Algorithm 4). Every cluster with participants is tested by
+        the two criteria and divided where they hold (Algorithm 1); then each moves to the mean of its members' models.
+        """
         home = self.relations(s, r)[r.ids] >= 0  # those at no fork
         update = (up.model - self._starts(s, r.ids))[:, r.net.params]
         s = self._walk(s, r.ids[~home], update[~home])
@@ -121,13 +131,13 @@ class CFL(Method):
         return s.but(centres=r.group_mean(up.model[home], s.labels[r.ids], s.centres))
 
     def _walk(self, s: Bundle, ids: Tensor, update: Tensor) -> Bundle:
-        """Newcomers past one more division, to the side whose mean update there is more like theirs (Algorithm 4)."""
+        """Move joining clients past one more division, to the half that is more like their update (Algorithm 4)."""
         at = fork(s.splits, s.labels[ids], s.passed[ids])
         side = torch.where(more_like_second(update, s.ways[at]), at + 1, s.labels[ids])
         return s.but(labels=put(s.labels, ids, side), passed=put(s.passed, ids, at + 1))
 
     def _divide(self, s: Bundle, r: Round, c: int) -> Bundle:
-        """The state with cluster c measured and, if it is at rest while a member is not, divided in two."""
+        """Return the state with cluster c measured and, if it is at rest while a member is not, divided in two."""
         members = (self.relations(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
         mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()
@@ -155,11 +165,14 @@ class CFL(Method):
         )
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the cluster of each client, int64 ``[K]``; -1 for a client at a fork."""
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of clusters."""
         return len(s.centres)
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the number of clusters, and both norms of the cluster nearest to a division."""
         mean, longest = max(s.norms.tolist(), key=lambda n: n[1] / max(n[0], 1e-30))  # the nearest to a division
         return {"clusters": len(s.centres), "mean_update": mean, "longest_update": longest}

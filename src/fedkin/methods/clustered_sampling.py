@@ -2,7 +2,7 @@
 
 A table int64 ``[m, K]`` holds the distributions of the m slots: slot j draws client i with probability
 ``table[j, i] / M``, where M is the sum of the clients' sizes n_i (0 or more each, their sum above 0). Rows sum to M and
-columns to ``m n_i``, exactly, so that client i is expected ``m n_i / M`` times whatever the rows look like
+columns to ``m n_i``, exactly, so that client i is expected ``m n_i / M`` times for any rows
 (Proposition 1).
 """
 
@@ -22,7 +22,7 @@ from fedkin.functional.pairs import cosines_from, differences_from, distances_fr
 
 @dataclass(frozen=True)
 class ClusteredSampling(Method):
-    """One global model; each slot of a cohort draws from clients of its own, alike in their updates or in size."""
+    """One global model; each slot of a cohort draws from another group of clients, alike in updates or size."""
 
     paper = "Fraboni, Vidal, Kameni, Lorenzi: Clustered Sampling, Low-Variance and Improved Representativity, ICML 2021"
     family = "one global model"
@@ -32,26 +32,29 @@ class ClusteredSampling(Method):
     secure_aggregation = property(lambda m: m.by == "size")
 
     by: Literal["similarity", "size"] = "similarity"
-    """What clients of one slot have in common: the direction of their last updates (Algorithm 2), or their number of
-    samples (Algorithm 1), for which the server need not remember anybody's update."""
+    """Property that clients of one slot share: the direction of their last updates (Algorithm 2), or their number of
+    samples (Algorithm 1), for which the server need not store updates."""
     measure: Literal["angle", "l2", "l1"] = "angle"
-    """How unlike two updates are: the angle between them, their squared distance, or the sum of their differences."""
+    """Distance of two updates: the angle between them, their squared distance, or the sum of absolute differences."""
     linkage_input: Literal["rows", "condensed"] = "rows"
-    """What Ward's dendrogram is made of: each client's row of the matrix of distances, taken for a point (the authors'
+    """Input of Ward's dendrogram: each client's row of the matrix of distances, taken as a point (the authors'
     program), or the distances themselves."""
     dedupe: Literal["train", "weight"] = "train"
     """A client that is drawn twice trains twice, on different batches, or trains once and weighs double."""
 
     @property
     def title(self) -> str:
+        """The name of the method, with "(size)" for Algorithm 1."""
         return "Clustered Sampling" + (" (size)" if self.by == "size" else "")
 
     @property
     def summary(self) -> str:
+        """What the method does in one sentence, with what the clients of a group have in common."""
         groups = "of similar size" if self.by == "size" else "with similar updates"
         return f"Cohorts drawn from groups of clients {groups}, without bias; one model."
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start; for `by` "similarity" with empty records of updates and their distances."""
         s = Bundle(model=r.w0)
         if self.by == "size":
             return s
@@ -59,20 +62,22 @@ class ClusteredSampling(Method):
         return s.but(updates=torch.empty(0, r.net.params.stop), unlike=torch.empty(0, 0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with an update of zeros; nothing for `by` "size"."""
         if self.by == "size" or len(r.ids) == 0:
             return s
         k, updates = len(s.updates), grow(s.updates, len(r.roster), torch.zeros(r.net.params.stop))
-        row = unlikeness(updates[: k + 1], torch.tensor([k]), self.measure)[0, :k]  # newcomers are all without one
+        row = unlikeness(updates[: k + 1], torch.tensor([k]), self.measure)[0, :k]  # joining clients have none yet
         return s.but(updates=updates, unlike=widened(s.unlike, len(r.roster), row))
 
     def sample(self, s: Bundle, r: Round) -> Bundle:
+        """Draw a client for each slot from the table's distributions; return them with how often each was drawn."""
         rng = r.rng
         drawn = r.ids[draw_slots(self.table(s, r, rng), rng)]
         ids, times = drawn.unique(return_counts=True)
         return Bundle(ids=ids, times=times)
 
     def table(self, s: Bundle, r: Round, rng: torch.Generator) -> Tensor:
-        """What each slot of this round draws from, int64 ``[slots, m]`` (see the top of this file)."""
+        """Return the distribution of each slot of this round, int64 ``[slots, m]`` (see the top of this file)."""
         sizes = r.weight.long()
         if self.by == "size":
             return table_by_size(sizes, r.cohort)
@@ -82,25 +87,30 @@ class ClusteredSampling(Method):
         return table_by_group(sizes, r.cohort, group, rng)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model, and to each participant how often it was drawn."""
         return to_all(model=s.model) | to_each(times=self._times(r))
 
     def _times(self, r: Round) -> Tensor:
-        """How often each of ``r.ids`` was drawn; once where no client was drawn."""
+        """Return how often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool, each client weighing as often as it was drawn."""
         return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every client."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model once per slot that drew the client and return the mean."""
         runs = int(c.received.times) if self.dedupe == "train" else 1
         trained = yield tuple(Train(c.received.model) for _ in range(runs))
         return Bundle(model=weighted_mean(torch.stack(trained), torch.ones(runs)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        # every slot counts the same: sizes have had their say in the draw
+        """Return the mean over slots, 1/m sum_j w_(l_j), and store the participants' updates for the next table."""
+        # every slot has the same weight: the draw already depends on the sizes
         s_new = s.but(model=r.mean(up.model, self._times(r)))
         if self.by == "size":
             return s_new
@@ -111,7 +121,7 @@ class ClusteredSampling(Method):
 
 # ---- the distributions of the slots ---------------------------------------------------------------------------------
 def table_by_size(sizes: Tensor, slots: int) -> Tensor:
-    """Clients of similar size in one slot (Algorithm 1): the largest first, poured into one slot after another.
+    """Put clients of similar size into one slot (Algorithm 1): the largest first, into one slot after another.
 
     Args:
         sizes: int64 ``[K]``; slots: m.
@@ -126,10 +136,10 @@ def table_by_size(sizes: Tensor, slots: int) -> Tensor:
 
 
 def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generator) -> Tensor:
-    """Similar clients in one slot (Algorithm 2): the heaviest groups get a slot each, the others fill these up.
+    """Put similar clients into one slot (Algorithm 2): the heaviest groups get a slot each, others fill these up.
 
-    A client that is due in every round (``m n_i >= M``) first gets slots of its own; what is `left_over` of it is dealt
-    with like the others.
+    A client that is due in every round (``m n_i >= M``) first gets slots of its own; what is `left_over` of it is
+    treated like the others.
 
     Args:
         sizes: int64 ``[K]``; slots: m.
@@ -157,18 +167,18 @@ def table_by_group(sizes: Tensor, slots: int, group: Tensor, rng: torch.Generato
 
 
 def left_over(sizes: Tensor, slots: int) -> Tensor:
-    """What is left of each client's mass ``m n_i`` beside slots of its own, int64 ``[K]``, each below M."""
+    """Return the rest of each client's mass ``m n_i`` after slots of its own, int64 ``[K]``, each below M."""
     return slots * sizes % sizes.sum()
 
 
 def draw_slots(table: Tensor, rng: torch.Generator) -> Tensor:
-    """One client for each slot of a table ``[m, K]``, independently: positions int64 ``[m]``, some perhaps twice."""
+    """Draw one client for each slot of a table ``[m, K]``, independently: int64 ``[m]``, repeats are possible."""
     ticket = torch.randint(int(table[0].sum()), (len(table), 1), generator=rng)
     return torch.searchsorted(table.cumsum(1), ticket, right=True)[:, 0]
 
 
 def unlikeness(updates: Tensor, ids: Tensor, measure: str) -> Tensor:
-    """How unlike the last updates of ``ids [m]`` are to all ``updates [K, P]``, float64 ``[m, K]``, 0 to itself.
+    """Return distances of the last updates of ``ids [m]`` to all ``updates [K, P]``, float64 ``[m, K]``, 0 to itself.
 
     Args:
         measure: ``angle`` between updates, in radians, 0 from and to a client without an update yet; ``l2``, the
@@ -184,7 +194,7 @@ def unlikeness(updates: Tensor, ids: Tensor, measure: str) -> Tensor:
 
 
 def _pour(mass: Tensor, room: Tensor) -> Tensor:
-    """Masses ``[n]`` poured in order into bins with this room ``[b]``, in order: what came from where, ``[b, n]``."""
+    """Fill masses ``[n]`` in order into bins of capacities ``[b]`` and return the amounts, ``[b, n]``."""
     filled, full = mass.cumsum(0), room.cumsum(0)[:, None]
     above = torch.minimum(filled, full)
     below = torch.maximum(filled - mass, full - room[:, None])

@@ -43,13 +43,13 @@ class CReFF(Method):
     matching_steps: int = 100
     """Steps per round in which the federated features are fitted to the gradients."""
     matching_lr: float = 0.1
-    """Step size of that."""
+    """Step size of that matching."""
     crt_epochs: int = 300
     """Epochs per round in which a new classifier is trained on the federated features, on the server."""
     crt_lr: float = 0.01
-    """Step size of that."""
+    """Step size of that training."""
     crt_batch: int = 32
-    """Federated features per step of that."""
+    """Federated features per step of that training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,14 +60,17 @@ class CReFF(Method):
         self.check("crt_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start, a random classifier and normally distributed federated features ``[C, M, d]``."""
         rng, d = r.rng, feature_size(r.net)
         features = torch.randn(r.net.classes, self.features, d, generator=rng)
         return Bundle(model=r.w0, head=random_head(r.net, rng), features=features)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model and the retrained classifier to every participant."""
         return to_all(model=s.model, head=s.head)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model; return it with the retrained classifier's gradient for each class."""
         # gradients of the retrained classifier, on features of the model as received, in eval mode
         x, header = with_bias(c.net, c.features(c.received.model)), as_matrix(c.net, c.received.head)
         share = drawn_shares(c.data.y, self.repeats, self.real_batch, c.rng)
@@ -76,6 +79,7 @@ class CReFF(Method):
         return Bundle(model=w, gradients=gradients, has=c.counts() > 0)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean model, the features matched to the mean gradients, and a classifier retrained on them."""
         rng, owned = r.rng, up.has.any(0)
         mean = class_average(up.gradients, up.has, torch.zeros_like(up.gradients[0]))
         header, labels = as_matrix(r.net, s.head), owned.nonzero().flatten()
@@ -86,7 +90,7 @@ class CReFF(Method):
         return Bundle(model=r.mean(up.model), head=self._retrain(r, features, rng), features=features)
 
     def _retrain(self, r: Round, features: Tensor, rng: torch.Generator) -> Tensor:
-        """A new classifier ``[H]``, trained on all federated features."""
+        """Return a new classifier ``[H]``, trained on all federated features."""
         y = torch.arange(r.net.classes).repeat_interleave(self.features)
         x = with_bias(r.net, features.flatten(0, 1))
         new = as_matrix(r.net, random_head(r.net, rng))
@@ -94,7 +98,9 @@ class CReFF(Method):
         return as_head(r.net, new)
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the global model's body with the retrained classifier."""
         return Bundle(model=torch.cat([c.received.head, c.received.model[c.net.body]]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the global model with its averaged classifier as the view "averaged"."""
         return {"averaged": Bundle(model=c.received.model)}

@@ -57,7 +57,7 @@ class DAPFL(Method):
     """Whether a client's own model is part of its mixture, with factor 1 (the authors' program)."""
     equal: Literal["eps", "one"] = "eps"
     """Dynamic factor of two equal models, such as those of clients that never trained: that of distance eps (Eq. 7), or
-    1 wherever 1 - exp(-d/sigma) is 0 in float32 (the authors' program)."""
+    1 where 1 - exp(-d/sigma) is 0 in float32 (the authors' program)."""
     single: Literal["floor", "formula"] = "floor"
     """Two clients with one common class: treated as without overlap, or by the formula, which ignores sample counts."""
     floor: float = 0.9
@@ -80,33 +80,37 @@ class DAPFL(Method):
             self.check("sigma", above=0)
 
     def describe(self, c: Client) -> Bundle:
+        """Return the client's class counts ``[C]`` (S_i)."""
         return Bundle(counts=c.counts())
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty bank of models; for `variant` "v1" the common start as the global model."""
         if self.variant == "v1":
             return Bundle(model=r.w0)
         return Bundle(bank=torch.empty(0, r.net.size), least=torch.tensor(0.0, dtype=torch.float64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the common start and update the smallest affinity of all pairs."""
         if self.variant == "v1":
             return s
         least = s.least
-        if self.variant in ("full", "v2"):  # of newcomers with all
+        if self.variant in ("full", "v2"):  # of joining clients with all
             least = least_entry(self._counts(r), r.ids, least, single=self.single)
         return Bundle(bank=grow(s.bank, len(r.roster), r.w0), least=least)
 
     def _counts(self, r: Round) -> Tensor:
-        """Class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
+        """Return the class counts of all that have joined, or their class proportions: float64 ``[K, C]``."""
         counts = r.roster.described.counts.double()
         return counts / counts.sum(1, keepdim=True).clamp(min=1) if self.counts == "proportions" else counts
 
     def affinity(self, s: Bundle, r: Round) -> Tensor:
-        """c ``[m, m]`` of ``r.ids``."""
+        """Return the affinities c ``[m, m]`` of ``r.ids`` (Eqs. 3-6)."""
         if self.variant not in ("full", "v2"):
             return torch.ones(len(r.ids), len(r.ids), dtype=torch.float64)
         return affinity(self._counts(r)[r.ids], single=self.single, floor=self.floor, least=float(s.least))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its mixture w_i^g of the others' last models (Eq. 9); for "v1" the global model."""
         if self.variant == "v1":
             return to_all(model=s.model)
         rows = s.bank[r.ids]
@@ -116,14 +120,14 @@ class DAPFL(Method):
         return to_each(model=r.mix(alpha, rows), weights=learned)  # Eq. 9
 
     def mixture(self, rows: Tensor, c: Tensor) -> Tensor:
-        """alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
+        """Return alpha ``[m, m]`` (Eqs. 7-8) of models ``[m, P]`` with affinities ``[m, m]``; rows sum to 1."""
         theta = c * self._factor(rows) if self.variant in ("full", "dynamic") else c.clone()
         theta.diagonal().copy_(c.diagonal() if self.include_self else torch.zeros(len(c)))
         total = theta.sum(1, keepdim=True)
         return torch.where(total > 0, theta / total, torch.eye(len(c), dtype=theta.dtype))  # Eq. 8
 
     def _factor(self, rows: Tensor) -> Tensor:
-        """The dynamic factor 1 - exp(-(d + eps)/sigma) of Eq. 7 for all pairs of models ``[m, P]``, ``[m, m]``."""
+        """Return the dynamic factor 1 - exp(-(d + eps)/sigma) of Eq. 7 for all pairs of models ``[m, P]``."""
         d = squared_distances(rows)
         d = d.sqrt() if self.distance == "l2" else d
         others = ~torch.eye(len(d), dtype=torch.bool)
@@ -138,6 +142,7 @@ class DAPFL(Method):
         return factor
 
     def client_update(self, c: Client) -> Work:
+        """Train the client's own model on F_i(w) + lam/2 ||w - w_i^g||^2 (Eq. 10), keep it and return it."""
         # Eq. 10, from the client's last model
         own = Train(c.state.get("model", c.w0), center=c.received.model, mu=self.lam, prox_after=self.prox == "after")
         if self.variant == "v1":
@@ -148,14 +153,17 @@ class DAPFL(Method):
         return Bundle(model=sent)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Store the participants' models in the bank; for "v1" return the mean of the models trained for FedAvg."""
         if self.variant == "v1":
             return Bundle(model=r.mean(up.model))
         return s.but(bank=put(s.bank, r.ids, up.model))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send nothing: a client predicts with the model it keeps."""
         return to_all()
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
 
@@ -163,7 +171,7 @@ class DAPFL(Method):
 
 
 def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least: float | None = None) -> Tensor:
-    """Affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over the e common classes.
+    """Return the affinity c ``[m, m]`` of class counts ``[m, C]`` (Eqs. 5-6): (e/C) (2 - cos) over e common classes.
 
     Pairs without a common class get ``floor`` times the smallest computed entry, diagonal included; so do pairs with
     one, unless ``single`` is "formula". If nothing can be computed all entries are equal.
@@ -181,12 +189,12 @@ def affinity(counts: Tensor, *, single: str = "floor", floor: float = 0.9, least
 
 
 def least_entry(counts: Tensor, new: Tensor, known: Tensor, *, single: str) -> Tensor:
-    """The smallest computed entry among all of ``counts [K, C]``, 0 if there is none, float64 ``[]``.
+    """Return the smallest computed entry among all of ``counts [K, C]``, 0 if there is none, float64 ``[]``.
 
-    Work: K products of C numbers for each newcomer, and entries of those pairs only that could be smaller.
+    Work: K products of C numbers for each joining client, and entries of those pairs only that could be smaller.
 
     Args:
-        new: ids of newcomers, ascending, later than all others.
+        new: ids of joining clients, ascending, later than all others.
         known: that among the others.
     """
     least, has = float(known) or math.inf, (counts > 0).double()
@@ -196,7 +204,10 @@ def least_entry(counts: Tensor, new: Tensor, known: Tensor, *, single: str) -> T
 
 
 def _least(counts: Tensor, has: Tensor, new: Tensor, known: float, enough: int) -> float:
-    """The smaller of ``known`` and the least entry of newcomers with all up to themselves; an entry is at least e/C."""
+    """Return the smaller of ``known`` and the least entry of joining clients with all up to themselves.
+
+    An entry is at least e/C.
+    """
     e, classes = has[new] @ has[: int(new[-1]) + 1].T, counts.shape[1]
     i, j = ((e >= enough) & (e < known * classes * _ROUNDED)).nonzero(as_tuple=True)
     for part in e[i, j].argsort().split(_PART):  # the fewest common classes first: after these there is little left
@@ -208,12 +219,12 @@ def _least(counts: Tensor, has: Tensor, new: Tensor, known: float, enough: int) 
 
 
 def _enough(single: str) -> int:
-    """Common classes from which an affinity is computed."""
+    """Return the number of common classes from which an affinity is computed."""
     return 1 if single == "formula" else 2
 
 
 def _entries(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, broadcast; and how many classes are common."""
+    """Return Eqs. 5-6 for pairs of class counts ``a`` and ``b [C, ...]``, and the number of common classes."""
     both = (a > 0) & (b > 0)  # Eqs. 3-4
     u, v, e = a * both, b * both, both.double().sum(0)
     long = (u.square().sum(0) * v.square().sum(0)).sqrt()

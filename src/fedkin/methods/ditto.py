@@ -1,4 +1,4 @@
-"""Ditto: a model of its own on each client, pulled towards a global model that is trained beside it."""
+"""Ditto: a personal model on each client, pulled towards a global model that is trained next to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Tr
 
 @dataclass(frozen=True)
 class Ditto(Method):
-    """A global model by FedAvg and beside it a model of each client's own, pulled towards the global one."""
+    """A global model by FedAvg and a personal model per client, pulled towards the global one."""
 
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "own model"
-    reveals = "its copy of the global model; the model of its own stays"
+    reveals = "its copy of the global model; its personal model stays"
     beside_training = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
     robust = True
     secure_aggregation = True
@@ -41,13 +41,16 @@ class Ditto(Method):
                 raise ConfigError("coupled_steps gives both models the same batches; leave personal_epochs out")
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model w to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
-        v, anchor = c.state.get("model", c.w0), c.received.model  # the anchor stands still while both models move
+        """Train the global model, and the personal model v on F_k(v) + lam/2 ||v - w||^2; return only the former."""
+        v, anchor = c.state.get("model", c.w0), c.received.model  # the anchor is fixed while both models move
         # the own model first: with lam = 0 it then meets the very batches of local training
         own = Train(v, center=anchor, mu=self.lam, epochs=self.personal_epochs)
         v, w = yield (own, Train(anchor, batches=0 if self.coupled_steps else None))
@@ -55,10 +58,13 @@ class Ditto(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained global models, weighted by samples."""
         return Bundle(model=r.mean(up.model))
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the personal model v; the common start if the client has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the global model as the view "global"."""
         return {"global": Bundle(model=c.received.model)}

@@ -1,4 +1,4 @@
-"""FedAvg+ and FedProx+: several global models, each trained by a federated run of its own, that vote."""
+"""FedAvg+ and FedProx+: several global models, each trained by an independent federated run, that vote."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ class Ensemble(Method):
 
     @property
     def title(self) -> str:
+        """FedAvg+, or FedProx+ where `mu` is above 0."""
         return "FedProx+" if self.mu else "FedAvg+"
 
     @property
     def export_rule(self) -> Mapping[str, Any]:
+        """The vote of the members, on probabilities or on logits."""
         return {"kind": "vote", "of": self.vote}
 
     @property
     def summary(self) -> str:
+        """What the method does in one sentence, with the name of the members' method."""
         return f"Several global models, each trained by {self.title[:-1]} on its own, that vote."
 
     def __post_init__(self) -> None:
@@ -48,9 +51,11 @@ class Ensemble(Method):
         self.check("mu", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the members' independent random starts ``[members, P]``."""
         return Bundle(models=torch.stack([r.fresh(k) for k in range(self.members)]))
 
     def sample(self, s: Bundle, r: Round) -> Bundle:
+        """Return the union of the members' cohorts, and which members drew each client."""
         # the first member sees the cohorts that every method of this seed sees
         runs = [r] + [r.but(stream=f"{r.stream}member {k}") for k in range(1, self.members)]
         member = torch.stack([torch.isin(r.ids, uniform_cohort(run)) for run in runs], dim=1)
@@ -58,19 +63,22 @@ class Ensemble(Method):
         return Bundle(ids=r.ids[anywhere], member=member[anywhere])
 
     def _member(self, r: Round) -> Tensor:
-        """Who trains what, bool ``[m, members]``; everybody everything where nothing was drawn."""
+        """Return which members each client trains, bool ``[m, members]``; all members where nothing was drawn."""
         return r.drawn.get("member", torch.ones(len(r.ids), self.members, dtype=torch.bool))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant the models of the members that drew it."""
         member, down = self._member(r), to_all()
         for k in range(self.members):  # a client is sent the models it is to train, and no others
             down |= to_each(given=member[:, k], **{f"model{k}": s.models[k].expand(len(r.ids), -1)})
         return down
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send all members' models to every client."""
         return to_all(models=s.models)
 
     def client_update(self, c: Client) -> Work:
+        """Train each received model, with mu/2 ||w - w_received||^2, and return all of them."""
         starts = {k: c.received[name] for k in range(self.members) if (name := f"model{k}") in c.received}
         trained = yield tuple(Train(w, center=w, mu=self.mu) for w in starts.values())
         models = torch.zeros(self.members, c.net.size)  # zeros where it was not drawn: sums over clients suffice
@@ -78,6 +86,7 @@ class Ensemble(Method):
         return Bundle(models=models)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return for each member the mean of its participants' models, weighted by samples."""
         member, models = self._member(r), s.models.clone()
         for k in range(self.members):
             if bool((mine := member[:, k]).any()):  # without answers a member stays
@@ -85,9 +94,11 @@ class Ensemble(Method):
         return Bundle(models=models)
 
     def personalize(self, c: Client) -> Bundle:
+        """Return all members' models."""
         return Bundle(models=c.received.models)
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Return the log of the members' mean probability up to a constant, or their mean logits, ``[B, C]``."""
         z = torch.stack([net(w, x) for w in b.models])
         if self.vote == "logits" or len(z) == 1:
             return z.mean(0)

@@ -47,16 +47,18 @@ class FedAMP(Method):
     scale: float = 25.0
     """heur: factor on cosines; large means that only the most similar models count."""
     self_weight: float | None = None
-    """heur: what a client's own model weighs in its mixture. Default: one over the number of models."""
+    """heur: weight of a client's own model in its mixture. Default: one over the number of models."""
     over: Literal["bank", "participants"] = "bank"
     """Mix the last models of all clients that have sent one, or only those of a round's participants."""
 
     @property
     def title(self) -> str:
+        """FedAMP, or HeurFedAMP for `variant` "heur"."""
         return "HeurFedAMP" if self.variant == "heur" else "FedAMP"
 
     @property
     def summary(self) -> str:
+        """What the variant does in one sentence."""
         if self.variant == "heur":
             return "A model per client, pulled towards a mixture by the cosines of the models."
         return "A model per client, pulled towards a mixture in which similar models attract each other."
@@ -78,11 +80,13 @@ class FedAMP(Method):
 
     @classmethod
     def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the presets for the ``variant`` in ``given``."""
         variant = given.get("variant")
         fits = {None, variant}  # a preset without a variant is for both
         return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty bank of models; sigma is unknown until models have been sent."""
         # sigma 0 stands for "not known yet": it is a median of distances between trained models, and none has been
         # sent. Until then no model enters another client's mixture, so the first participants train alone.
         sigma = 0.0 if isinstance(self.sigma, str) else self.sigma
@@ -93,14 +97,18 @@ class FedAMP(Method):
         return s.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients at the common start, with their distances to all others."""
         k, bank = len(s.seen), grow(s.bank, len(r.roster), r.w0)
         s = s.but(bank=bank, seen=grow(s.seen, len(r.roster), torch.tensor(False)))
         if "near" not in s or len(r.ids) == 0:
             return s
-        row = distances_from(bank[: k + 1, r.net.params], torch.tensor([k]))[0, :k]  # newcomers are all at the start
+        row = distances_from(bank[: k + 1, r.net.params], torch.tensor([k]))[
+            0, :k
+        ]  # joining clients are all at the start
         return s.but(near=widened(s.near, len(r.roster), row))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its mixture u_k = sum_j xi_kj w_j and the strength of the pull, lam / alpha_k."""
         xi = self.mixture(s, r)
         pull = torch.tensor(self.lam / self._alpha(r), dtype=torch.float64)
         return to_each(model=r.mix(xi, s.bank), weights=xi) | to_all(pull=pull)
@@ -110,11 +118,11 @@ class FedAMP(Method):
         return max(1e-300, float(given * self.step_decay ** ((r.index - 1) // self.decay_every)))
 
     def _open(self, s: Bundle, r: Round) -> Tensor:
-        """Whom others may learn from, bool ``[K]``: those that have sent a model."""
+        """Return the clients that others may learn from, bool ``[K]``: those that have sent a model."""
         return s.seen if self.over == "bank" else torch.zeros_like(s.seen).index_fill_(0, r.ids, True) & s.seen
 
     def mixture(self, s: Bundle, r: Round) -> Tensor:
-        """xi ``[m, K]``: what each last model, running statistics aside, weighs for each of ``r.ids``."""
+        """Return xi ``[m, K]``: the weight of each last model, without running statistics, for each of ``r.ids``."""
         others = others_of(r.ids, self._open(s, r))
         if self.variant == "heur":
             own = 1 / (1 + others.sum(1)) if self.self_weight is None else torch.full((len(others),), self.self_weight)
@@ -132,7 +140,7 @@ class FedAMP(Method):
         return out
 
     def step(self, s: Bundle, r: Round) -> tuple[float, bool]:
-        """The step alpha_k of the weights, and whether it was shortened because an own weight was below 0.
+        """Return the step alpha_k of the weights, and whether it was shortened because an own weight was below 0.
 
         xi_ij = alpha_k A'(d_ij), A'(d) = exp(-d/sigma)/sigma at most 1/sigma; an own weight is 1 minus the others'.
         """
@@ -150,15 +158,16 @@ class FedAMP(Method):
         return step, step < wanted
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) + pull/2 ||w - u_k||^2 from the client's own model, keep w and return it."""
         asked = float(c.received.pull)
-        pull = min(
-            asked, 0.5 / c.training.lr
-        )  # at most half the way to the mixture in a step; from 2/lr on it diverges
+        # at most half the way to the mixture in a step; from 2/lr on it diverges
+        pull = min(asked, 0.5 / c.training.lr)
         w = yield Train(c.state.get("model", c.w0), center=c.received.model, mu=pull)
         c.state = Bundle(model=w)
         return Bundle(model=w, pull=torch.tensor(pull), clamped=torch.tensor(float(pull < asked)))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Store the participants' models and renew their distances and sigma."""
         step, guarded = self.step(s, r)  # as it was for this round, for the log
         new = s.but(bank=put(s.bank, r.ids, up.model), seen=put(s.seen, r.ids, torch.tensor(True)))
         sigma = float(s.sigma)
@@ -171,12 +180,15 @@ class FedAMP(Method):
         return new.but(**{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send nothing: a client predicts with the model it keeps."""
         return to_all()
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return scale and step of the weights, the pull, and how often these had to be limited."""
         wanted = ("pull", "clamped") if self.variant == "heur" else ("sigma", "step", "guarded", "pull", "clamped")
         return {name: float(s[name]) for name in wanted}
 
@@ -185,13 +197,15 @@ class FedAMP(Method):
 
 
 def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) -> Tensor:
-    """FedAMP's weights float64 ``[m, a]``, rows sum to 1: one gradient step on the sum of 1 - exp(-d/sigma).
+    """Return FedAMP's weights float64 ``[m, a]``, rows sum to 1.
+
+    They are one gradient step on the sum of 1 - exp(-d/sigma).
 
     The own weight is what the others leave; it is negative where ``step`` is larger than `largest_step`.
 
     Args:
         d: squared distances of m models to a models, their own among them, ``[m, a]``.
-        others: bool ``[m, a]``, row i: whom client i may learn from; never itself.
+        others: bool ``[m, a]``, row i: the clients that client i may learn from; never itself.
         me: int64 ``[m]``, the column of each client's own model.
         sigma: scale of distances, above 0.
         step: length of the gradient step (its factor of 2 is absorbed).
@@ -201,31 +215,31 @@ def attention(d: Tensor, others: Tensor, me: Tensor, sigma: float, step: float) 
 
 
 def largest_step(d: Tensor, others: Tensor, sigma: float) -> float:
-    """The longest step of `attention` that leaves no client a negative own weight; infinite if none learns."""
+    """Return the longest step of `attention` that leaves no client a negative own weight; infinite if none learns."""
     largest = float(_slope(d, others, sigma).sum(1).max()) if len(d) else 0.0
     return 1 / largest if largest > 0 else torch.inf
 
 
 def largest_step_among(near: Tensor, ids: Tensor, may_teach: Tensor, sigma: float) -> float:
-    """`largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
+    """Return `largest_step` of the clients ``ids [n]``, in blocks of rows of ``near [K, K]``; see also `others_of`."""
     parts = ids.split(max(1, _BLOCK // max(1, len(near))))
     return min(largest_step(near[some], others_of(some, may_teach), sigma) for some in parts)
 
 
 def others_of(ids: Tensor, may_teach: Tensor) -> Tensor:
-    """Whom each of ``ids [m]`` may learn from, bool ``[m, K]``: those in ``may_teach [K]``, but itself."""
+    """Return the clients that each of ``ids [m]`` may learn from, bool ``[m, K]``: ``may_teach [K]`` without itself."""
     return may_teach.repeat(len(ids), 1).scatter_(1, ids[:, None], False)
 
 
 def _slope(d: Tensor, others: Tensor, sigma: float) -> Tensor:
-    """A'(d) of A(d) = 1 - exp(-d/sigma), 0 where a client may not learn."""
+    """Return A'(d) of A(d) = 1 - exp(-d/sigma), 0 where a client may not learn."""
     return torch.where(others, torch.exp(-d.double() / sigma) / sigma, 0.0)
 
 
 def cosine_attention(cos: Tensor, others: Tensor, me: Tensor, scale: float, own: Tensor) -> Tensor:
-    """HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
+    """Return HeurFedAMP's weights float64 ``[m, a]``, rows sum to 1: ``own [m]``, the rest a softmax of scale * cos.
 
-    A client without others to learn from keeps all of its own.
+    A client without others to learn from keeps its own model.
 
     Args:
         cos: cosines of m models with a models ``[m, a]``; others, me: as in `attention`.

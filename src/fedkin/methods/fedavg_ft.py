@@ -1,4 +1,4 @@
-"""FedAvg + FT: the reference row of a global model that every client fine-tunes before it uses it."""
+"""FedAvg + FT: the reference row of a global model that every client fine-tunes before it predicts."""
 
 from __future__ import annotations
 
@@ -37,19 +37,24 @@ class FedAvgFT(Method):
             self.check("tune_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it, as in FedAvg."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained models, weighted by samples."""
         return Bundle(model=r.mean(up.model))
 
     def personalize(self, c: Client) -> Work:
+        """Fine-tune a copy of the global model, or its head, for `tune_epochs` epochs and return it."""
         w = c.received.model
         if self.tune_epochs:
             only = c.net.head if self.part == "head" else None
@@ -57,4 +62,5 @@ class FedAvgFT(Method):
         return Bundle(model=w)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the global model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=c.received.model)} if self.tune_epochs else {}

@@ -1,4 +1,4 @@
-"""FedBABU: only the body is trained together, through a head that stays at its start; clients fine-tune copies."""
+"""FedBABU: only the body is trained, through a head that stays at its start; clients fine-tune copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Wor
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """A common body trained through a head that stays at its random start; each client fine-tunes a copy to use it."""
+    """A common body trained through a head that stays at its random start; each client fine-tunes a copy to predict."""
 
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     family = "own part"
@@ -32,7 +32,7 @@ class FedBABU(Method):
     finetune_lr: float | None = None
     """Step size of that fine-tuning. Default: a tenth of the run's, as it is in that round."""
     orthogonal: bool = False
-    """The head that stands still has orthonormal rows instead of the network's own random start."""
+    """The fixed head has orthonormal rows instead of the network's random start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,12 +41,15 @@ class FedBABU(Method):
             self.check("finetune_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start."""
         return Bundle(body=r.w0[r.net.body].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body to every participant; every client derives the fixed head by itself."""
         return to_all(body=s.body)
 
     def client_update(self, c: Client) -> Work:
+        """Train the body through the fixed head and return it."""
         w = yield Train(self._model(c), only=c.net.body)
         return Bundle(body=w[c.net.body])
 
@@ -56,23 +59,26 @@ class FedBABU(Method):
         return torch.cat([head, c.received.body])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained bodies, weighted by samples."""
         return Bundle(body=r.mean(up.body))
 
     def personalize(self, c: Client) -> Work:
+        """Fine-tune `part` of a copy of the common model for `finetune_epochs` epochs and return it."""
         w = self._model(c)
         only = {"full": None, "head": c.net.head, "body": c.net.body}[self.part]
         if self.finetune_epochs:
-            # the features have grown beside a head that stood still: with the full step it would overshoot
+            # the features were trained with a fixed head: with the full step size the head would overshoot
             lr = 0.1 * c.training.lr if self.finetune_lr is None else self.finetune_lr
             w = yield Train(w, only=only, epochs=self.finetune_epochs, lr=lr)
         return Bundle(model=w)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the common model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=self._model(c))} if self.finetune_epochs else {}
 
 
 def orthonormal_head(net: Net) -> Tensor:
-    """The common head ``[H]`` with its weight ``[C, d]`` replaced by the nearest one with orthonormal rows.
+    """Return the common head ``[H]``, its weight ``[C, d]`` replaced by the nearest one with orthonormal rows.
 
     That is ``U V^T`` of the singular value decomposition ``U S V^T``; of fewer features than classes the columns are
     orthonormal. The bias stays.

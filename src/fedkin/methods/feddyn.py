@@ -1,4 +1,4 @@
-"""FedDyn: clients' losses are bent by a linear and a proximal term, so that their optima meet at the common one."""
+"""FedDyn: a linear and a proximal term in clients' losses, so that their optima meet at the common one."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class FedDyn(Method):
         self.check("clip", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start and h = 0."""
         s = Bundle(model=r.w0, h=torch.zeros(len(r.w0[r.net.params]), dtype=torch.float64))
         if self.eval_model != "server":
             s["shown"] = r.w0
@@ -61,17 +62,20 @@ class FedDyn(Method):
         return s
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        # newcomers have g = 0, so h stays the mean of all g
+        """Rescale h to the new number of clients, so that it stays the mean of all g."""
+        # joining clients have g = 0, so h stays the mean of all g
         size = r.roster.size.double() if self.adaptive else torch.ones(len(r.roster), dtype=torch.float64)
         s = s.but(h=s.h * (1 - size[r.ids].sum() / size.sum()))
         return s.but(bank=grow(s.bank, len(r.roster), s.model)) if "bank" in s else s
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model, with `adaptive` also each client's alpha."""
         if not self.adaptive:
             return to_all(model=s.model)
         return to_all(model=s.model) | to_each(reg=self.reg * r.roster.size.double().mean() / r.size)
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) - <g_k, w> + alpha/2 ||w - w_received||^2, return w and keep g_k - alpha (w - w_received)."""
         start, params = c.received.model, c.net.params
         reg = float(c.received.reg) if self.adaptive else self.reg
         g = c.state.get("g", torch.zeros_like(start))
@@ -82,6 +86,7 @@ class FedDyn(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return h - alpha/K sum_k (w_k - w), K counting all clients, and the model mean_k w_k - h / alpha."""
         params = r.net.params
         mean = r.but(uniform=True).mean(up.model)
         step = (mean.double() - s.model.double())[params]
@@ -98,11 +103,14 @@ class FedDyn(Method):
         return s
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool with equal weights: the server needs the plain mean of all uploads."""
         return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the model that `eval_model` names to every client."""
         return to_all(model=s.get("shown", s.model))
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the distance of the server's model from the mean of the participants' models."""
         # how far the server's model is from the mean of the participants' models
         return {"server_to_mean": float(s.h.norm()) / self.reg}

@@ -29,9 +29,9 @@ class FedFa(Method):
     }
 
     accuracy_share: float = 0.5
-    """Share of a client's weight that goes by its accuracy (alpha); the rest goes by participation (beta)."""
+    """Fraction of a client's weight given by its accuracy (alpha); the rest is given by participation (beta)."""
     memory: float = 0.9
-    """How much of the server's momentum lasts into the next round (gamma)."""
+    """Factor on the server's momentum of the round before (gamma)."""
     eta: float = 0.01
     """Factor on the server's momentum; implementations take the clients' step size."""
     sign: Literal["minus", "plus"] = "minus"
@@ -52,21 +52,26 @@ class FedFa(Method):
         self.check("client_momentum", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start and a server momentum of zeros."""
         m = torch.zeros(len(r.w0[r.net.params]))
         return Bundle(model=r.w0, m=m, count=torch.empty(0, dtype=torch.int64))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with a participation count of 0."""
         return s.but(count=grow(s.count, len(r.roster), torch.tensor(0)))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model with momentum `client_momentum`; return it with its training accuracy."""
         w = yield Train(c.received.model, momentum=self.client_momentum)
         right = c.accuracy(c.received.model if self.accuracy_of == "received" else w)
         return Bundle(model=w, accuracy=torch.tensor(right, dtype=torch.float64))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean by `information_weights`, moved by the server's momentum every `every` rounds."""
         params = r.net.params
         count = s.count.clone()
         count[r.ids] += 1
@@ -78,14 +83,16 @@ class FedFa(Method):
         return Bundle(model=model, m=m, count=count)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if the accuracy is not within 0..1."""
         return None if 0 <= float(up.accuracy) <= 1 else f"accuracy is {float(up.accuracy):g}, expected 0 to 1"
 
 
 def information_weights(accuracy: Tensor, count: Tensor, accuracy_share: float) -> Tensor:
-    """Weights ``[m]``, float64, summing to 1, from accuracies ``[m]`` and participation counts ``[m]`` of a round.
+    """Return weights ``[m]``, float64, sum 1, from accuracies ``[m]`` and participation counts ``[m]`` of a round.
 
     ``I = -log2(accuracy share)`` is large where the model is bad; ``J = -log2(1 - participation share)`` where the
-    client often took part: the rarely seen get *less*. Each is normalised; one that is all zero counts as uniform, as
+    client often took part: clients that are rarely seen get *less*. Each is normalised; one that is all zero counts as
+        uniform, as
     do accuracies that are all zero.
     """
     right = accuracy.double()

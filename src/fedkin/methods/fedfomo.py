@@ -1,7 +1,8 @@
 """FedFomo: each client mixes a few other clients' models, weighed by how much they improve on its validation data.
 
 The method itself is `choose` (the server), `gained` and `client_update` (the client) and one line of `aggregate`,
-P[k, n] += Delta_n. All other lines keep records: whose the uploads are, and for the report each client's last mixture.
+P[k, n] += Delta_n. All other lines keep records: the clients of the uploads and, for the report, each client's
+last mixture.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class FedFomo(Method):
     }
 
     peers: int = 4
-    """How many other clients' models a participant is sent; its own is a candidate beside them."""
+    """Number of other clients' models that a participant is sent; its own model is a further candidate."""
     epsilon: float = 0.3
-    """Chance that a place goes to a random client instead of the one that helped most so far; in the first round."""
+    """Probability, in the first round, that a place goes to a random client instead of the one that helped most."""
     epsilon_decay: float = 0.05
-    """What that chance loses in every round."""
+    """Decrease of that probability in every round."""
     norm: Literal["l2", "l1"] = "l2"
     """Distance by which a gain in loss is divided."""
     fallback: Literal["previous", "trained"] = "previous"
-    """Where no candidate improves: back to the model before the last local training, or on with the trained one."""
+    """Model if no candidate improves: the one before the last local training, or the trained one."""
     affinity: Literal["raw", "normalised"] = "raw"
-    """What is added to a client's record of others: its gains, or these divided by the size of their sum."""
+    """Numbers added to a client's record of others: its gains, or these divided by the absolute value of their sum."""
     pool: Literal["last-round", "bank"] = "last-round"
     """Models that may be sent: the uploads of the last round, or the newest of every client."""
 
@@ -59,18 +60,20 @@ class FedFomo(Method):
         self.check("epsilon_decay", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return empty records of uploads, affinities and mixtures."""
         width = 1 + self.peers
         return Bundle(
             models=torch.empty(0, r.net.size),
-            owner=torch.empty(0, dtype=torch.int64),  # whose each of them is
+            owner=torch.empty(0, dtype=torch.int64),  # the client of each of them
             known=torch.empty(0, dtype=torch.int64),  # pairs of clients of which something is known, ascending,
-            affinity=torch.empty(0, dtype=torch.float64),  # and what the second's models have brought the first
-            sources=torch.empty(0, width, dtype=torch.int64),  # of whom each one's last mixture is, itself first,
+            affinity=torch.empty(0, dtype=torch.float64),  # and the gains of the first from the second's models
+            sources=torch.empty(0, width, dtype=torch.int64),  # the clients of each one's last mixture, itself first,
             learned=torch.empty(0, width, dtype=torch.float64),  # and with what weight
             stuck=torch.tensor(0.0, dtype=torch.float64),  # share of the round's clients without any gain
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients, each with affinity 0.1 to itself and a mixture of its own model alone."""
         own, itself = torch.full((len(r.ids), 1 + self.peers), -1), torch.eye(1 + self.peers, dtype=torch.float64)[0]
         own[:, 0] = r.ids
         return s.but(
@@ -81,12 +84,13 @@ class FedFomo(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant the models chosen for it, with the ids of their clients."""
         weights = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         weights.scatter_add_(1, s.sources[r.ids].clamp(min=0), s.learned[r.ids])  # as of their last participation
         return self._candidates(s, r) | to_each(weights=weights)
 
     def _candidates(self, s: Bundle, r: Round) -> Download:
-        """Others' models for each of ``r.ids``, and whose they are."""
+        """Return the others' models for each of ``r.ids``, and the ids of their clients."""
         chosen = [self.choose(s, r, k) for k in r.ids.tolist()]
         width = max((len(c) for c in chosen), default=0)
         if width == 0:
@@ -97,24 +101,25 @@ class FedFomo(Method):
         return to_each(models=models, ids=torch.where(places < 0, -1, owner))
 
     def choose(self, s: Bundle, r: Round, k: int) -> Tensor:
-        """Which rows of ``s.models`` client k is sent, at most ``peers``, never its own."""
-        # each of M places: with chance eps_t any other client, else the one with the largest P[k, n] that is left
+        """Return the rows of ``s.models`` that client k is sent, at most ``peers``, never its own."""
+        # each of M places: with probability eps_t any other client, else the one with the largest P[k, n] that is left
         others = (s.owner != k).nonzero().flatten()
         liked = recalled(s.known, s.affinity, key(torch.tensor(k), s.owner[others]))
         return others[greedy(liked, self.peers, self.exploration(r.index), r.client_rng(k))]
 
     def exploration(self, t: int) -> float:
-        """The chance of a random client in round t = 1, 2, ..."""
+        """Return the probability of a random client in round t = 1, 2, ..."""
         return max(0.0, self.epsilon - self.epsilon_decay * (t - 1))
 
     def client_update(self, c: Client) -> Work:
+        """Mix own and received models by their gains, train the mixture and return it with the gains."""
         start, ids, gained = self._mixed(c)
         w = yield Train(start)
         c.state = Bundle(before=start, model=w)
         return Bundle(model=w, ids=ids, gains=gained)
 
     def _mixed(self, c: Client) -> tuple[Tensor, Tensor, Tensor]:
-        """The mixture ``[P]`` of the own model and those received; their ids and what each gains."""
+        """Return the mixture ``[P]`` of the own model and those received; their ids and gains."""
         # theta_prev, the model before the last local training, and the client's own theta_k after it
         before, own = c.state.get("before", c.w0), c.state.get("model", c.w0)
         ids = c.received.get("ids", torch.empty(0, dtype=torch.int64))
@@ -126,11 +131,10 @@ class FedFomo(Method):
         return before if self.fallback == "previous" else own, ids, gained
 
     def gained(self, c: Client, before: Tensor, candidates: Tensor, ids: Tensor) -> Tensor:
-        """Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of the own model and those received.
+        """Return Delta_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev|| of own and received models.
 
-        float64; 0 where there is none (id -1) and at distance 0.
-
-        L is the loss on the validation part; on the training part, for a client without the former.
+        The result is float64; 0 where there is no model (id -1) and at distance 0. L is the loss on the validation
+        part; on the training part, for a client without the former.
         """
         held = replace(c, data=c.validation) if len(c.validation) else c
         there = [True, *(ids >= 0).tolist()]
@@ -140,6 +144,7 @@ class FedFomo(Method):
         return gains(held.loss(before), torch.tensor(losses), torch.stack(away) * torch.tensor(there))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Add the gains to the affinities, P[k, n] += Delta_n, and replace the uploads in the pool."""
         who = torch.cat([r.ids[:, None], up.ids], 1)
         gained = torch.where(who >= 0, up.gains, 0.0)
         size = gained.sum(1, keepdim=True).abs().clamp(min=1e-9) if self.affinity == "normalised" else 1.0
@@ -157,26 +162,31 @@ class FedFomo(Method):
         return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last)
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if an id is out of range or occurs twice."""
         ids = up.ids[up.ids != -1]
         ok = bool(((ids >= 0) & (ids < len(r.roster))).all()) and len(ids.unique()) == len(ids)
         return None if ok else f"ids are {up.ids.tolist()}, there are {len(r.roster)} clients"
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send each client the models that would be chosen for it in the next round."""
         return self._candidates(s, r.but(index=r.index + 1))  # as the next round would begin
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the mixture of the client's own model and those received."""
         return Bundle(model=self._mixed(c)[0])
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", c.w0))}
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the mean weight of clients' own models and the fraction of participants without any gain."""
         return {"own_weight": float(s.learned[:, 0].mean()), "stuck": float(s.stuck)}
 
 
 # ---- gains, weights and choice --------------------------------------------------------------------------------------
 def gains(before: float, losses: Tensor, distances: Tensor) -> Tensor:
-    """(before - loss) / distance of each candidate, float64 ``[a]``: what a step towards it gains per unit of length.
+    """Return (before - loss) / distance of each candidate, float64 ``[a]``: its gain per unit of distance.
 
     0 at distance 0; within +-1e6, so that a loss which is infinite or not a number leaves a finite number, its worst
     for a candidate.
@@ -191,14 +201,14 @@ def gains(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 
 
 def shares(gained: Tensor) -> Tensor:
-    """The positive gains ``[..., a]`` divided by their sum, float64; everything for the first if there is none."""
+    """Return the positive gains ``[..., a]`` divided by their sum, float64; 1 for the first if there is none."""
     positive = gained.double().clamp(min=0)
     total = positive.sum(-1, keepdim=True)
     return torch.where(total > 0, positive / total, torch.eye(positive.shape[-1], dtype=torch.float64)[0])
 
 
 def greedy(values: Tensor, count: int, chance: float, rng: torch.Generator) -> list[int]:
-    """Up to ``count`` different positions in ``values [n]``: each the best one left or, by chance, any one left.
+    """Return up to ``count`` different positions in ``values [n]``: each the best one left or, by chance, any one left.
 
     Equal values come in random order.
     """

@@ -14,7 +14,7 @@ from fedkin.functional.retraining import as_head, as_matrix, feature_size, fit, 
 
 @dataclass(frozen=True)
 class FedGH(Method):
-    """A body of its own per client; a common header that the server trains on the clients' mean features per class."""
+    """One body per client; a common header that the server trains on the clients' mean features per class."""
 
     paper = (
         "Yi, Wang, Liu, Shi, Yu: FedGH, Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023"
@@ -38,7 +38,7 @@ class FedGH(Method):
     server_epochs: int = 1
     """Passes of the server over a round's mean features."""
     clip: float | None = None
-    """Longest norm of a client's gradient. Default: no limit."""
+    """Maximum norm of a client's gradient. Default: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,23 +49,27 @@ class FedGH(Method):
             self.check("clip", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the head of the common start as the header."""
         feature_size(r.net)  # raises unless the head is a linear layer
         return Bundle(head=r.w0[r.net.head].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the header to every participant."""
         return to_all(head=s.head)
 
     def client_update(self, c: Client) -> Work:
+        """Train the header on the client's own body, keep the model and return the mean feature of each class."""
         w = yield Train(self._start(c), clip=self.clip)
         c.state = Bundle(model=w)
         means, counts = c.class_means(w)  # eval mode, final weights, all samples
         return Bundle(means=means, has=counts > 0)
 
     def _start(self, c: Client) -> Tensor:
-        """The header as received on the client's own body."""
+        """Return the received header on the client's own body."""
         return torch.cat([c.received.head, c.state.get("model", c.w0)[c.net.body]])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Train the header on the mean features of all clients, one pass by default, and return it."""
         y = up.has.nonzero()[:, 1]  # clients in the order of their ids, classes ascending within each
         x = with_bias(r.net, up.means[up.has])
         header = as_matrix(r.net, s.head)
@@ -73,7 +77,9 @@ class FedGH(Method):
         return Bundle(head=as_head(r.net, header))
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's body with the current header."""
         return Bundle(model=self._start(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", self._start(c)))}

@@ -26,7 +26,7 @@ class FedMGDA(Method):
     reveals = "its model"
     beside_training = ""
     presets: ClassVar = {
-        "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients use momentum 0.5 whatever is asked
+        "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients always use momentum 0.5
             "eps": 1.0,
             "decay": 0.89,
             "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
@@ -38,19 +38,19 @@ class FedMGDA(Method):
     }
 
     eps: float = 0.1
-    """How far a client's weight may be from lambda0. 1: any weight, then no participant's loss rises (to first order);
-    0: lambda0 itself, that is FedAvg with updates of one length."""
+    """Maximum difference of a client's weight from lambda0. 1: any weight, then no participant's loss rises (to first
+    order); 0: lambda0 itself, that is FedAvg with updates of equal norm."""
     lambda0: Literal["uniform", "samples"] = "uniform"
-    """Weights to stay near: the same for all, or by training samples."""
+    """Reference weights: equal for all, or by training samples."""
     eta: float = 1.0
-    """The server's step along the common direction: its length in parameter space is at most this, whatever the
-    clients' step size."""
+    """The server's step along the common direction: its norm in parameter space is at most this, for any step size of
+    the clients."""
     decay: float = 1.0
     """Factor on eta after every 100 rounds."""
     step_length: Literal["eta", "median-norm"] = "eta"
-    """Step of length eta, or of eta times the median length of the updates, which goes with the clients' step size."""
+    """Step of length eta, or of eta times the median norm of the updates, which scales with the clients' step size."""
     normalise: bool = True
-    """Give all updates length 1 first. Without it (MGDA) the shortest update gets most of the weight."""
+    """Scale all updates to norm 1 first. Without it (MGDA) the shortest update gets most of the weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,17 +61,21 @@ class FedMGDA(Method):
             raise ConfigError("step_length of FedMGDA can be 'median-norm' for normalised updates only")
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         nothing = torch.tensor(0.0, dtype=torch.float64)
         return Bundle(model=r.w0, length=nothing, least=nothing.clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return w - eta sum_k lambda_k g_k / ||g_k||, with g_k = w - w_k and `weights` as lambda."""
         params = r.net.params
         g = (s.model - up.model)[:, params]
         products = gram(g)
@@ -83,14 +87,14 @@ class FedMGDA(Method):
         eta = self.eta * self.decay ** ((r.index - 1) // 100)
         if self.step_length == "median-norm" and bool((norms > 0).any()):
             eta *= float(norms[norms > 0].quantile(0.5))
-        model = r.mean(up.model)  # of which only the running statistics stay
+        model = r.mean(up.model)  # of which only the running statistics are kept
         model[params] = s.model[params] - eta * common
         along = products @ weights
         least = along[norms > 0].min() if bool((norms > 0).any()) else torch.zeros_like(along[0])
         return Bundle(model=model, length=(weights @ along).clamp(min=0).sqrt(), least=least.clone())
 
     def weights(self, products: Tensor, prior: Tensor) -> Tensor:
-        """lambda ``[m]``, float64, from the updates' inner products ``[m, m]``; 0 for those that did not move."""
+        """Return lambda ``[m]``, float64, from the updates' inner products ``[m, m]``; 0 for updates of length 0."""
         out = torch.zeros(len(prior), dtype=torch.float64)
         moved = products.diagonal() > 0
         if bool(moved.any()):
@@ -100,5 +104,6 @@ class FedMGDA(Method):
         return out
 
     def notes(self, s: Bundle) -> dict[str, float]:
-        # 0: no direction is good for all (Pareto-stationary); least_along below 0: somebody's update was worked against
+        """Return the norm of the common direction and its smallest inner product with an update."""
+        # 0: no direction is good for all (Pareto-stationary); least_along below 0: the step goes against an update
         return {"common_length": float(s.length), "least_along": float(s.least)}

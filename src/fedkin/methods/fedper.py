@@ -27,12 +27,15 @@ class FedPer(Method):
     """Also evaluate each client's model right after its own training; keeps one more body per client."""
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start."""
         return Bundle(body=r.w0[r.net.body].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body to every participant."""
         return to_all(body=s.body)
 
     def client_update(self, c: Client) -> Work:
+        """Train the common body and the client's head together, keep the head and return the body."""
         w = yield Train(torch.cat([self._head(c), c.received.body]))
         c.state = Bundle(head=w[c.net.head])
         if self.after_training:
@@ -44,12 +47,15 @@ class FedPer(Method):
         return c.state.get("head", start[c.net.head])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained bodies, weighted by samples."""
         return Bundle(body=r.mean(up.body))
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the common body with the client's own head."""
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained", with `after_training`."""
         if not self.after_training:
             return {}
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}

@@ -15,7 +15,7 @@ from fedkin.functional.prototypes import class_average, nearness
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    """A model of its own per client; only prototypes, the mean features of each class, are shared."""
+    """One model per client; only prototypes, the mean features of each class, are shared."""
 
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
@@ -44,14 +44,17 @@ class FedProto(Method):
         self.check("lam", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return prototypes ``[C, d]`` of zeros, none of them known."""
         z, logits = r.net.features_and_logits(r.w0, torch.zeros(1, *r.net.shape))
         c, d = logits.shape[1], z.shape[1]
         return Bundle(prototypes=torch.zeros(c, d), known=torch.zeros(c, dtype=torch.bool))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the prototypes, and which classes have one, to every participant."""
         return to_all(prototypes=s.prototypes, known=s.known)
 
     def client_update(self, c: Client) -> Work:
+        """Train the client's own model on `prototype_loss`; return its mean feature of each class."""
         aux = c.received.but(lam=torch.tensor(self.lam))
         w = yield Train(self._model(c), loss=prototype_loss, aux=aux)
         c.state = Bundle(model=w, prototypes=c.received.prototypes, known=c.received.known)
@@ -62,30 +65,35 @@ class FedProto(Method):
         return c.state.get("model", c.w0)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return each class's mean over the clients that have it; a class that none has keeps its prototype."""
         prototypes = class_average(up.means, up.weight, s.prototypes)
         return Bundle(prototypes=prototypes, known=s.known | (up.weight > 0).any(0))
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if a class count is negative."""
         return "a class count is negative" if bool((up.weight < 0).any()) else None
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's model with the current prototypes."""
         return self._with(c, c.received)
 
     def _with(self, c: Client, given: Bundle) -> Bundle:
-        """The client's model with the prototypes of a round."""
+        """Return the client's model with the prototypes of a round."""
         known = given.known & (c.counts() > 0) if self.restrict_classes else given.known
         return Bundle(model=self._model(c), prototypes=given.prototypes, known=known)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model without prototypes as "head" and with those of its last training as "trained"."""
         return {"head": Bundle(model=self._model(c)), "trained": self._with(c, c.state or c.received)}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Return minus the squared distances to the prototypes ``[B, C]``; the head's logits if none is known."""
         z, logits = net.features_and_logits(b.model, x)
         return nearness(z, b.prototypes, b.known) if "known" in b and bool(b.known.any()) else logits
 
 
 def prototype_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """CE + lam MSE(z, prototype of y), the mean over all ``B d`` numbers; classes without prototype give 0."""
+    """Return CE + lam MSE(z, prototype of y), the mean over all ``B d`` numbers; 0 for classes without prototype."""
     z, logits = net.features_and_logits(w, batch.x)
     away = (z - aux.prototypes[batch.y]) * aux.known[batch.y, None]
     return F.cross_entropy(logits, batch.y) + aux.lam * away.square().mean()

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are pulled back to the model they were sent."""
+"""FedProx: FedAvg with a proximal term that pulls clients back to the received model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class FedProx(Method):
     secure_aggregation = True
 
     mu: float = 0.01
-    """Weight of the proximal term; the authors say to tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
+    """Weight of the proximal term; the authors tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
     straggler_fraction: float = 0.0
-    """Chance that a client only manages a random 1 .. E-1 of its E epochs; its partial work counts."""
+    """Probability that a client completes only a random 1 .. E-1 of its E epochs; its partial work counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -31,12 +31,15 @@ class FedProx(Method):
         self.check("straggler_fraction", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) + mu/2 ||w - w_received||^2 from the received model and return w."""
         w = yield Train(c.received.model, center=c.received.model, mu=self.mu, epochs=self._epochs(c))
         return Bundle(model=w)
 
@@ -51,4 +54,5 @@ class FedProx(Method):
         return int(torch.randint(1, full, (), generator=c.rng))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained models, weighted by samples."""
         return Bundle(model=r.mean(up.model))

@@ -19,7 +19,7 @@ _CODE = {
 
 @dataclass(frozen=True)
 class FedRep(Method):
-    """A common body and a head of each client's own; the head is trained to the end before the body moves."""
+    """A common body and one head per client; the head is trained to the end before the body moves."""
 
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
     family = "own part"
@@ -49,13 +49,16 @@ class FedRep(Method):
             self.check("body_epochs", at_least=1)
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start, and its head for `first_head` "average"."""
         s = Bundle(body=r.w0[r.net.body].clone())
         return s.but(head=r.w0[r.net.head].clone()) if self.first_head == "average" else s
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body, and for `first_head` "average" the mean head, to every participant."""
         return to_all(**s)
 
     def client_update(self, c: Client) -> Work:
+        """Train the head on the received body, then the body on that head; keep the head and return the body."""
         head = yield self._fit(c, self.head_epochs)
         w = yield Train(torch.cat([head, c.received.body]), only=c.net.body, epochs=self.body_epochs)
         c.state = Bundle(head=head)
@@ -63,7 +66,10 @@ class FedRep(Method):
         return up.but(head=head) if self.first_head == "average" else up
 
     def _fit(self, c: Client, epochs: int) -> Train:
-        """Training of the head alone. The body stands still, so one pass over the data gives all features."""
+        """Return the request that trains the head alone.
+
+        The body does not move, so one pass over the data gives all features.
+        """
         z = c.features(self._model(c))
         return Train(self._head(c), loss=head_loss, per_sample=Bundle(z=z), epochs=epochs)
 
@@ -74,13 +80,16 @@ class FedRep(Method):
         return torch.cat([self._head(c), c.received.body])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean of the trained bodies, and of the heads if they were sent, weighted by samples."""
         return Bundle({name: r.mean(rows) for name, rows in up.items()})
 
     def personalize(self, c: Client) -> Work:
+        """Return the common body with the client's head, fine-tuned on a copy for `final_head_epochs` epochs."""
         head = self._head(c)
         if self.final_head_epochs:
             head = yield self._fit(c, self.final_head_epochs)
         return Bundle(model=torch.cat([head, c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model before the final training of its head as the view "untuned"."""
         return {"untuned": Bundle(model=self._model(c))} if self.final_head_epochs else {}

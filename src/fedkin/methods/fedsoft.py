@@ -1,4 +1,4 @@
-"""FedSoft: clients whose data mix several sources; each keeps a model of its own near all centres, by importance."""
+"""FedSoft: one model per client whose data mix several sources, pulled to all centres by importance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FedSoft(Method):
     lam: float = 0.1
     """Strength of the pull: lam/2 sum_s u_s ||w - c_s||^2 in every client's loss."""
     sigma: float = 1e-4
-    """Least importance of a cluster for a client, so that every client can be chosen for every cluster."""
+    """Minimum importance of a cluster for a client, so that every client can be chosen for every cluster."""
     tau: int = 2
     """Rounds between two estimates of importances on all clients; a joining client is asked when it joins."""
     selection: bool = True
@@ -59,7 +59,8 @@ class FedSoft(Method):
             self.check("per_cluster", at_least=1)
 
     def init(self, r: Round) -> Bundle:
-        # independent starts: equal ones would fit every sample alike for ever
+        """Return independent random centres ``[S, P]``."""
+        # independent starts: equal ones would fit every sample equally well in every round
         return Bundle(
             centres=torch.stack([r.fresh(i) for i in range(self.clusters)]),
             u=torch.empty(0, self.clusters, dtype=torch.float64),
@@ -67,12 +68,14 @@ class FedSoft(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients with equal importance of all centres."""
         even = torch.full((self.clusters,), 1 / self.clusters, dtype=torch.float64)  # until it has answered
         k = len(r.roster)
         return s.but(u=grow(s.u, k, even), asked=grow(s.asked, k, torch.tensor(False)))
 
     # ---- importance: which centre fits each sample best ---------------------------------------------------------
     def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Ask all available clients every `tau` rounds, and clients that have never answered, to rate the centres."""
         new = ~s.asked[r.ids]
         if (r.index - 1) % self.tau == 0:
             return to_all(centres=s.centres)
@@ -81,21 +84,24 @@ class FedSoft(Method):
         return to_each(given=new, centres=s.centres.expand(len(new), -1, -1))
 
     def answer(self, c: Client) -> Bundle:
+        """Return the fraction of training samples that each centre fits best, ``[S]``."""
         losses = [F.cross_entropy(c.logits(w), c.data.y, reduction="none") for w in c.received.centres]
         best = first_argmin(torch.stack(losses, 1))
         return Bundle(share=torch.bincount(best, minlength=self.clusters) / len(best))
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Store the importances u_ks, at least `sigma` each."""
         u = up.share.double().clamp(self.sigma, 1)
         return s.but(u=put(s.u, r.ids, u), asked=put(s.asked, r.ids, torch.tensor(True)))
 
     # ---- one round ----------------------------------------------------------------------------------------------
     def importance(self, s: Bundle, r: Round) -> Tensor:
-        """v ``[m, S]``: client i's part in centre s, ``u_is n_i`` over its sum; columns sum to 1."""
+        """Return v ``[m, S]``: client i's part in centre s, ``u_is n_i`` over its sum; columns sum to 1."""
         v = s.u[r.ids] * r.weight[:, None]
         return v / v.sum(0)
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
+        """Draw `per_cluster` clients for each centre by importance and return their union; all without `selection`."""
         if not self.selection:
             return r.ids
         count = min(max(1, r.cohort // self.clusters) if self.per_cluster is None else self.per_cluster, len(r.ids))
@@ -105,9 +111,11 @@ class FedSoft(Method):
         return Bundle(ids=r.ids[union], chosen=chosen[union])
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send all centres, and to each participant its importances u_k ``[S]``."""
         return to_all(centres=s.centres) | to_each(u=s.u[r.ids].float())
 
     def client_update(self, c: Client) -> Work:
+        """Minimise F_k(w) + lam/2 sum_s u_ks ||w - c_s||^2 from the client's own model, keep w and return it."""
         # sum_s u_s ||w - c_s||^2 is U ||w - mean||^2 and a constant, with U = sum_s u_s and the mean by u
         w = yield Train(self._own(c), center=self._mean(c), mu=self.lam * float(c.received.u.sum()))
         c.state = Bundle(model=w)
@@ -125,6 +133,7 @@ class FedSoft(Method):
         return c.w0 if self.own_start == "common" else c.net.fresh("own", 0)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return each centre's plain mean over the clients drawn for it; without `selection` sum_k v_sk w_k."""
         if not self.selection:
             return s.but(centres=r.mix(self.importance(s, r).T, up.model))
         client, centre = r.drawn.chosen.nonzero(as_tuple=True)
@@ -132,13 +141,17 @@ class FedSoft(Method):
         return s.but(centres=of_centre.group_mean(up.model[client], centre, s.centres))
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return each client's most important centre, int64 ``[K]``; -1 for clients that have not answered."""
         return torch.where(s.asked, first_argmin(-s.u), -1)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of centres."""
         return self.clusters
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the client's own model."""
         return Bundle(model=self._own(c))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the client's most important centre as the view "centre"."""
         return {"centre": Bundle(model=c.received.centres[int(first_argmin(-c.received.u[None]))])}

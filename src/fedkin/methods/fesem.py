@@ -27,7 +27,7 @@ class FeSEM(Method):
     clusters: int = 3
     """Number of cluster models."""
     feature: Literal["fc", "all", "head"] = "fc"
-    """What K-means sees of a model: weights and biases of all linear layers, all parameters, or the head's weight."""
+    """Part of a model for K-means: weights and biases of all linear layers, all parameters, or the head's weight."""
     start: Literal["first-uploads", "balanced"] = "first-uploads"
     """First clusters: the best of five K-means runs on the first uploads, or a random balanced assignment."""
     lam: float = 0.0
@@ -39,7 +39,8 @@ class FeSEM(Method):
         self.check("lam", at_least=0)
 
     def init(self, r: Round) -> Bundle:
-        # one common start: the mean of differently initialised networks is worth nothing
+        """Return all centres at the common start."""
+        # one common start: the mean of differently initialised networks is useless
         centres = r.fresh(0).expand(self.clusters, -1).clone()
         width = r.net.select(centres, self.feature).shape[1]
         return Bundle(
@@ -51,6 +52,7 @@ class FeSEM(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients without a cluster; for `start` "balanced" at random, in equal numbers."""
         labels = grow(s.labels, len(r.roster), torch.tensor(-1))
         if self.start == "balanced" and not bool(s.grouped):
             labels[r.ids] = torch.randperm(len(r.ids), generator=r.rng) % self.clusters
@@ -61,6 +63,7 @@ class FeSEM(Method):
         )
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its cluster's centre; to clients without a cluster the mean centre."""
         labels = s.labels[r.ids]
         rows = s.centres[labels.clamp(min=0)]
         if bool((labels < 0).any()):  # not grouped yet: the average centre, which at the start is the common start
@@ -70,10 +73,12 @@ class FeSEM(Method):
         return to_each(model=rows)
 
     def client_update(self, c: Client) -> Work:
+        """Train the received centre, with lam/2 ||w - centre||^2 in the loss, and return it."""
         w = yield Train(c.received.model, center=c.received.model, mu=self.lam)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Group all clients by K-means on their last models; return each centre's mean over its participants."""
         features = put(s.features, r.ids, r.net.select(up.model, self.feature))
         seen = s.seen.clone()
         seen[r.ids] = True
@@ -90,7 +95,9 @@ class FeSEM(Method):
         return kmeans(points, sizes, self.clusters, r.rng)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the cluster of each client, int64 ``[K]``; -1 for clients not grouped yet."""
         return s.labels
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of clusters."""
         return self.clusters

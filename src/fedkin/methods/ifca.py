@@ -32,11 +32,11 @@ class IFCA(Method):
     choose_by: Literal["loss", "accuracy"] = "loss"
     """A client's cluster: least mean loss, ties to the first; or most right answers, ties to the last (fedbase)."""
     assign: Literal["before", "after"] = "before"
-    """Choose before training; or after it, for the upload and the next round, the first from an own start (fedbase)."""
+    """Choose before training; or after it, for the upload and the next round, first from a random start (fedbase)."""
     init_min_share: float = 0.0
     """Redraw all start models while a cluster attracts a smaller share of a round's clients; costs that round."""
     max_redraws: int = 50
-    """How often the start models may be drawn anew."""
+    """Maximum number of redraws of the start models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,24 +45,28 @@ class IFCA(Method):
         self.check("max_redraws", at_least=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return independent random centres ``[clusters, P]``."""
         return Bundle(centres=self._starts(r, 0), labels=torch.empty(0, dtype=torch.int64), redraws=torch.tensor(0))
 
     def _starts(self, r: Round, draw: int) -> Tensor:
-        # independent starts: from equal ones every client would pick the first for ever
+        # independent starts: from equal ones every client would pick the first in every round
         centres = torch.stack([r.fresh(draw * self.clusters + i) for i in range(self.clusters)])
         if self.share_body:
             centres[:, r.net.body] = r.w0[r.net.body]
         return centres
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients without a cluster."""
         return s.but(labels=grow(s.labels, len(r.roster), torch.tensor(-1)))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send all centres to every participant; with `share_body` one body and all heads."""
         if self.share_body:
             return to_all(body=s.centres[0, r.net.body], heads=s.centres[:, r.net.head])
         return to_all(centres=s.centres)
 
     def client_update(self, c: Client) -> Work:
+        """Choose a centre by its loss on the training data, train it and return it with its number (Algorithm 1)."""
         centres, k = self._choose(c)
         start = centres[k]
         if self.assign == "after":
@@ -83,6 +87,7 @@ class IFCA(Method):
         return centres, losses.index(min(losses))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return each centre's new model from its members (Algorithm 1), by models or by gradients."""
         labels = s.labels.clone()
         labels[r.ids] = up.cluster
         # the authors' program looks for good starts; not in the paper, off by default
@@ -100,16 +105,20 @@ class IFCA(Method):
         return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if the cluster's number is out of range."""
         ok = 0 <= int(up.cluster) < self.clusters
         return None if ok else f"cluster is {int(up.cluster)}, there are {self.clusters}"
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return each client's cluster in its last participation, int64 ``[K]``; -1 before the first."""
         return s.labels
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of clusters."""
         return self.clusters
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the centre that the client chooses by its training data now, and its number."""
         centres, k = self._choose(c)
         k = int(c.state.get("cluster", k))  # what it is until its next round, if it is chosen after training
         return Bundle(model=centres[k], cluster=torch.tensor(k))

@@ -1,4 +1,4 @@
-"""Local training at full strength: every client in every round, the best of its models kept. The stronger reference."""
+"""Local training at full strength, the stronger reference: every client in every round, its best model kept."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ class LocalFull(Method):
     secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty state: there is no server model."""
         return Bundle()
 
     def sample(self, s: Bundle, r: Round) -> Tensor:
-        return r.ids  # all that can be reached, whatever the participation of the run
+        """Return all available clients, regardless of the run's participation."""
+        return r.ids  # all that can be reached, for any participation of the run
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send nothing."""
         return to_all()
 
     def client_update(self, c: Client) -> Work:
+        """Train the client's model and keep the one with the best validation accuracy so far; return nothing."""
         w = yield Train(c.state.get("model", c.w0))
         accuracy = torch.tensor(replace(c, data=c.validation).accuracy(w) if len(c.validation) else 0.0)
         # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
-        # cannot tell apart the one that has trained longer is kept. Without validation data all rounds are equal.
+        # cannot distinguish the one that has trained longer is kept. Without validation data all rounds are equal.
         if "chosen" not in c.state or accuracy >= c.state.accuracy:
             c.state = Bundle(model=w, chosen=w, accuracy=accuracy)
         else:
@@ -42,7 +46,9 @@ class LocalFull(Method):
         return Bundle()
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the state unchanged."""
         return s
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the best model so far; the common start if the client has never trained."""
         return Bundle(model=c.state.get("chosen", c.w0))

@@ -1,4 +1,4 @@
-"""Oracle clusters: FedAvg inside the true groups, which no server knows; what clustering could reach at best."""
+"""Oracle clusters: FedAvg inside the true groups, which no server knows; the best that clustering could reach."""
 
 from __future__ import annotations
 
@@ -25,9 +25,15 @@ class Oracle(Method):
     groups_models = True
 
     def init(self, r: Round) -> Bundle:
+        """Return an empty state: the groups are learned as clients join."""
         return Bundle(models=torch.empty(0, r.net.size), groups=torch.empty(0, dtype=torch.int64))
 
     def describe(self, c: Client) -> Bundle:
+        """Return the client's true group.
+
+        Raises:
+            ConfigError: the federation does not know it.
+        """
         if c.group < 0:
             raise ConfigError(
                 f"client {c.id} has no true group, and Oracle averages inside true groups: take a partition that makes "
@@ -37,28 +43,34 @@ class Oracle(Method):
         return Bundle(group=torch.tensor(c.group))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add a model, at the common start, for each true group not seen before."""
         found = r.roster.described.group.unique()
         groups = torch.cat([s.groups, found[~torch.isin(found, s.groups)]])
         return Bundle(models=grow(s.models, len(groups), r.fresh(0)), groups=groups)
 
     def _row(self, s: Bundle, r: Round) -> Tensor:
-        """Where the model of each client's group is, int64 ``[m]``."""
+        """Return the row of the model of each client's group, int64 ``[m]``."""
         mine = r.roster.described.group[r.ids, None] == s.groups
         return mine.to(torch.uint8).argmax(1)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send each participant its group's model."""
         return to_each(model=s.models[self._row(s, r)])
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return each group's mean of the trained models, weighted by samples; FedAvg inside each group."""
         return s.but(models=r.group_mean(up.model, self._row(s, r), s.models))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool for each true group."""
         return Bundle(group=self._row(s, r), weight=r.weight)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the true group of each client, int64 ``[K]``."""
         empty = r.roster.size  # before any client has joined
         return r.roster.described.get("group", empty).clone()

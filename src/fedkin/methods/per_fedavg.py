@@ -1,4 +1,4 @@
-"""Per-FedAvg: one start for everybody that is good after a step of gradient descent on one's own data."""
+"""Per-FedAvg: one common start that is good after a step of gradient descent on a client's own data."""
 
 from __future__ import annotations
 
@@ -55,18 +55,20 @@ class PerFedAvg(Method):
             self.check("outer_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start as the global model."""
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the global model to every participant."""
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
+        """Take meta-steps along `meta_gradient` (Algorithm 1), as many as FedAvg takes steps, and return the model."""
         aux = Bundle(inner_lr=torch.tensor(self.inner_lr))
         if self.order == "hessian-free":
             aux = aux.but(delta=torch.tensor(self.delta))
-        batch = c.training.batch_size * (
-            2 if self.order == "first" else 3
-        )  # one mini-batch for each gradient of a meta-step
+        # one mini-batch for each gradient of a meta-step
+        batch = c.training.batch_size * (2 if self.order == "first" else 3)
         steps = max(1, c.training.steps_for(len(c.data)))  # as many as FedAvg takes
         lr = c.training.lr if self.outer_lr == "run" else self.outer_lr
         meta = Train(c.received.model, loss=meta_loss, aux=aux, steps=steps, batch_size=batch, lr=lr)
@@ -74,27 +76,33 @@ class PerFedAvg(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the plain mean of the models; weighted by samples with `weighted`."""
         return Bundle(model=self._weighing(r).mean(up.model))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool with the weights of the mean."""
         return Bundle(group=torch.zeros_like(r.ids), weight=self._weighing(r).weight)
 
     def _weighing(self, r: Round) -> Round:
         return r if self.weighted else r.but(uniform=True)
 
     def personalize(self, c: Client) -> Work:
+        """Adapt a copy of the global model by `adapt_steps` steps of one mini-batch each and return it."""
         w = c.received.model
         if self.adapt_steps and self.inner_lr:
             w = yield Train(w, steps=self.adapt_steps, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
         return Bundle(model=w)
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the global model before adaptation as the view "meta"."""
         return {"meta": Bundle(model=c.received.model)}
 
 
 # ---- the meta-gradient ----------------------------------------------------------------------------------------------
 def meta_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """A loss whose gradient in ``w`` is the direction of one meta-step for cross-entropy; its value means nothing.
+    """Return a scalar whose gradient in ``w`` is the direction of one meta-step for cross-entropy.
+
+    Its value means nothing.
 
     ``aux.inner_lr`` is the inner step; the Hessian-free term is added if ``aux.delta``, its difference step, is given.
     """
@@ -105,7 +113,7 @@ def meta_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 def meta_gradient(
     task: Loss, net: Net, w: Tensor, parts: Sequence[Batch], inner_lr: Tensor, delta: Tensor | None = None
 ) -> Tensor:
-    """Gradient ``[P]`` in ``w`` of the loss after one inner step (Fallah et al. 2020, Algorithm 1).
+    """Return the gradient ``[P]`` in ``w`` of the loss after one inner step (Fallah et al. 2020, Algorithm 1).
 
     First order: ``g = grad f(w - inner_lr grad f(w; D); D')``. With ``delta``: ``g - inner_lr h``, where h is the
     difference quotient ``[grad f(w + delta g; D'') - grad f(w - delta g; D'')] / (2 delta)`` in place of a Hessian.
@@ -123,14 +131,14 @@ def meta_gradient(
     if delta is None:
         return g
     devices = [w.device] if w.is_cuda else []
-    with torch.random.fork_rng(devices=devices):  # both sides drop the same units: noise over 2 delta would drown h
+    with torch.random.fork_rng(devices=devices):  # both sides drop the same units: noise over 2 delta would hide h
         ahead = _gradient(task, net, here + delta * g, parts[2])
     behind = _gradient(task, net, here - delta * g, parts[2])
     return g - inner_lr * (ahead - behind) / (2 * delta)
 
 
 def _gradient(task: Loss, net: Net, w: Tensor, batch: Batch) -> Tensor:
-    """Gradient ``[P]`` at ``w``, whose running statistics take part in the pass."""
+    """Return the gradient ``[P]`` at ``w``, whose running statistics take part in the pass."""
     w.requires_grad_(True)
     (g,) = torch.autograd.grad(task(net, w, batch, Bundle()), w)
     w.requires_grad_(False)
@@ -138,7 +146,7 @@ def _gradient(task: Loss, net: Net, w: Tensor, batch: Batch) -> Tensor:
 
 
 def split(batch: Batch, parts: int, *, at_least: int = 1) -> list[Batch]:
-    """The batch in N disjoint parts, sizes as even as can be; each is the whole batch if one would be too small.
+    """Return the batch in N disjoint parts of sizes as even as possible; each is the whole batch if one is too small.
 
     Args:
         at_least: samples that a part needs (two under batch normalisation).

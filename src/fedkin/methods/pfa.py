@@ -1,4 +1,4 @@
-"""PFA: FedAvg first; then clients whose activations are alike on its model go on in groups."""
+"""PFA: FedAvg first; then clients with similar activations on its model go on in groups."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _RELU = {F.relu, F.relu_, F.relu6, torch.relu, torch.relu_, Tensor.relu, Tensor.
 
 @dataclass(frozen=True)
 class PFA(Method):
-    """FedAvg for a while; then groups of clients on whose data the model's channels are silent alike go on apart."""
+    """FedAvg for a while; then groups of clients on whose data the model's channels are inactive alike go on apart."""
 
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
-    reveals = "how often some of the common model's channels are silent on its data, and its model"
+    reveals = "how often some of the common model's channels are inactive on its data, and its model"
     beside_training = "how often channels are silent on its training samples"
     robust = True
     secure_aggregation = True
@@ -40,7 +40,7 @@ class PFA(Method):
     after: int | None = None
     """Rounds of FedAvg before the groups are made. Default: half of the rounds."""
     channels: int = 20
-    """How many channels a client tells its sparsity of, drawn once; all if the network has fewer."""
+    """Number of channels of which a client sends the sparsity, drawn once; all if the network has fewer."""
     grouping: Literal["average", "kmeans"] = "average"
     """Groups by average linkage on the distances of sparsities, or by K-means."""
 
@@ -53,13 +53,15 @@ class PFA(Method):
 
     @property
     def follows_total(self) -> str:
+        """The reason why the steps depend on the number of rounds: the default of `after`."""
         return "it makes groups after half of the rounds where after is not set" if self.after is None else ""
 
     def init(self, r: Round) -> Bundle:
+        """Return the common start and the channels to measure, drawn once."""
         count = len(sparsity(r.net, r.w0, torch.zeros(1, *r.net.shape)))
         chosen = torch.randperm(count, generator=r.rng)[: self.channels].sort().values
         return Bundle(
-            model=r.fresh(0),  # stands still once there are groups, so that late clients are measured on the same one
+            model=r.fresh(0),  # fixed once there are groups, so that late clients are measured on the same one
             channels=chosen,
             centres=torch.empty(0, r.net.size),
             centroids=torch.empty(0, len(chosen)),
@@ -67,9 +69,11 @@ class PFA(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients without a group."""
         return s.but(labels=grow(s.labels, len(r.roster), torch.tensor(-1)))
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Ask clients without a group for their sparsity once the phase of FedAvg has ended."""
         asked = s.labels[r.ids] < 0
         if r.index <= (r.total // 2 if self.after is None else self.after) or not bool(asked.any()):
             return None
@@ -77,9 +81,11 @@ class PFA(Method):
         return to_each(given=asked, model=s.model.expand(m, -1), channels=s.channels.expand(m, -1))
 
     def answer(self, c: Client) -> Bundle:
+        """Return the sparsity of the chosen channels on the client's training data, ``[channels]``."""
         return Bundle(sparsity=sparsity(c.net, c.received.model, c.data.x)[c.received.channels])
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Make the groups from the first answers; assign later clients to the nearest mean sparsity."""
         if len(s.centres):  # a late client: the group with the nearest mean sparsity
             return s.but(labels=put(s.labels, r.ids, nearest(up.sparsity, s.centroids)))
         labels = self._group(up.sparsity, r)
@@ -97,32 +103,38 @@ class PFA(Method):
         return by_first_member(kmeans(points, torch.ones(len(points)), self.clusters, r.rng))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common model; once there are groups, each client its group's."""
         if len(s.centres) == 0:
             return to_all(model=s.model)
         labels = s.labels[r.ids]
         return to_each(model=torch.where(labels[:, None] < 0, s.model, s.centres[labels]))
 
     def client_update(self, c: Client) -> Work:
+        """Train the received model and return it."""
         w = yield Train(c.received.model)
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean model, or each group's mean once there are groups, weighted by samples."""
         if len(s.centres) == 0:
             return s.but(model=r.mean(up.model))
-        known = s.labels[r.ids] >= 0  # who has not answered yet trains the common model in vain
+        known = s.labels[r.ids] >= 0  # clients that have not answered yet train the common model without effect
         if not bool(known.any()):
             return s
         r = r.among(r.ids[known])
         return s.but(centres=r.group_mean(up.model[known], s.labels[r.ids], s.centres))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return one pool, or one for each group once there are groups."""
         labels = s.labels[r.ids]
         return Bundle(group=labels if len(s.centres) else torch.zeros_like(labels), weight=r.weight)
 
     def relations(self, s: Bundle, r: Round) -> Tensor:
+        """Return the group of each client, int64 ``[K]``; -1 for clients without one."""
         return s.labels
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
+        """Return the number of groups."""
         return self.clusters
 
 
@@ -130,18 +142,18 @@ class PFA(Method):
 
 
 def sparsity(net: Net, w: Tensor, x: Tensor) -> Tensor:
-    """Each channel's mean share of zeros over the samples ``x [n, *shape]``, float32 ``[C]`` within 0..1, eval mode.
+    """Return each channel's mean share of zeros over the samples ``x [n, *shape]``, float32 ``[C]`` in 0..1, eval mode.
 
     The channels are those of the last ReLU whose output has positions (a map H x W or a sequence), before any pooling;
-    in a network without one the units of the last ReLU; without any ReLU the head's inputs, where what is not positive
-    counts as a zero.
+    in a network without one the units of the last ReLU; without any ReLU the head's inputs, where values that are
+    not positive count as zeros.
     """
     shares = chunked(lambda part: channel_shares(net, w, part), x)
     return shares.double().sum(0).div(max(1, len(x))).float()
 
 
 def channel_shares(net: Net, w: Tensor, x: Tensor) -> Tensor:
-    """The same for each sample, float32 ``[n, C]``."""
+    """Return the share of zeros of each channel for each sample, float32 ``[n, C]``; see `sparsity`."""
     seen = _Watch()
     with seen:
         z, _ = net.features_and_logits(w, x)
@@ -151,9 +163,9 @@ def channel_shares(net: Net, w: Tensor, x: Tensor) -> Tensor:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of a ReLU, as a module or as a function, and keeps the shares of zeros of the last ones.
+    """Mode that sees every call of a ReLU, as module or function, and keeps the shares of zeros of the last ones.
 
-    Shares and not outputs: a later operation may write into an output in place.
+    It keeps shares, not outputs: a later operation may write to an output in place.
     """
 
     def __init__(self) -> None:
@@ -179,5 +191,5 @@ class _Watch(TorchFunctionMode):
 
 
 def _share(silent: Tensor) -> Tensor:
-    """Of ``[n, C, ...]`` the share of true entries in each channel, ``[n, C]``."""
+    """Return the share of true entries of ``[n, C, ...]`` in each channel, ``[n, C]``."""
     return silent.float().flatten(2).mean(2) if silent.dim() > 2 else silent.float()

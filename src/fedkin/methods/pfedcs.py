@@ -45,16 +45,16 @@ class PFedCS(Method):
     """Weight of similarity against data size in the mixture (Eq. 7); the default is our choice, the paper gives no
     value."""
     select: Literal["gmm", "kmeans", "hier", "fixed", "all", "random", "none"] = "gmm"
-    """Who may collaborate: the nearer of two groups (by mixture of normals, K-means, Ward), a fixed distance, all,
-    some at random, none (that is FedPer)."""
+    """Candidates for collaboration: the nearer of two groups (by mixture of normals, K-means, Ward), those within a
+    fixed distance, all, some at random, none (that is FedPer)."""
     fixed: float = 0.5
     """Largest relative distance for select "fixed"."""
     random_size: int = 3
-    """How many for select "random"."""
+    """Number of candidates for select "random"."""
     rho: int = 1
-    """Epochs for which the client tunes the customised classifier before it teaches."""
+    """Epochs for which the client fine-tunes the customised classifier before it teaches."""
     teacher_lr: float | None = None
-    """Step size of that tuning. Default: the run's."""
+    """Step size of that fine-tuning. Default: the run's."""
     kappa: float = 1.0
     """Weight of the distillation term (Eq. 12 prints none)."""
     temperature: float = 1.0
@@ -62,7 +62,7 @@ class PFedCS(Method):
     weights: Literal["union", "others", "literal-norm"] = "union"
     """Eqs. 6-8 over the collaborators and the client; over the collaborators; or as printed, divided by their sum."""
     include_bias: bool = False
-    """Whether distances of classifiers see the bias, too."""
+    """Whether distances of classifiers include the bias."""
     pool: Literal["cached", "last-round"] = "cached"
     """Classifiers to mix from: the newest of every client, or only those uploaded in the last round."""
     max_age: int | None = None
@@ -82,10 +82,12 @@ class PFedCS(Method):
 
     @property
     def follows_total(self) -> str:
+        """The reason why the steps depend on the number of rounds: the default of `beta`."""
         usual = self.select != "none" and self.beta is None
         return "its first stage lasts half of the rounds where beta is not set" if usual else ""
 
     def init(self, r: Round) -> Bundle:
+        """Return the body of the common start and an empty cache of heads."""
         w = r.w0
         return Bundle(
             body=w[r.net.body].clone(),
@@ -94,21 +96,23 @@ class PFedCS(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add an empty place in the cache for each joining client."""
         heads = grow(s.heads, len(r.roster), torch.zeros(s.heads.shape[1]))
         return s.but(heads=heads, uploaded=grow(s.uploaded, len(r.roster), torch.tensor(0)))
 
     def _last_round(self, r: Round) -> int:
-        """The last round of stage 1."""
+        """Return the last round of stage 1."""
         return 0 if self.select == "none" else r.total // 2 if self.beta is None else self.beta
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send the common body; in stage 1 also the customised heads (Eqs. 4-8) and a request for heads."""
         body = to_all(body=s.body)
-        if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay at home from now on
+        if r.index >= self._last_round(r):  # no further round of stage 1: classifiers stay on the clients from now on
             return body | self._teachers(s, r) if r.index == self._last_round(r) else body
         return body | to_all(collect=torch.tensor(True)) | self._teachers(s, r)
 
     def _teachers(self, s: Bundle, r: Round) -> Download:
-        """A customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
+        """Return a customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
         oldest = r.index - 1 if self.pool == "last-round" else r.index - (self.max_age or r.index - 1)
         pool = ((s.uploaded > 0) & (s.uploaded >= oldest)).nonzero().flatten()
         given = torch.isin(r.ids, pool) & (len(pool) > 1)
@@ -120,7 +124,10 @@ class PFedCS(Method):
         return to_each(given=given, weights=p, teacher=r.mix(p[:, pool], s.heads[pool]))  # Eq. 6
 
     def mixture(self, s: Bundle, r: Round, ids: Tensor, pool: Tensor) -> Tensor:
-        """What each head of ``pool [a]`` weighs in the customised classifiers of ``ids``: float64 ``[m, a]``, sum 1."""
+        """Return the weights of the heads of ``pool [a]`` in the customised classifiers of ``ids``, ``[m, a]``.
+
+        They are float64 and sum to 1.
+        """
         seen = slice(None) if self.include_bias else r.net.head_weight
         me = torch.searchsorted(pool, ids)
         d = row_distances(s.heads[pool][:, seen], me)
@@ -138,12 +145,13 @@ class PFedCS(Method):
         return customised_weights(d, chosen, me, r.roster.size[pool], self.lam, self.weights)
 
     def client_update(self, c: Client) -> Work:
+        """Train body and head, in stage 1 with a customised head as teacher (Eqs. 9-12); keep the head."""
         w = torch.cat([self._head(c), c.received.body])
         if "teacher" not in c.received:
             w = yield Train(w)
         else:
             v, z = c.received.teacher, c.features(w)
-            if self.rho:  # Eqs. 9-10, on the features of the body as received, which stand still
+            if self.rho:  # Eqs. 9-10, on the features of the body as received, which are fixed
                 tuned = Train(v, loss=head_loss, per_sample=Bundle(z=z), epochs=self.rho, lr=self.teacher_lr)
                 v = yield tuned
             # Eqs. 11-12
@@ -158,24 +166,28 @@ class PFedCS(Method):
         return c.state.get("head", c.w0[c.net.head])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the mean body, weighted by samples, and put the uploaded heads into the cache."""
         s = s.but(body=r.mean(up.body))
         if "head" not in up:
             return s
         return s.but(heads=put(s.heads, r.ids, up.head), uploaded=put(s.uploaded, r.ids, torch.tensor(r.index)))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the common body to every client."""
         return to_all(body=s.body)
 
     def personalize(self, c: Client) -> Bundle:
+        """Return the common body with the client's own head."""
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}
 
 
 # ---- collaborators and weights (Eqs. 4-8) ---------------------------------------------------------------------------
 def row_distances(heads: Tensor, me: Tensor) -> Tensor:
-    """Squared distances of the classifiers ``me [m]`` to all ``heads [a, H]``, each row divided by its largest.
+    """Return squared distances of the classifiers ``me [m]`` to all ``heads [a, H]``, each row divided by its largest.
 
     Float64 ``[m, a]``. From differences: equal classifiers are at distance 0 exactly. All zero if all are equal.
     """
@@ -185,7 +197,9 @@ def row_distances(heads: Tensor, me: Tensor) -> Tensor:
 
 
 def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
-    """The nearer of two groups of the others' distances in every row ``d [..., n]``; ``fixed``: those up to a distance.
+    """Return the nearer of two groups of the others' distances in every row ``d [..., n]``, bool ``[..., n]``.
+
+    With ``fixed`` these are the clients up to a distance.
 
     Bool ``[..., n]``. One other is a candidate; so are all if their distances are equal, or so nearly equal (within
     about 1e-3, the root of the mixture's least variance) that a mixture of two finds no client in its nearer half.
@@ -204,7 +218,7 @@ def candidates(d: Tensor, rule: str, fixed: float = 0.5) -> Tensor:
 
 
 def threshold(d: Tensor, t: int, beta: int) -> Tensor:
-    """Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the least in round beta.
+    """Return Eq. 4 for every row ``d [..., n]``, ``[...]``: from the mean, in beta steps, to the minimum in round beta.
 
     A convex sum, one step from the mean in round 1. The printed form avg + (t/beta)(min - avg) is one rounding step
     below the minimum in every second case, and no client would pass it. 0 without others.
@@ -216,10 +230,10 @@ def threshold(d: Tensor, t: int, beta: int) -> Tensor:
 
 
 def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam: float, reading: str) -> Tensor:
-    """Weights of all pooled classifiers in those customised for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
+    """Return the weights of all pooled classifiers for the clients ``me``, float64 ``[m, a]`` (Eqs. 7-8).
 
     Rows sum to 1. Eq. 6 sums over the collaborators and the client, Eqs. 7-8 give weights of the collaborators alone;
-    ``reading`` says how the two are brought together.
+    ``reading`` selects how the two are combined.
 
     Args:
         d: relative distances ``[m, a]``, 0 from a client to itself.
@@ -247,14 +261,14 @@ def customised_weights(d: Tensor, chosen: Tensor, me: Tensor, sizes: Tensor, lam
 
 
 def _range(d: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest distance among ``base``, ``[m, 1]`` each."""
+    """Return the least and the largest distance among ``base``, ``[m, 1]`` each."""
     least = torch.where(base, d, torch.inf).amin(1, keepdim=True)
     return least, torch.where(base, d, -torch.inf).amax(1, keepdim=True)
 
 
 # ---- the loss (Eqs. 11-12) ------------------------------------------------------------------------------------------
 def distillation(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
+    """Return CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
     z, logits = net.features_and_logits(w, batch.x)
     with torch.no_grad():
         taught = F.softmax(net.classify(aux.teacher, aux.get("z", z)) / aux.temperature, dim=1)

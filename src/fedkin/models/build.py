@@ -1,4 +1,4 @@
-"""Parts that the networks share."""
+"""Building blocks that the networks share."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Classifier(nn.Module):
         self.body, self.head = body, nn.Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits ``[B, classes]`` of inputs ``x [B, ...]``."""
         out: Tensor = self.head(self.body(x))
         return out
 
 
 def with_hidden(features: nn.Sequential, width: int, hidden: tuple[int, ...], classes: int) -> Classifier:
-    """``features``, flattened to ``width`` numbers, then linear layers with ReLU, then the head."""
+    """Return ``features``, flattened to ``width`` numbers, then linear layers with ReLU, then the head."""
     layers: list[nn.Module] = [*features, nn.Flatten()]
     for units in hidden:
         layers += [nn.Linear(width, units), nn.ReLU()]
@@ -41,10 +42,10 @@ def with_hidden(features: nn.Sequential, width: int, hidden: tuple[int, ...], cl
 def convolutional(
     features: nn.Sequential, hidden: tuple[int, ...], shape: tuple[int, ...], classes: int, name: str
 ) -> Classifier:
-    """A convolutional network whose first linear layer is as wide as these inputs make it.
+    """Return a convolutional network whose first linear layer is as wide as these inputs make it.
 
     Raises:
-        ModelError: inputs that are no images, or too small for the network.
+        ModelError: inputs that are not images, or too small for the network.
     """
     channels(shape, name)
     width = _width(features, shape)
@@ -58,7 +59,7 @@ def convolutional(
 
 
 def channels(shape: tuple[int, ...], name: str) -> int:
-    """Number of channels of an image's shape ``[channels, height, width]``.
+    """Return the number of channels of an image's shape ``[channels, height, width]``.
 
     Raises:
         ModelError: not the shape of an image.
@@ -71,12 +72,15 @@ def channels(shape: tuple[int, ...], name: str) -> int:
 
 
 def flat(shape: tuple[int, ...]) -> int:
-    """How many numbers one input holds."""
+    """Return the number of elements of one input."""
     return math.prod(shape)
 
 
 def _width(features: nn.Module, shape: tuple[int, ...]) -> int:
-    """Numbers that come out for one input, 0 when the input is too small. Eval mode: statistics stay as they are."""
+    """Return the number of elements per input that come out, 0 if the input is too small.
+
+    The pass is in eval mode, so statistics stay as they are.
+    """
     was_training = features.training
     features.eval()
     try:

@@ -23,7 +23,7 @@ def dapfl_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
 def dapfl_cnn100(shape: tuple[int, ...], classes: int) -> Classifier:
     """DA-PFL's CIFAR-100 network: 5x5 convolutions of 64 and 128 channels, linear layers of 256 and 128 units.
 
-    The code's dropout 0.6 before the last layer, of which the paper says nothing, is left out. 1,064,724 parameters at
+    The code's dropout 0.6 before the last layer, which the paper does not mention, is left out. 1,064,724 parameters at
     3 x 32 x 32 and 20 classes.
     """
     return _dapfl(shape, classes, (64, 128), (256, 128), "dapfl-cnn100")

@@ -1,4 +1,4 @@
-"""Networks by name, and people's own by import path."""
+"""Networks by name, and user-defined ones by import path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CLASSES = ("classes", "num_classes", "n_classes", "n_class")
 
 
 def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A new network, its parameters drawn from torch's global generator.
+    """Return a new network, its parameters drawn from torch's global generator.
 
     Args:
         name: a name from `MODELS`, or ``package.module:attribute`` or ``./file.py:attribute``, an ``nn.Module`` class
@@ -58,7 +58,7 @@ def get_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         close = difflib.get_close_matches(name, MODELS, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else "."
         raise ModelError(
-            f"no model '{name}'{hint} Known: {', '.join(MODELS)}; or give package.module:attribute for one of your own"
+            f"no model '{name}'{hint} Known: {', '.join(MODELS)}; or give package.module:attribute for a custom one"
         )
     _check_output(module, name, shape, classes)
     return module
@@ -73,7 +73,7 @@ def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Mod
     args, kwargs = _arguments(maker, name, shape, classes)
     try:
         module = maker(*args, **kwargs)
-    except Exception as error:  # whatever a person's maker raises
+    except Exception as error:  # anything that a user's maker raises
         raise ModelError(f"{name}: making the network failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name}: expected an nn.Module from the call, got {_kind(module)}")
@@ -83,7 +83,7 @@ def _make(maker: Any, name: str, shape: tuple[int, ...], classes: int) -> nn.Mod
 def _arguments(
     maker: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What to call the maker with, see `get_model`."""
+    """Return the arguments to call the maker with, see `get_model`."""
     try:
         parameters = inspect.signature(maker).parameters.values()
     except (TypeError, ValueError) as error:
@@ -101,19 +101,19 @@ def _arguments(
     if not kwargs and len(needed) <= 2:
         return ((classes,) if len(needed) == 1 else (shape, classes)), {}
     raise ModelError(
-        f"{name}: cannot tell what to pass for {', '.join(needed)}; fedkin calls f(shape, classes), f(classes) or f(), "
-        "so wrap it in a function with these arguments"
+        f"{name}: cannot infer what to pass for {', '.join(needed)}; fedkin calls f(shape, classes), f(classes) or "
+        "f(), so wrap it in a function with these arguments"
     )
 
 
 def _check_output(module: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
-    """One pass of two zero inputs in eval mode, which leaves statistics and random state alone."""
+    """Check one pass of two zero inputs in eval mode; statistics and random state do not change."""
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
             out = module(torch.zeros(2, *shape))
-    except Exception as error:  # whatever a person's forward raises
+    except Exception as error:  # anything that a user's forward raises
         raise ModelError(
             f"{name}: inputs of shape {list(shape)} cannot go through: {type(error).__name__}: {error}"
         ) from error

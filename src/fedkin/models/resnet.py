@@ -8,7 +8,7 @@ from fedkin.models.build import Classifier, channels
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with BatchNorm, and a way around them.
+    """Two 3x3 convolutions with BatchNorm, and a shortcut around them.
 
     Args:
         before: channels coming in.
@@ -31,6 +31,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output for inputs ``x [B, C, H, W]``."""
         out: Tensor = self.relu(self.main(x) + self.around(x))
         return out
 

@@ -1,4 +1,4 @@
-"""What a run starts from: a name, a module or a function, as a function that makes fresh networks."""
+"""Conversion of a name, a module or a function to a function that makes fresh networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Model = str | nn.Module | Callable[[], nn.Module]
 def factory(
     model: Model, shape: tuple[int, ...], classes: int, weights: Path | str | None = None
 ) -> Callable[[], nn.Module]:
-    """A function that makes the network anew, with the values that the global random state gives.
+    """Return a function that makes the network anew, with the values that the global random state gives.
 
     A module is first copied as it is, so that a run can start from trained values; further copies are drawn anew. So it
     is with a safetensors file of ``weights``: the first network has its values.
@@ -32,7 +32,7 @@ def factory(
 
 
 class _Again:
-    """Makes copies of a module: the first as it is, the others with new random values."""
+    """Maker of copies of a module: the first as it is, the others with new random values."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._first = module, True

@@ -1,4 +1,4 @@
-"""A start from trained values: a ``state_dict`` in a safetensors file."""
+"""Start from trained values: a ``state_dict`` in a safetensors file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COUNTER = "num_batches_tracked"  # of batch normalisation; nothing reads it whe
 
 
 def started(make: Callable[[], nn.Module], file: Path | str) -> Callable[[], nn.Module]:
-    """A function that makes networks: the first with the values of the file, further ones drawn anew.
+    """Return a function that makes networks: the first with the values of the file, further ones drawn anew.
 
     Raises:
         ModelError: when called; see `read_weights` and `put_weights`.
@@ -35,7 +35,7 @@ def started(make: Callable[[], nn.Module], file: Path | str) -> Callable[[], nn.
 
 
 def read_weights(file: Path | str) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file.
+    """Return the named tensors of a safetensors file.
 
     Raises:
         ModelError: it is missing, damaged, or of a format that could run code when it is read.
@@ -53,11 +53,13 @@ def read_weights(file: Path | str) -> dict[str, Tensor]:
     try:
         return load(path.read_bytes())
     except (SafetensorError, ValueError) as e:
-        raise ModelError(f"{path} is no whole safetensors file: {e}; write it with safetensors.torch.save_file") from e
+        raise ModelError(
+            f"{path} is not a whole safetensors file: {e}; write it with safetensors.torch.save_file"
+        ) from e
 
 
 def put_weights(module: nn.Module, weights: dict[str, Tensor], where: str) -> None:
-    """Gives a network the values of a file, name by name.
+    """Give a network the values of a file, name by name.
 
     Raises:
         ModelError: names are missing, left over, or stand for other shapes; all of them are named.

@@ -240,7 +240,7 @@ def test_a_csv_that_names_no_clients(fedkin: Command) -> None:
     done = fedkin("run fedavg --data ward.csv --target ill")
     assert done.code == 2
     said = " ".join(done.err.split())
-    assert "ward does not say who the clients are, and its 60 samples cannot be dealt to 20 made-up clients" in said
+    assert "ward does not name its clients, and its 60 samples cannot be dealt to 20 synthetic clients" in said
     assert "--client-column COLUMN, or a folder with one file for each client" in said
     assert "--partition iid --clients 3" in said
     assert not [word for word in ("irichlet", "alpha", "min_samples") if word in said.partition("cannot be dealt")[2]]

@@ -16,9 +16,11 @@ import torch
 import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
-from fedkin.cli import DIVERGED, commands
+from fedkin.cli import commands, screen
+from fedkin.cli.exit_codes import DIVERGED
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
+from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import METHODS
@@ -46,6 +48,19 @@ def test_help_shows_every_command(args: str, fedkin: Command) -> None:
     assert (done.code, done.err) == (0, "")
     for word in ("run", "compare", "resume", "list", "demo", "130"):
         assert word in done.out
+
+
+def test_help_fits_one_screen(fedkin: Command) -> None:
+    """24 lines of 80 characters with the next prompt, and a line for every command."""
+    lines = fedkin("--help").out.splitlines()
+
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    shown = [line[9:].split()[0] for line in lines[1:20]]
+    source = Path(package.__file__).with_name("cli") / "__init__.py"
+    known = re.findall(r'^        "(\w+)": \w+\.\w+_command,$', source.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(known) == 19
+    assert sorted(shown) == sorted(known)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -107,7 +122,7 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     done = fedkin(f"run da-pfl {small} --out a")
     summary = json.loads(Path("a/summary.json").read_text())
 
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.notes) == (0, "")
     assert {p.name for p in Path("a").iterdir()} == FILES | PAGES | {"best.safetensors"}
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
@@ -115,6 +130,51 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "\nBefore you believe it:\n- " in done.out
     assert "\n- One seed only: " in done.out
     assert "Did it pay? fedkin compare" in done.out
+
+
+def test_a_line_for_each_finished_run_where_there_is_no_terminal(
+    fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On standard error: method, seed, rounds, the final accuracy (of a sweep that on validation data) and seconds, in
+    the order of the runs, also with FORCE_COLOR; nothing with --quiet and --json, and nothing of a live bar."""
+    monkeypatch.setattr(screen.err, "_force_terminal", True)
+    every = {
+        "run fedavg --out r": ["FedAvg, seed 0"],
+        "compare fedavg --seeds 0 1 --out c": [
+            f"{n} of 6: {title}, seed {seed}"
+            for n, (seed, title) in enumerate(((s, t) for s in (0, 1) for t in ("Local", "Local (full)", "FedAvg")), 1)
+        ],
+        "sweep fedprox --grid method.mu=0.1,1 --seeds 4 5 --out s": [
+            f"{n} of 4: FedProx, mu={mu}, seed {seed}"
+            for n, (mu, seed) in enumerate(((mu, s) for mu in (0.1, 1) for s in (4, 5)), 1)
+        ],
+    }
+    for command, runs in every.items():
+        done = fedkin(f"{command} {small}")
+        figure = "validation accuracy" if "sweep" in command else "accuracy"
+        assert done.code == 0
+        assert re.sub(r"\d+\.\d+ (%|s\n)", r"X \1", done.err) == "".join(
+            f"{run}, 2 rounds, {figure} X %, X s\n" for run in runs
+        )
+        for flag in ("--quiet", "--json"):
+            assert fedkin(f"{command}-{flag[2:]} {small} {flag}").err == ""
+    final = json.loads(Path("c/fedavg-seed1/summary.json").read_text())["final"]["accuracy"]
+    again = fedkin("resume c")
+    assert (again.code, again.err) == (0, "")  # not one run was made
+    Path("c/fedavg-seed1/summary.json").unlink()
+    assert f", accuracy {100 * final:.1f} %, " in fedkin(f"compare fedavg {small} --seeds 1 --out d").err
+
+
+def test_the_line_of_a_run_that_was_not_evaluated_or_diverged(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no accuracy, and the round from which on it diverged."""
+    line = {"round": 1, "evaluated": False, "answered": [0], "refused": {}, "notes": {}}
+    log = screen.RunLog(quiet=False)
+    log.finished("FedAvg, seed 0", [line])
+    assert re.fullmatch(r"FedAvg, seed 0, 1 round, not evaluated, [\d.]+ s\n", capsys.readouterr().err)
+    lost = {"evaluated": True, "accuracy": 0.125, "clients": 1, "unpredicted": [0]}
+    log.finished("FedAvg, seed 0", [line, {**line, **lost, "round": 2}])
+    said = capsys.readouterr().err
+    assert said.startswith("FedAvg, seed 0, 2 rounds, accuracy 12.5 %, diverged from round 2 on, ")
 
 
 DIVERGING = "--model mlp --lr 1e30"
@@ -127,14 +187,14 @@ def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small:
     summary = json.loads(Path("a/summary.json").read_text())
 
     assert done.code == DIVERGED == 3
-    assert done.err == f"fedkin: {sentence(1)}\n"
+    assert done.notes == f"fedkin: {sentence(1)}\n"
     assert summary["diverged"] == 1
     assert {p.name for p in Path("a").iterdir()} >= FILES | PAGES
     assert "† training diverged from round 1 on" in " ".join(done.out.split())
     assert "Training diverged from round 1 on" in Path("a/report.html").read_text(encoding="utf-8")
     for command in (f"run local {small} {DIVERGING} --out b --quiet", "resume a --json"):
         again = fedkin(command)
-        assert (again.code, again.err) == (3, done.err)
+        assert (again.code, again.err) == (3, done.notes)
     assert json.loads(again.out)["diverged"] == 1
     assert fedkin("report a").code == 0
 
@@ -147,7 +207,7 @@ def test_a_comparison_in_which_a_method_diverges(fedkin: Command, small: str) ->
     assert re.fullmatch(
         r"fedkin: training diverged in 2 of 8 runs: FedProx, seed 0 \(round 1\); FedProx, seed 1 \(round 1\); "
         r"a smaller learning rate \(--lr\) is the first thing to try\n",
-        done.err,
+        done.notes,
     )
     assert re.findall(r"^ (\w+) .* †", done.out, re.MULTILINE) == ["FedProx"]
     assert "† FedProx: diverged from round 1 on (seed 0), round 1 on (seed 1)" in " ".join(done.out.split())
@@ -288,11 +348,11 @@ def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytes
     with monkeypatch.context() as patch:
         interrupt(patch, 3)
         done = fedkin(f"run fedper {small} --rounds 5 --out a")
-    assert (done.code, done.out, done.err) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert (done.code, done.out, done.notes) == (130, "", "stopped; go on with: fedkin resume a\n")
     assert not Path("a/summary.json").exists()
 
     done = fedkin("resume a")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.notes) == (0, "")
     assert "FedPer, seed 0" in done.out
     assert lines_in(Path("a")) == lines_in(Path("whole"))
 
@@ -381,7 +441,7 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
     done = fedkin(f"compare da-pfl fedper {small} --seeds 0 1 --out a")
     written = Path("a/table.md").read_text()
 
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.notes) == (0, "")
     for title in ("Local", "FedAvg", "DA-PFL", "FedPer"):
         assert re.search(rf"^ {title} .*±", done.out, re.MULTILINE)
         assert f"| {title} |" in written or f"| **{title}** |" in written
@@ -403,7 +463,7 @@ def test_compare_against_another_method(fedkin: Command, small: str) -> None:
     done = fedkin(f"compare da-pfl {small} --baseline fedavg --decimals 3 --out a")
     grid, again = Path("a/table.md").read_text(), fedkin("resume a --decimals 2")
 
-    assert (done.code, done.err, again.code) == (0, "", 0)
+    assert (done.code, done.notes, again.code) == (0, "", 0)
     assert "difference to FedAvg" in grid
     assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
     assert re.search(r"\| DA-PFL \| \d+\.\d{2} \|", Path("a/table.md").read_text())
@@ -474,7 +534,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
 
         patch.setattr(RunFolder, "save", stopping)
         done = fedkin(f"compare da-pfl {small} --out a")
-    assert (done.code, done.out, done.err) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert (done.code, done.out, done.notes) == (130, "", "stopped; go on with: fedkin resume a\n")
 
     again = fedkin("resume a")
     assert again.code == 0
@@ -497,7 +557,7 @@ def test_demo(short: None, fedkin: Command) -> None:
     cams = ("IFCA-CAM", "IFCA-CAM (Eq. 6)", "FeSEM-CAM")
     titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", *cams)
 
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.notes) == (0, "")
     assert "Which clients should learn from whom" in done.out
     assert tuple(re.findall(r"^ ([A-Z]\S+(?: \((?:full|Eq. 6)\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
     for title in map(re.escape, titles[1:]):
@@ -543,7 +603,7 @@ def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str
     fedkin(f"run ifca {small} --clusters 2 --partition cluster-classes --groups 2 --out a --quiet")
     result = run_settings(settings_from(read_toml("a/config.toml")))
 
-    assert json.loads(Path("a/summary.json").read_text())["final"] == result.final
+    assert FinalMetrics(**json.loads(Path("a/summary.json").read_text())["final"]) == result.final
 
 
 def test_rounds_and_bytes_until_an_accuracy(fedkin: Command, small: str) -> None:
@@ -574,7 +634,7 @@ def test_sweep_from_flags_and_from_a_file(fedkin: Command, small: str) -> None:
     done = fedkin(f"sweep fedprox {small} --grid training.lr=0.1,0.5 method.mu=0.1,1 --seeds 3 --out a")
     again = fedkin("sweep a/sweep.toml --out b --json")
 
-    assert (done.code, done.err, again.code) == (0, "", 0)
+    assert (done.code, done.notes, again.code) == (0, "", 0)
     assert "bold: chosen by it, test accuracy" in " ".join(done.out.split())
     trials = json.loads(again.out)
     assert [t["values"]["training.lr"] for t in trials] == [0.1, 0.1, 0.5, 0.5]
@@ -628,7 +688,7 @@ def test_clients_that_the_data_bring_and_those_left_out(
 
     assert done.code == 0, done.err
     assert done.err.startswith("clients: those that the data bring (partition natural)")
-    note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps everybody"
+    note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps all clients"
     assert [r.getMessage() for r in caplog.records if r.name == "fedkin.data"] == [f"own: {note}"]
     for page in Path("a").glob("report.html"):
         assert page.read_text(encoding="utf-8").count(f"{note}.") == 1

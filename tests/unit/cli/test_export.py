@@ -74,6 +74,7 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
         ("export run --client 0 --all", "one of --client 7, --all, --global"),
         ("export run --client 9", "no client '9'; the run has clients 0 to 3"),
         ("export nothing --client 0", "there is no folder nothing"),
+        ("export nothing", "there is no folder nothing"),
         ("export run --global", "no global model"),
         ("predict", "needs an exported folder and a file"),
         ("predict run", "FILE"),
@@ -104,6 +105,55 @@ def test_bad_input_is_told(command: str, said: str, run: Path, fedkin: Command) 
     assert done.code == 2
     assert said in done.err.replace("\n", " ")
     assert "Traceback" not in done.err
+
+
+def test_a_comparison_lists_its_runs(fedkin: Command, small: str) -> None:
+    """Method, seed, rounds, accuracy and folder of each, and a command that exports; an interrupted run has its state,
+    a folder without a round is left out. A run must be named to export one."""
+    assert fedkin(f"compare da-pfl {small} --seeds 0 1 --out c --quiet").code == 0
+    listed = json.loads(fedkin("export c --json").out)
+    names = [f"c/{name}-seed{seed}" for name in ("da-pfl", "fedavg", "local-full", "local") for seed in (0, 1)]
+    assert [line["folder"] for line in listed] == names
+    for line in listed:
+        summary = json.loads((Path(line["folder"]) / "summary.json").read_text())
+        assert (line["method"], line["seed"], line["rounds"]) == (summary["title"], summary["seed"], 2)
+        assert (line["accuracy"], line["state"]) == (summary["final"]["accuracy"], "finished")
+        assert line["command"] == f"fedkin export {line['folder']} --client 0"
+    assert fedkin(listed[0]["command"].removeprefix("fedkin ")).code == 0
+    Path("c/local-seed1/summary.json").unlink()
+    Path("c/local-seed0/checkpoint.safetensors").unlink()
+    done = fedkin("export c")
+    assert (done.code, done.err) == (0, "")
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(" c/")]
+    assert [row[0] for row in rows] == [name for name in names if name != "c/local-seed0"]
+    assert rows[0][1:5] == ["DA-PFL", "finished", "0", "2"]
+    assert rows[-1][1:5] == ["local", "interrupted", "1", "2"]
+    assert "\n  fedkin export c/fedavg-seed1 --client 0\n" in done.out
+    refused = fedkin("export c --client 1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "c holds 7 runs; name one of them, such as c/da-pfl-seed0; fedkin export c lists them" in refused.err
+
+
+def test_a_sweep_lists_its_runs_without_test_accuracy(fedkin: Command, small: str) -> None:
+    """The settings that were tried with their validation accuracy, and which were chosen; test figures of single
+    settings are in no list."""
+    grid = "--grid training.lr=0.001,0.5 --seeds 0 1 --validation 0.2"
+    assert fedkin(f"sweep fedprox {small} {grid} --out s --quiet").code == 0
+    listed = json.loads(fedkin("export s --json").out)
+    assert [(line["folder"], line["values"]) for line in listed] == [
+        (f"s/{trial:03d}-seed{seed}", {"training.lr": lr}) for trial, lr in enumerate((0.001, 0.5)) for seed in (0, 1)
+    ]
+    with Path("s/sweep.csv").open(newline="") as file:
+        chosen = {f"{int(row['trial']):03d}" for row in csv.DictReader(file) if row["chosen"] == "true"}
+    assert {line["folder"][2:5] for line in listed if line["chosen"]} == chosen
+    for line in listed:
+        summary = json.loads((Path(line["folder"]) / "summary.json").read_text())
+        assert (line["accuracy"], line["validation"]) == (None, summary["final"]["validation"])
+    shown = fedkin("export s").out
+    assert "training.lr" in shown
+    assert "validation %" in shown
+    assert "bold: the chosen settings" in shown
+    assert shown.count("fedkin export s/") == 4
 
 
 @pytest.mark.parametrize("command", ["export --help", "predict --help"])

@@ -118,7 +118,7 @@ def test_one_class_is_refused_as_by_inspect(command: str, fedkin: Command) -> No
     [
         ("inspect --data nowhere.csv", "no data called 'nowhere.csv'"),
         ("inspect --data a.txt", "expected a"),
-        ("inspect --data a.txt --target y", "and a.txt is none"),
+        ("inspect --data a.txt --target y", "and a.txt is not one"),
         ("inspect --data nowhere --target y", "no data called 'nowhere'"),
         ("inspect digits --clients 2000", "2000 clients cannot share the 1797 samples"),
         ("inspect digits --binary", "digits is a built-in data set"),

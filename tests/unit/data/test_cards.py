@@ -285,5 +285,5 @@ def test_one_class_at_all_sites_is_refused(one: Card, name: str) -> None:
 
 def test_nothing_to_merge() -> None:
     """No card is an error, not an empty federation."""
-    with pytest.raises(DataError, match="no site has said what its data are"):
+    with pytest.raises(DataError, match="no site has described its data"):
         merge({})

@@ -120,7 +120,7 @@ def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
         "split train: 60 rows",
         "split test: 6 rows",
         "label: label",
-        "client: writer_id (guessed; --client-column says otherwise)",
+        "client: writer_id (guessed; --client-column overrides it)",
         "input: picture",
     )
 

@@ -98,7 +98,7 @@ def test_train_and_test(tmp_path: Path) -> None:
     assert e.test_client is not None
     assert (e.client.tolist(), e.test_client.tolist(), e.client_names) == ([0, 0], [0], ("north",))
     save(tmp_path / "a" / "more" / "cat" / "1.png", 0)
-    with pytest.raises(DataError, match="beside a folder of training images there is more/"):
+    with pytest.raises(DataError, match="next to a folder of training images there is more/"):
         load(tmp_path / "a")
 
 

@@ -517,7 +517,7 @@ def test_one_class_is_refused_with_the_words_of_the_inspection(
 def test_clients_with_one_class_are_allowed() -> None:
     """One has the healthy, the other the ill."""
     result = fedkin.run(fedkin.methods.FedAvg(), hospitals([(10, 0), (0, 10)]), "linear", rounds=1)
-    assert result.final["majority"] == 1.0
+    assert result.final.majority == 1.0
 
 
 def test_a_glance_finds_what_needs_no_file(tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ def test_hugging_face(tmp_path: Path) -> None:
     assert found.kind == "a data set in the format of Hugging Face"
     assert codes(found) == FAULTS
     assert found.seen[1:4] == (
-        "label: label (guessed; --target says otherwise)",
-        "client: hospital (guessed; --client-column says otherwise)",
+        "label: label (guessed; --target overrides it)",
+        "client: hospital (guessed; --client-column overrides it)",
         "input: all other columns",
     )
     assert {c.name: c.role for c in found.columns}["hospital"] == "client"

@@ -277,7 +277,7 @@ def test_natural() -> None:
     assert assigned.groups is not None
     assert assigned.groups.tolist() == [5, 7]
     assert assigned.notes == (
-        "1 client of the data is left out for fewer than 10 samples: b (4). --min-samples 1 keeps everybody",
+        "1 client of the data is left out for fewer than 10 samples: b (4). --min-samples 1 keeps all clients",
     )
     assert not Natural(min_samples=1).split(pool, None, 0).notes
     assert len(Natural(min_samples=1).split(pool, None, 0).train) == 3

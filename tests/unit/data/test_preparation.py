@@ -84,7 +84,7 @@ def test_the_same_again_for_raw_rows(scaling: str, tmp_path: Path) -> None:
         given = {tuple(x.tolist()) for part in (shard.train, shard.validation, shard.test) for x in part.x}
         assert made == given
     if scaling == "client":
-        with pytest.raises(DataError, match=r"say whose: preparation\.of\(client\)"):
+        with pytest.raises(DataError, match=r"choose one: preparation\.of\(client\)"):
             kept.apply(rows)
         with pytest.raises(DataError, match="no client 3"):
             kept.of(3)
@@ -130,7 +130,7 @@ def test_images_and_arrays() -> None:
     [
         ({"kind": "sound"}, "kind must be table, image or array, got 'sound'"),
         ({"shape": [3]}, r"its columns give 1 inputs, its shape is \[3\]"),
-        ({"shape": []}, "is no shape of an input"),
+        ({"shape": []}, "is not the shape of an input"),
         ({"labels": [1]}, "labels must be a list of str, 1 is none"),
         ({"factor": "x"}, "factor cannot be 'x'"),
         ({"more": 1}, "exactly the keys"),

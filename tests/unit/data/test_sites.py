@@ -151,8 +151,8 @@ def test_a_site_that_comes_later(hospitals: Path) -> None:
     assert shard.train.x.tolist() == [[0, 0, 0], [0, 0, 1]]
     assert shard.train.y.tolist() == [1, 0]
     for text, message in (
-        ("age,ward,sick\n1,a,7\n", "class 7 of target 'sick' is none of those that all sites agreed on, 0, 1"),
-        ("age,ward,sick\n1,a,x\n", "class x of target 'sick' is none of those"),
+        ("age,ward,sick\n1,a,7\n", "class 7 of target 'sick' is not one of those that all sites agreed on, 0, 1"),
+        ("age,ward,sick\n1,a,x\n", "class x of target 'sick' is not one of those"),
         ("age,sex,sick\n1,a,0\n", "its columns are not those that all sites agreed on: it lacks ward and has also sex"),
         ("age,ward,sick\nold,a,0\n", "column 'age' holds texts; all sites agreed that it is a column of numbers"),
     ):
@@ -230,13 +230,13 @@ def test_arrays_apart_and_together(tmp_path: Path) -> None:
     assert (card.shape, card.classes) == (together.shape, together.classes) == ((4,), 7)
     for k, site in enumerate(sites.values()):
         assert equal(site.shard(card, k, how), together.clients[k])
-    with pytest.raises(DataError, match="class 6 is none of the 5 that all sites agreed on"):
+    with pytest.raises(DataError, match="class 6 is not one of the 5 that all sites agreed on"):
         sites["0"].shard(replace(card, classes=5), 0, how)
     with pytest.raises(DataError, match=r"inputs of shape \[4\], all sites agreed on \[5\]"):
         sites["0"].shard(replace(card, inputs=(5,)), 0, how)
     with pytest.raises(DataError, match="data of the kind array, all sites agreed on table"):
         sites["0"].shard(replace(card, kind="table"), 0, how)
-    with pytest.raises(ConfigError, match="columns to tell as texts are for csv tables"):
+    with pytest.raises(ConfigError, match="columns to describe as texts are for csv tables"):
         SiteData(tmp_path / "0.npz", texts=["x"]).card(how)
     with pytest.raises(DataError, match="holds 3 clients"):
         SiteData(tmp_path / "all.npz").card(how)
@@ -254,7 +254,7 @@ def test_named_classes_of_arrays(tmp_path: Path) -> None:
     made = sites["b"].preparation(card, 0, how)
     assert made is not None
     assert (made.labels, sites["b"].name(how)) == (card.labels, "b, natural")
-    with pytest.raises(DataError, match="class owl is none of those that all sites agreed on, cat, dog"):
+    with pytest.raises(DataError, match="class owl is not one of those that all sites agreed on, cat, dog"):
         sites["b"].shard(replace(card, classes=2, labels=("cat", "dog")), 0, how)
     with pytest.raises(DataError, match="classes are named here or at the other sites, not both"):
         sites["b"].shard(replace(card, labels=None), 0, how)
@@ -361,7 +361,7 @@ def test_shares_that_are_not_there(hospitals: Path) -> None:
         SiteData(hospitals, share=4).card(OWN)
     with pytest.raises(ConfigError, match="share must be at least 0, got -1"):
         SiteData(hospitals, share=-1)
-    with pytest.raises(ConfigError, match="columns to tell as texts are for a site's own table"):
+    with pytest.raises(ConfigError, match="columns to describe as texts are for a site's own table"):
         SiteData(hospitals, share=1, texts=["age"])
     card = merge({"x": SiteData("digits", share=0).card(Sharing(IID(), clients=2))})
     with pytest.raises(DataError, match=r"inputs \[8\] and 5 classes; all sites agreed on \[1, 8, 8\] and 10"):

@@ -92,12 +92,12 @@ def test_options_of_other_readers(tmp_path: Path) -> None:
     """Options that do not belong to the kind of data are refused rather than ignored."""
     (tmp_path / "a.npy").write_bytes(b"x")
     with pytest.raises(
-        ConfigError, match=r"target, binary, drop, scaling and encoding are for tables .*, and .*a\.npy is none"
+        ConfigError, match=r"target, binary, drop, scaling and encoding are for tables .*, and .*a\.npy is not one"
     ):
         load(tmp_path / "a.npy", target="y")
     with pytest.raises(ConfigError, match=r"client names a table's column or an npz array; .*a\.npy is neither"):
         load(tmp_path / "a.npy", client="writer")
-    with pytest.raises(ConfigError, match=r"image_size is for folders of images; .*a\.npy is none"):
+    with pytest.raises(ConfigError, match=r"image_size is for folders of images; .*a\.npy is not one"):
         load(tmp_path / "a.npy", image_size=8)
     for setting in ({"target": "y"}, {"client": "writer"}, {"image_size": 8}, {"drop": ["a"]}, {"encoding": "cp1252"}):
         with pytest.raises(ConfigError, match="digits is a built-in data set; it takes no settings of tables or ima"):

@@ -17,7 +17,7 @@ from fedkin.core import Bundle, Train, Training
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Asked, train
-from fedkin.engines.tasks import Draws
+from fedkin.engines.turns import Draws
 from fedkin.testing.toys import network, samples
 
 NET = network("mlp")

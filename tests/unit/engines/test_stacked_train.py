@@ -18,7 +18,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_train import Asked, Steps, bytes_of, train
-from fedkin.engines.tasks import Draws
+from fedkin.engines.turns import Draws
 from fedkin.testing.toys import network, samples
 
 NET = network("mlp")

@@ -16,7 +16,7 @@ from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
-from fedkin.engines.tasks import perform
+from fedkin.engines.turns import perform
 from fedkin.testing.toys import ClientData, federation, network
 from toys import method
 

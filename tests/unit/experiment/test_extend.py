@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli import BAD_INPUT, OK
+from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import ConfigError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend

@@ -17,6 +17,7 @@ from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, W
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
+from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import Result, resume, run_settings
 from fedkin.experiment.settings import Compute, settings_from
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
@@ -69,7 +70,7 @@ def test_a_run_on_stacks_is_the_loops_to_float_tolerance(method: Method) -> None
     how: dict[str, Any] = {"dropout": 0.2, "late_joiners": "1@3", "seed": 3}
     a, b = play(method, federation, **how), play(method, federation, engine="stacked", **how)
     assert [line["cohort"] for line in a.rounds] == [line["cohort"] for line in b.rounds]
-    assert a.final["accuracy"] == pytest.approx(b.final["accuracy"])
+    assert a.final.accuracy == pytest.approx(b.final.accuracy)
     for name, t in a.server.state.items():
         torch.testing.assert_close(t, b.server.state[name], rtol=1e-5, atol=1e-5)
 
@@ -177,8 +178,8 @@ def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:
     means = [sum(values) / len(values) for values in by_round.values()]
     summary = read_json(tmp_path / "a" / "summary.json")
 
-    assert result.final["accuracy"] == pytest.approx(sum(means) / 3, abs=1e-12)
-    assert (result.final["first_round"], result.final["last_round"]) == (13, 15)
+    assert result.final.accuracy == pytest.approx(sum(means) / 3, abs=1e-12)
+    assert (result.final.first_round, result.final.last_round) == (13, 15)
     assert summary["final"]["rounds"] == "rounds 13 to 15"
     assert (summary["last"]["round"], summary["last"]["accuracy"]) == (15, pytest.approx(means[-1], abs=1e-12))
     assert "diverged" not in summary
@@ -216,7 +217,7 @@ def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
 
     assert without_digests(tmp_path / "a", summary) == (result.summary, True)
     assert (summary["method"], summary["title"], summary["seed"], summary["rounds"]) == ("ifca", "IFCA", 0, 4)
-    assert summary["final"] == result.final
+    assert FinalMetrics(**summary["final"]) == result.final
     assert summary["best"] == result.best
     assert summary["config"] == settings.table()
     assert summary["clients"] == {"count": 6, "groups": [0, 0, 0, 1, 1, 1], "classes": list("0123456789")}
@@ -282,7 +283,7 @@ def test_clusters_are_compared_with_the_true_groups(method: Method) -> None:
     assert federation.groups is not None
     assert last["ari"] == pytest.approx(adjusted_rand_score(federation.groups.tolist(), labels[5]))
     assert sum(last["cluster_sizes"]) == 6
-    assert result.final["ari"] is not None
+    assert result.final.ari is not None
 
 
 def test_without_true_groups_there_is_no_index() -> None:

@@ -38,9 +38,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
         final = finals[settings.training.lr]
         if isinstance(final, Exception):
             raise final
-        figures = {"rounds": "rounds 3 to 4", **{n: v for n, v in final.items() if n != "diverged"}}
+        figures = {"rounds": "rounds 3 to 4", "validation": None, **{n: v for n, v in final.items() if n != "diverged"}}
         summary = {"last": {"round": 4, "validation": 0.5}} | {n: v for n, v in final.items() if n == "diverged"}
-        return SimpleNamespace(final=figures, summary=summary)
+        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary)
 
     monkeypatch.setattr(module, "run_settings", run)
 

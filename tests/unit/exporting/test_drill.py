@@ -168,5 +168,5 @@ def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
         assert done.code == 2
         assert "no column 'sex'" in done.err
     Path("odd.csv").write_text("age,sex,ill\n30,f,perhaps\n")
-    said = "class perhaps of target 'ill' is none of those that the run knows, no, yes (odd.csv, line 2)"
+    said = "class perhaps of target 'ill' is not one of those that the run knows, no, yes (odd.csv, line 2)"
     assert said in fedkin("join run --data odd.csv").err

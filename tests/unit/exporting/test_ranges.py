@@ -76,7 +76,7 @@ def test_codes_and_texts_and_gaps_that_training_did_not_have() -> None:
     assert told({"age": 1}, {"age": 0}, seen=sex) == []
     ward = COLUMNS[2:3]
     assert told({"ward": "a"}, {"ward": "b"}, {"ward": "z"}, columns=ward, seen={"ward": {"texts": ["", "a"]}}) == [
-        "ward: 'z' in 1 of 3 rows; training had nothing, a, b. Such a field tells the model nothing",
+        "ward: 'z' in 1 of 3 rows; training had nothing, a, b. Such a field carries no information for the model",
         "ward: 'b' in 1 of 3 rows; no training row of this client had it",
     ]
     assert told({"age": ""}, {"age": 50}) == [

@@ -81,8 +81,8 @@ def test_mode_is_kept(own: str) -> None:
     ("attribute", "message"),
     [
         ("Bth", "module 'own_networks' has no attribute 'Bth'; did you mean 'Both'?"),
-        ("three", "cannot tell what to pass for a, b, c; fedkin calls f(shape, classes), f(classes) or f()"),
-        ("half", "cannot tell what to pass for depth"),
+        ("three", "cannot infer what to pass for a, b, c; fedkin calls f(shape, classes), f(classes) or f()"),
+        ("half", "cannot infer what to pass for depth"),
         ("number", "expected an nn.Module from the call, got an object of type int"),
         ("broken", "making the network failed: ValueError: no idea"),
         ("instance", "expected an nn.Module class or a function that makes a module, got an object of type Sequential"),

@@ -54,8 +54,8 @@ def test_a_run_starts_there(tmp_path: Path) -> None:
     short = {"training": Training(lr=1e-6, steps=1), "rounds": 1, "compute": Compute(engine="loop")}
     warm = run(methods.FedAvg(), federation, "linear", init_weights=tmp_path / "trained.safetensors", **short)
     cold = run(methods.FedAvg(), federation, "linear", **short)
-    assert warm.final["accuracy"] == pytest.approx(first.rounds[-1]["accuracy"], abs=0.01)
-    assert cold.final["accuracy"] < 0.5 < warm.final["accuracy"]
+    assert warm.final.accuracy == pytest.approx(first.rounds[-1]["accuracy"], abs=0.01)
+    assert cold.final.accuracy < 0.5 < warm.final.accuracy
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no weights file .*no\.safetensors"):
         factory(network, (4,), 2, tmp_path / "no.safetensors")()
     (tmp_path / "half.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
-    with pytest.raises(ModelError, match="is no whole safetensors file"):
+    with pytest.raises(ModelError, match="is not a whole safetensors file"):
         factory(network, (4,), 2, tmp_path / "half.safetensors")()
 
 

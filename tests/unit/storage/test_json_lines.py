@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.cli import BAD_INPUT, OK
+from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import RunFolderError
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder

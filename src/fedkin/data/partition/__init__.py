@@ -1,4 +1,4 @@
-"""Ways of sharing out a data set to clients.
+"""Partitions of a data set over clients.
 
 iid, dirichlet, dirichlet-total, classes     by label              label.py
 cluster-dirichlet, cluster-classes           with true groups      clustered.py

@@ -1,4 +1,4 @@
-"""What every partition shares: the call, its result, the checks and the dealing out of samples."""
+"""Base of all partitions: the call, its result, the checks and the distribution of samples."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which samples belong to whom.
+    """Samples of each client.
 
     Attributes:
         train: numbers of each client's samples, sorted. They are split further into train, validation and test,
             unless ``test`` is given.
-        test: numbers of each client's test samples, for protocols with a test rule of their own.
+        test: numbers of each client's test samples, for protocols with their own test rule.
         groups: true group of each client, int64 ``[K]``, where the partition makes or knows groups.
         names: names of the clients, where they have any.
-        notes: what the one who gave the data would want to know, such as clients that were left out.
+        notes: facts that the user should know, such as clients that were left out.
     """
 
     train: tuple[Indices, ...]
@@ -39,7 +39,7 @@ class Assignment:
 
 
 class Partition(ABC):
-    """A way of sharing out samples to clients: a frozen dataclass whose fields are its settings.
+    """Way of sharing out samples to clients: a frozen dataclass whose fields are its settings.
 
     Its draws depend on the seed alone. A partition sees labels and client ids, never inputs.
     """
@@ -48,7 +48,7 @@ class Partition(ABC):
 
     @abstractmethod
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
-        """Shares out ``pool``.
+        """Share out ``pool``.
 
         Args:
             pool: labels of the samples, see `Dataset.pool`.
@@ -62,7 +62,7 @@ class Partition(ABC):
 
 
 def check_clients(clients: int | None, pool: Pool, name: str) -> int:
-    """The number of clients, if it is possible.
+    """Return the number of clients, if it is possible.
 
     Raises:
         ConfigError: none given, or below 1.
@@ -78,21 +78,21 @@ def check_clients(clients: int | None, pool: Pool, name: str) -> int:
 
 
 def check_positive(**values: float) -> None:
-    """Raises ConfigError for the first value that is not a finite number above 0."""
+    """Raise ConfigError for the first value that is not a finite number above 0."""
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be a number above 0, got {value}")
 
 
 def check_at_least(least: int, **values: int) -> None:
-    """Raises ConfigError for the first value below ``least``."""
+    """Raise ConfigError for the first value below ``least``."""
     for name, value in values.items():
         if value < least:
             raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
 def check_min_samples(min_samples: int, clients: int, pool: Pool) -> None:
-    """Raises PartitionError when there are too few samples in all."""
+    """Raise PartitionError if there are too few samples in all."""
     if min_samples * clients > len(pool):
         raise PartitionError(
             f"{clients} clients with at least {min_samples} samples each need {min_samples * clients} samples, "
@@ -101,17 +101,17 @@ def check_min_samples(min_samples: int, clients: int, pool: Pool) -> None:
 
 
 def members(pool: Pool) -> list[Indices]:
-    """Numbers of the samples of each class."""
+    """Return the numbers of the samples of each class."""
     return [np.flatnonzero(pool.y == c) for c in range(pool.classes)]
 
 
 def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -> tuple[Indices, ...]:
-    """Shares out the samples of each class at random.
+    """Share out the samples of each class at random.
 
     Args:
         samples: numbers of the samples of each class.
         counts: how many of each class each client gets, ``[classes, K]``; a class's sum is at most its size.
-        rng: where the draws come from.
+        rng: generator of the draws.
     """
     shares: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for numbers, row in zip(samples, counts, strict=True):
@@ -122,7 +122,7 @@ def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -
 
 
 def cut(total: int | Counts, shares: npt.NDArray[np.float64]) -> Counts:
-    """Whole numbers in the proportions of ``shares [..., K]`` that sum to ``total`` exactly."""
+    """Return whole numbers in the proportions of ``shares [..., K]`` that sum to ``total`` exactly."""
     ends = np.floor(np.cumsum(shares, axis=-1) * np.asarray(total)[..., None] + 1e-9).astype(np.int64)
     ends[..., -1] = total
     pieces: Counts = np.diff(np.minimum(ends, np.asarray(total)[..., None]), axis=-1, prepend=0)
@@ -130,7 +130,10 @@ def cut(total: int | Counts, shares: npt.NDArray[np.float64]) -> Counts:
 
 
 def largest_remainder(total: int, shares: npt.NDArray[np.float64]) -> Counts:
-    """``total`` in whole numbers nearest to the proportions ``shares [n]``, which sum to 1; ties to the first."""
+    """Split ``total`` into whole numbers nearest to the proportions ``shares [n]``, ties to the first.
+
+    The proportions sum to 1.
+    """
     exact = total * shares
     whole = np.floor(exact + 1e-9).astype(np.int64)
     rest = total - int(whole.sum())

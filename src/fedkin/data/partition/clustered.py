@@ -52,7 +52,7 @@ class ClusterDirichlet(Partition):
     alpha_between: float = 0.1
     """Concentration over groups: small, so that groups differ."""
     alpha_within: float = 10.0
-    """Concentration over the clients of a group: large, so that they are alike."""
+    """Concentration over the clients of a group: large, so that they are similar."""
     min_samples: int = 10
     """Minimum number of samples per client; the draw is repeated until every client has it."""
     min_group: float = 0.3
@@ -67,6 +67,7 @@ class ClusterDirichlet(Partition):
             raise ConfigError(f"min_group must be a fraction from 0 up to, not including, 1; got {self.min_group}")
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         check_min_samples(self.min_samples, k, pool)
         group = _group_of_client(self.groups, k)
@@ -118,6 +119,7 @@ class ClusterClasses(Partition):
             )
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         group, samples = _group_of_client(self.groups, k), members(pool)
         present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
@@ -136,7 +138,7 @@ class ClusterClasses(Partition):
         return Assignment(train=deal(samples, counts, rng), groups=torch.from_numpy(group))
 
     def _sets(self, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Which classes each group has, ``[classes, groups]``: all classes used when possible, sets distinct."""
+        """Return the classes of each group, ``[classes, groups]``: all classes used when possible, sets distinct."""
         everything = np.ones((classes, self.groups), dtype=bool)
         sets = hand_out(everything, self.classes_per_group, rng)
         if math.comb(classes, self.classes_per_group) < self.groups:

@@ -1,4 +1,4 @@
-"""The data protocol of DA-PFL's authors (Yang et al., arXiv 2403.09284), for that paper's tables.
+"""Data protocol of DA-PFL's authors (Yang et al., arXiv 2403.09284), for that paper's tables.
 
 Clients share samples: counts per class are drawn first and then filled from the whole pool for each client anew. So it
 is not a partition in the strict sense; for anything but the paper's tables use ``dirichlet``. A client whose drawn
@@ -47,7 +47,7 @@ class DAPFL(Partition):
             check_at_least(1, total=self.total)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
-        """See `Partition.split`; the result has its own test samples.
+        """Share out the samples; the result has its own test samples. See `Partition.split`.
 
         ``cifar`` draws them from the official test part, or, where that is merged or missing, from a sixth of each
         class that is held out first. ``femnist`` shares out pooled samples and ignores an official test part.
@@ -61,7 +61,7 @@ class DAPFL(Partition):
         return self._independent(pool, np.stack([_floor_cifar(row, rng) for row in drawn]), rng)
 
     def _usual_total(self, classes: int, clients: int) -> int:
-        """T of the authors' code: by variant, number of classes and number of clients."""
+        """Return T of the authors' code: by variant, number of classes and number of clients."""
         if self.variant == "femnist":
             return clients * (50 if clients < 100 else 60)
         return clients * (50 if classes > 10 and clients >= 100 else 30)
@@ -76,7 +76,8 @@ class DAPFL(Partition):
         return Assignment(train=tuple(train), test=tuple(test))
 
     def _running(self, pool: Pool, counts: Counts, rng: np.random.Generator) -> Assignment:
-        """Each class is a ring of samples which the clients take consecutive pieces of, one after the other."""
+        """Treat each class as a ring of samples of which the clients take consecutive pieces, one after the
+        other."""
         rings = [rng.permutation(np.flatnonzero(pool.y == c))[:FEMNIST_POOL] for c in range(pool.classes)]
         at = np.zeros(pool.classes, dtype=np.int64)
         train, test = [], []
@@ -95,7 +96,10 @@ class DAPFL(Partition):
 
 
 def _floor_cifar(drawn: Counts, rng: np.random.Generator) -> Counts:
-    """The authors' corrections of one client's counts: a class of 100 or more, at least two classes, a floor."""
+    """Return one client's counts, corrected as by the authors.
+
+    A class of 100 or more, at least two classes, a floor.
+    """
     row = drawn.copy()
     if row.max() < 100:
         row[row.argmax()] = 120
@@ -115,7 +119,10 @@ def _floor_cifar(drawn: Counts, rng: np.random.Generator) -> Counts:
 
 
 def _floor_femnist(drawn: Counts) -> Counts:
-    """The FEMNIST variant of the corrections: the first smallest class, perhaps an empty one, is set to the floor."""
+    """Return the FEMNIST variant of the corrections.
+
+    The first smallest class, possibly an empty one, is set to the floor.
+    """
     row = drawn.copy()
     if row.max() < 120:
         row[row.argmax()] = 120
@@ -128,7 +135,7 @@ def _floor_femnist(drawn: Counts) -> Counts:
 
 
 def _parts(pool: Pool, rng: np.random.Generator) -> tuple[list[Indices], list[Indices]]:
-    """Samples of each class to draw training and test samples from."""
+    """Return the samples of each class to draw training and test samples from."""
     own = [np.flatnonzero(pool.y == c) for c in range(pool.classes)]
     if pool.test_y is not None:
         return own, [len(pool) + np.flatnonzero(pool.test_y == c) for c in range(pool.classes)]
@@ -138,6 +145,6 @@ def _parts(pool: Pool, rng: np.random.Generator) -> tuple[list[Indices], list[In
 
 
 def _draw(part: list[Indices], row: Counts, rng: np.random.Generator) -> Indices:
-    """So many of each class, without replacement; all there are where that is fewer."""
+    """Draw N samples of each class without replacement; all samples of a class that has fewer."""
     picked = [rng.choice(part[c], size=min(int(row[c]), len(part[c])), replace=False) for c in np.flatnonzero(row)]
     return np.sort(np.concatenate(picked))

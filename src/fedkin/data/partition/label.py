@@ -36,6 +36,7 @@ class IID(Partition):
     name: ClassVar[str] = "iid"
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         order = generator(seed, "partition", self.name).permutation(len(pool))
         return Assignment(train=tuple(np.sort(share) for share in np.array_split(order, k)))
@@ -61,6 +62,7 @@ class Dirichlet(Partition):
         check_at_least(1, min_samples=self.min_samples, tries=self.tries)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         check_min_samples(self.min_samples, k, pool)
         rng, samples = generator(seed, "partition", self.name), members(pool)
@@ -103,11 +105,11 @@ class DirichletTotal(Partition):
         check_positive(alpha=self.alpha)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
-        """See `Partition.split`.
+        """Share out the samples; see `Partition.split`.
 
-        Clients are served in random order. One whose class has run out takes the classes that are left in its own
+        Clients are served in random order. A client whose class has run out takes the classes that are left in its own
         proportions among them, which are again Dirichlet distributed with the same parameters; so the skew stays, but
-        the last clients must take what is there. Sizes differ by one at most and every sample is used.
+        the last clients get what is left. Sizes differ by one at most and every sample is used.
         Source: FLGo, on which CFIC's experiments seem to have run: an inference from its models and defaults, which are
         those of the paper; the paper does not name it.
         """
@@ -124,7 +126,10 @@ class DirichletTotal(Partition):
 
 
 def _log_dirichlet(alpha: Floats, rng: np.random.Generator) -> Floats:
-    """Logarithms of a Dirichlet draw up to a constant: proportions like 1e-400 stay apart; -inf where alpha is 0."""
+    """Return the logarithms of a Dirichlet draw up to a constant; -inf where alpha is 0.
+
+    In logarithms, proportions such as 1e-400 stay distinct.
+    """
     log = np.full(len(alpha), -np.inf)
     some = alpha > 0
     # G(a) = G(a + 1) * U^(1/a): a gamma variate of small shape a is below the smallest float, its logarithm is not
@@ -133,7 +138,7 @@ def _log_dirichlet(alpha: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _serve(size: int, stock: Counts, log_mix: Floats) -> Counts:
-    """``size`` samples in the proportions ``log_mix``, as far as the stock of each class allows."""
+    """Return ``size`` samples in the proportions ``log_mix``, as far as the stock of each class allows."""
     got = np.zeros(len(stock), dtype=np.int64)
     while (need := size - int(got.sum())) > 0:
         logits = np.where(stock > got, log_mix, -np.inf)
@@ -157,6 +162,7 @@ class ClassesPerClient(Partition):
         check_at_least(1, classes_per_client=self.classes_per_client)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
         samples = members(pool)
         present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
@@ -172,17 +178,17 @@ class ClassesPerClient(Partition):
 
 
 def hand_out(allowed: npt.NDArray[np.bool_], each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Gives every taker ``each`` of the items it is allowed, those given out least so far, ties at random.
+    """Give every taker ``each`` of the items it is allowed, those given out least so far, ties at random.
 
     So every item is given out when there are enough takers, and about equally often.
 
     Args:
         allowed: which items each taker may have, ``[items, takers]``.
         each: items per taker.
-        rng: where the draws come from.
+        rng: generator of the draws.
 
     Returns:
-        who got what, ``[items, takers]``.
+        items given to each taker, ``[items, takers]``.
     """
     given = np.zeros_like(allowed)
     for taker in rng.permutation(allowed.shape[1]):
@@ -195,7 +201,9 @@ def hand_out(allowed: npt.NDArray[np.bool_], each: int, rng: np.random.Generator
 def share_classes(
     samples: list[Indices], owned: npt.NDArray[np.bool_], balanced: bool, pool: Pool, rng: np.random.Generator
 ) -> Counts:
-    """Shares of each class for its owners: at least one sample each; equal, or with weights drawn from [0.1, 1).
+    """Return the shares of each class for its owners: at least one sample each.
+
+    The shares are equal, or have weights drawn from [0.1, 1).
 
     Raises:
         PartitionError: a class has fewer samples than owners.

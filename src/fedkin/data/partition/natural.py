@@ -1,4 +1,4 @@
-"""The clients that the data came with: hospitals, writers, subjects, files."""
+"""Natural clients, as the data came with them: hospitals, writers, subjects, files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Natural(Partition):
         check_at_least(1, min_samples=self.min_samples)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
-        """See `Partition.split`; ``clients`` is the most to keep, drawn at random, None: all.
+        """Keep the natural clients; see `Partition.split`.
+
+        ``clients`` is their maximum number, drawn at random; None keeps all.
 
         Where the official test part is kept apart and every chosen client has samples in it, those are its test
         samples. Samples whose client is not known are left out.
@@ -68,12 +70,13 @@ class Natural(Partition):
         more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
         who = "1 client of the data is" if len(small) == 1 else f"{len(small)} clients of the data are"
         return (
-            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. --min-samples 1 keeps everybody",
+            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. "
+            "--min-samples 1 keeps all clients",
         )
 
 
 def _of_clients(client: Indices, ids: Indices) -> tuple[Indices, ...]:
-    """Numbers of the samples of each of these clients."""
+    """Return the numbers of the samples of each of these clients."""
     order = np.argsort(client, kind="stable")
     ordered = client[order]
     first, last = np.searchsorted(ordered, ids, side="left"), np.searchsorted(ordered, ids, side="right")

@@ -59,7 +59,7 @@ def load(
     encoding: str | None = None,
     site: bool = False,
 ) -> Dataset:
-    """Reads data by name, path or import path.
+    """Read data by name, path or import path.
 
     Args:
         spec: a name from `SOURCES`; a folder of idx files, of csv or parquet files (one per client), of images, or
@@ -87,7 +87,7 @@ def load(
 
 
 def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Federation:
-    """As `load`; a function's federation is given as it is."""
+    """Do the same as `load`; a function's federation is returned as it is."""
     if isinstance(spec, str) and is_function(spec):
         if how.anything:
             raise ConfigError(f"{spec} is a function, which gives the data as it likes; it takes no settings of data")
@@ -120,7 +120,7 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
         raise DataError(f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet")
     if how.of_tables:
         raise ConfigError(
-            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is none"
+            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is not one"
         )
     archive = _archive(first)
     if archive is not None:
@@ -130,19 +130,19 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
     if first.is_dir() and not is_idx_folder(first) and is_image_folder(first):
         return read_image_folder(first, side=how.image_size)
     if how.image_size is not None:
-        raise ConfigError(f"image_size is for folders of images; {name} is none")
+        raise ConfigError(f"image_size is for folders of images; {name} is not one")
     return _folder(first, name, how.site)
 
 
 def is_function(spec: str) -> bool:
-    """Whether a text names a function that gives data, rather than a data set in the form ``NAME:PLACE``."""
+    """Return whether a text names a function that gives data, rather than a data set in the form ``NAME:PLACE``."""
     return is_import_path(spec) and not spec.startswith(PREFIX) and not is_known(spec)
 
 
 def brings_clients(spec: str) -> bool | None:
-    """Whether whoever names these data names their clients by it: one file per client, folders of clients' images.
+    """Return whether the name of these data names the clients: one file per client, folders of clients' images.
 
-    None where only reading them can say. Natural clients that a file has beside its samples (an array ``subject``)
+    None if only reading them can show it. Natural clients that a file has next to its samples (an array ``subject``)
     are not named by its path.
     """
     if is_function(spec) or spec.startswith(PREFIX):
@@ -156,7 +156,7 @@ def brings_clients(spec: str) -> bool | None:
 
 
 def absolute(spec: str) -> str:
-    """The same data by an absolute path, so that a run can be resumed from any place."""
+    """Return the same data by an absolute path, so that a run can be resumed from any place."""
     for name in (PREFIX.rstrip(":"), *KNOWN):
         front, _, place = spec.partition(":")
         if front == name and place and Path(place).expanduser().exists():
@@ -168,7 +168,7 @@ def absolute(spec: str) -> str:
 
 
 def csv_files(paths: Sequence[Path]) -> list[Path]:
-    """The csv or parquet files meant, if such files are meant."""
+    """Return the csv or parquet files meant, if such files are meant."""
     if len(paths) == 1 and paths[0].is_dir() and not is_idx_folder(paths[0]):
         return sorted(p for p in paths[0].iterdir() if p.suffix.lower() in _TABLES and not p.name.startswith("."))
     if not all(path.suffix.lower() in _TABLES for path in paths):
@@ -180,7 +180,7 @@ def csv_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _archive(path: Path) -> Path | None:
-    """The npz file meant, if one is meant."""
+    """Return the npz file meant, if one is meant."""
     if path.is_dir() and not is_idx_folder(path):
         inside = sorted(path.glob("*.npz"))
         if len(inside) > 1:
@@ -213,7 +213,7 @@ def _nothing(path: Path, name: str) -> str:
 
 
 def _spreadsheets(path: Path) -> list[Path]:
-    """Files of office programs, where somebody means a table."""
+    """Return spreadsheets of office programs, which are probably meant as tables."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [p for p in files if p.suffix.lower() in _SHEETS and not p.name.startswith((".", "~"))]
 

@@ -21,7 +21,7 @@ _ROWS = 1024  # of a parquet file that are unpacked together
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one or several files, as texts.
+    """Rows of one or several files, as texts.
 
     Attributes:
         columns: names of the columns, without the file.
@@ -38,7 +38,7 @@ class Table:
     name: str
 
     def column(self, name: str, use: str) -> list[str]:
-        """The fields of one column; ``use`` says in the message what it was wanted for."""
+        """Return the fields of one column; ``use`` is its purpose, for the message."""
         if name not in self.columns:
             raise DataError(
                 f"{self.name}: no column '{name}' for the {use}{meant(name, self.columns)}; "
@@ -48,12 +48,12 @@ class Table:
         return [row[at].strip() for row in self.rows]
 
     def records(self) -> list[dict[str, str]]:
-        """The rows by column, as `Preparation.apply` takes them."""
+        """Return the rows by column, as `Preparation.apply` takes them."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
-    """The rows of several files with the same columns, in the order of the first.
+    """Return the rows of several files with the same columns, in the order of the first.
 
     Args:
         paths: csv or parquet files.
@@ -65,7 +65,7 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
         ConfigError: an encoding of parquet files.
     """
     if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
-        raise ConfigError(f"{name}: encoding is for csv files; a parquet file says itself how its texts are stored")
+        raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
     table, budget = Table(columns=(), rows=[], file=[], places=[], name=name), Budget()
     for number, path in enumerate(paths):
         packed = path.suffix.lower() in PARQUET
@@ -89,7 +89,7 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
 
 
 def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
-    """Rows are counted from 1; a value is the text that a csv file would hold."""
+    """Return the rows of a parquet file, counted from 1; a value is the text that a csv file would hold."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -115,7 +115,7 @@ def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tup
 
 
 def _texts_of(path: Path) -> int:
-    """Bytes of memory that the fields and rows of a csv file take beside their letters, by its delimiters."""
+    """Return the bytes of memory that fields and rows of a csv file take in addition to their letters."""
     rows = fields = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

@@ -11,7 +11,7 @@ from fedkin.data.preparation import Preparation
 
 
 def read_digits() -> Dataset:
-    """1,797 images, float32 ``[1, 8, 8]`` in 0..1 (values / 16), 10 classes, about 180 of each.
+    """Return 1,797 images, float32 ``[1, 8, 8]`` in 0..1 (values / 16), 10 classes, about 180 of each.
 
     Source: UCI optical recognition of handwritten digits, test part (Alpaydin and Kaynak), bundled with scikit-learn.
     """

@@ -1,4 +1,4 @@
-"""Reading and judging files: what several readers share."""
+"""Reading and checking of files, shared by several readers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.limits import Budget
-
-Array = npt.NDArray[np.generic]
-AS_FLOATS = 5
-"""Bytes of memory that a byte of a file takes as a pixel: as it is, and as float32."""
+from fedkin.data.pixels import Array
 
 
 def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> bytes:
@@ -46,20 +42,8 @@ def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> byt
         raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
 
 
-def pixels(values: Array) -> Tensor:
-    """Images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
-
-    The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
-    deviation 0.5 differ by a linear map, which a network's first layer takes up.
-
-    Args:
-        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
-    """
-    return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)
-
-
 def channels_first(values: Array) -> Array:
-    """Images as ``[n, channels, height, width]``; arrays that are not images are returned as they are.
+    """Return images as ``[n, channels, height, width]``; arrays that are not images are returned as they are.
 
     A last dimension of 1, 3 or 4 that is smaller than the first of a sample is taken for the channels.
     """
@@ -71,7 +55,7 @@ def channels_first(values: Array) -> Array:
 
 
 def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Labels as int64 tensor, with class names when they were texts.
+    """Return labels as int64 tensor, with class names if they were texts.
 
     Args:
         values: whole numbers from 0, or texts, ``[n]`` or ``[n, 1]``.
@@ -107,12 +91,12 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
-    """Ids ``0..K-1`` in the order of the values, and the values as names."""
+    """Return ids ``0..K-1`` in the order of the values, and the values as names."""
     names, numbers = np.unique(values, return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:
-    """The names, comma separated, the rest counted."""
+    """Return the names, comma separated, the rest counted."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""Data that a person's own function gives, by import path."""
+"""Data from a user-defined function, by import path."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
+from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import Array, channels_first, class_numbers, pixels
+from fedkin.data.sources.files import channels_first, class_numbers
 from fedkin.user_code.loading import find
 
 _EXPECTED = (
@@ -24,7 +25,7 @@ _EXPECTED = (
 
 
 def read_function(spec: str) -> Dataset | Federation:
-    """What ``package.module:function`` or ``./file.py:function`` gives; it is called without arguments.
+    """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments.
 
     Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
 
@@ -32,13 +33,14 @@ def read_function(spec: str) -> Dataset | Federation:
         spec: see `fedkin.user_code.loading.find`; it may also name the data themselves.
 
     Raises:
-        DataError: it cannot be found, failed, or gave something else; the message says what came and what is expected.
+        DataError: it cannot be found, failed, or gave something else; the message states what was found and what is
+            expected.
     """
     found = find(spec, DataError)
     if callable(found) and not isinstance(found, Dataset | Federation):
         try:
             found = found()
-        except Exception as error:  # whatever a person's function raises
+        except Exception as error:  # anything that a user's function raises
             raise DataError(f"{spec}: reading the data failed: {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset | Federation):
         return found
@@ -105,7 +107,7 @@ def _inputs(values: Array, labels: tuple[str, ...] | None) -> tuple[Tensor, Prep
 
 
 def _pairs(data: Any, where: str) -> tuple[Array, Array]:
-    """All samples of a torch Dataset, one after another."""
+    """Return all samples of a torch Dataset, one after another."""
     try:
         total = len(data)
     except TypeError as error:
@@ -128,7 +130,7 @@ def _pairs(data: Any, where: str) -> tuple[Array, Array]:
 
 
 def _is_pair(part: Any) -> bool:
-    """Is this ``(x, y)`` of one client, rather than a list of two clients?"""
+    """Return whether this is ``(x, y)`` of one client, rather than a list of two clients."""
     return (
         isinstance(part, list | tuple)
         and len(part) == 2

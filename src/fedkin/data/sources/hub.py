@@ -19,10 +19,11 @@ from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Samples
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
+from fedkin.data.image_files import images_of
+from fedkin.data.pixels import Array
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
-from fedkin.data.sources.files import Array, class_numbers, listed, numbered
-from fedkin.data.sources.images import images_of
+from fedkin.data.sources.files import class_numbers, listed, numbered
 from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import from_table
 
@@ -36,7 +37,7 @@ _log = logging.getLogger("fedkin.data")
 
 @dataclass(frozen=True)
 class Opened:
-    """A data set before its samples are read, and which of its columns are what.
+    """Data set before its samples are read, and the roles of its columns.
 
     Attributes:
         spec: as it was asked for.
@@ -54,34 +55,34 @@ class Opened:
 
     @property
     def name(self) -> str:
-        """Of the data set."""
+        """Name of the data set."""
         return Path(self.spec.removeprefix(PREFIX)).name
 
     @property
     def tests(self) -> int:
-        """Rows of the official test part, which are the last."""
+        """Number of rows of the official test part, which are the last."""
         return sum(len(part) for name, part in self.splits if name == "test")
 
     @property
     def taken(self) -> tuple[tuple[str, str], ...]:
-        """What was taken for what, see `Preparation.taken`."""
+        """Roles that columns were taken for, see `Preparation.taken`."""
         roles = {"label": self.target, "client": self.client, "input": self.inputs or "all other columns"}
         return tuple((role, column) for role, column in roles.items() if column is not None)
 
     def told(self) -> tuple[str, ...]:
-        """The same for people, and how many rows each split has."""
+        """Return the same as text, and the number of rows of each split."""
         sizes = [f"split {name}: {len(part):,} rows" for name, part in self.splits]
         ways = {"label": "--target", "client": "--client-column"}
         named = [
             f"{role}: {column}"
-            + ("" if role not in self.guessed else f" (guessed; {ways[role]} says otherwise)" if role in ways else "")
+            + ("" if role not in self.guessed else f" (guessed; {ways[role]} overrides it)" if role in ways else "")
             for role, column in self.taken
         ]
         return (*sizes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
 
 
 def open_hub(spec: str, how: Reading) -> Opened:
-    """What `read_hub` would read, without reading it; errors as there."""
+    """Return what `read_hub` would read, without reading it; errors as there."""
     splits = _splits(_opened(spec), spec)
     first = splits[0][1]
     columns = [c for c in first.column_names if c not in how.drop]
@@ -93,11 +94,11 @@ def open_hub(spec: str, how: Reading) -> Opened:
 
 
 def read_hub(spec: str, how: Reading) -> Dataset:
-    """``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: what `save_to_disk` wrote, or files that `datasets` reads.
+    """Read ``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: a folder of `save_to_disk`, or files of `datasets`.
 
     The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
     input; else a column of lists of numbers; else all other columns are a table. The columns of label and client are
-    found by their type and usual names; what was taken is told in the log ``fedkin.data`` and in the preparation.
+    found by their type and usual names; the choice is written to the log ``fedkin.data`` and to the preparation.
 
     Args:
         spec: see above.
@@ -128,7 +129,7 @@ def read_hub(spec: str, how: Reading) -> Dataset:
 
 
 def table_of(found: Opened) -> Table:
-    """All splits as one table, the test part last; class names stand for their numbers."""
+    """Return all splits as one table, the test part last; class names stand for their numbers."""
     first = found.splits[0][1]
     columns = tuple(first.column_names)
     names = getattr(first.features[found.target], "names", None)
@@ -145,7 +146,7 @@ def table_of(found: Opened) -> Table:
 
 
 def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[Dataset | None, str]:
-    """A data set of the hub, or None and why not."""
+    """Return a data set of the hub, or None and why not."""
     if not _reachable():
         return None, "the Hugging Face hub cannot be reached from here"
     try:
@@ -156,9 +157,9 @@ def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[D
 
 
 def _reachable() -> bool:
-    """Whether it is worth asking: the library itself tries for most of a minute before it gives up."""
+    """Return whether the hub is worth asking: the library itself tries for most of a minute before it gives up."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT", "HF_HUB_OFFLINE")):
-        return True  # then it is not for this machine's name service to say
+        return True  # then this machine's name service does not decide
     try:
         return bool(socket.getaddrinfo("huggingface.co", 443))
     except OSError:
@@ -185,7 +186,7 @@ def _opened(spec: str) -> Any:
 
 
 def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
-    """Training splits, then test; a data set without splits is one training split."""
+    """Return training splits, then test; a data set without splits is one training split."""
     if not isinstance(found, dict):
         return [("train", found)]
     known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
@@ -197,7 +198,7 @@ def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
 
 
 def _labelled(data: Any) -> tuple[str, ...]:
-    """Columns whose type says that they are classes, those of usual names first."""
+    """Return columns whose type marks them as classes, those of usual names first."""
     found = [name for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
     return tuple(sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)))
 

@@ -17,8 +17,9 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
+from fedkin.data.pixels import AS_FLOATS, pixels
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import AS_FLOATS, class_numbers, listed, numbered, pixels, read_bytes
+from fedkin.data.sources.files import class_numbers, listed, numbered, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
 _BYTES = 0x08
@@ -26,12 +27,14 @@ WRITERS = "mnist-writers.npz"
 
 
 def is_idx_folder(folder: Path) -> bool:
-    """Does the folder hold idx files?"""
+    """Return whether the folder holds idx files."""
     return any(folder.glob("*-ubyte")) or any(folder.glob("*-ubyte.gz"))
 
 
 def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
-    """A set of the MNIST family: float32 ``[1, height, width]`` in 0..1, the ``t10k`` files as official test part.
+    """Return a set of the MNIST family: float32 ``[1, height, width]`` in 0..1.
+
+    The ``t10k`` files are the official test part.
 
     Where the folder also holds ``mnist-writers.npz`` (arrays ``train_writer``, ``train_series`` and the same for
     test), the writers are the natural clients and the two series, employees and high-school students, their groups.
@@ -63,17 +66,17 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
 
 
 def read_idx(path: Path, dimensions: int, budget: Budget | None = None) -> npt.NDArray[np.uint8]:
-    """One idx file of bytes as an array with that many dimensions.
+    """Return one idx file of bytes as an array with that many dimensions.
 
     Raises:
-        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it says, or more
+        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it states, or more
             memory than is left.
     """
     return parse_idx(read_bytes(path, budget, AS_FLOATS), str(path), dimensions)
 
 
 def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
-    """As `read_idx`, from the content of a file."""
+    """Do the same as `read_idx`, from the content of a file."""
     head = 4 + 4 * dimensions
     expected = bytes([0, 0, _BYTES, dimensions])
     if len(raw) < head or raw[:4] != expected:
@@ -114,7 +117,7 @@ def _find(folder: Path, part: str, what: str, dimensions: int) -> Path:
 
 
 def _with_writers(base: Dataset, path: Path) -> Dataset:
-    """The same samples with natural clients and groups."""
+    """Return the same samples with natural clients and groups."""
     arrays, parts = read_arrays(path), ("train",) if base.official_test is None else ("train", "test")
     missing = [key for part in parts for key in (f"{part}_writer", f"{part}_series") if key not in arrays]
     if missing:

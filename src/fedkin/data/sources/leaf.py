@@ -29,8 +29,10 @@ Part = tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def read_leaf(folder: Path) -> Dataset:
-    """The writers as natural clients; the files in ``test/`` are the official test part, those in ``train/``,
-    ``all_data/`` or the folder itself are shared out. Inputs are float32 ``[1, 28, 28]``, white is 1.
+    """Return the writers as natural clients; inputs are float32 ``[1, 28, 28]``, white is 1.
+
+    The files in ``test/`` are the official test part, those in ``train/``, ``all_data/`` or the folder itself are
+    shared out.
 
     Raises:
         DataError: no such files, or a file that is not LEAF's; the message names the file and the user.

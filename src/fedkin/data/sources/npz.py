@@ -1,8 +1,8 @@
 """numpy ``.npz`` files: four ways of naming the arrays, never a pickle.
 
-| arrays | who writes so |
+| arrays | written by |
 | --- | --- |
-| ``x``, ``y`` | own data; with ``scale``: ``x`` is fixed point and is multiplied by it |
+| ``x``, ``y`` | custom data; with ``scale``: ``x`` is fixed point and is multiplied by it |
 | ``x_train``, ``y_train``, perhaps ``x_test``, ``y_test`` | CIFAR and others in plain form |
 | ``train_images``, ``train_labels``, perhaps ``val_*``, ``test_*`` | MedMNIST; its validation part is trained on |
 
@@ -30,8 +30,9 @@ from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
+from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import Array, channels_first, class_numbers, listed, numbered, pixels
+from fedkin.data.sources.files import channels_first, class_numbers, listed, numbered
 
 _ZIP_FAULTS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError)
 """What `zipfile` raises for archives that are damaged, encrypted or packed in another way."""
@@ -45,7 +46,7 @@ _LAYOUTS = (
 
 
 def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Dataset:
-    """A data set from one ``.npz`` file.
+    """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
     channel; channels may come first or last. Other inputs keep their values and shape.
@@ -108,7 +109,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Read the arrays of an npz file by name.
 
     Raises:
-        DataError: it cannot be read without unpickling, or its headers promise more memory than the limit.
+        DataError: it cannot be read without unpickling, or its headers announce more memory than the limit.
     """
     try:
         with path.open("rb") as raw:
@@ -123,7 +124,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise DataError(f"{path}: not a readable .npz file ({_short(error)}); fetch it again") from error
     except (ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise DataError(
-            f"{path}: holds pickled objects or is no .npz file ({_short(error)}); fedkin never unpickles data, "
+            f"{path}: holds pickled objects or is not an .npz file ({_short(error)}); fedkin never unpickles data, "
             "save plain arrays of numbers or texts"
         ) from error
 
@@ -147,7 +148,7 @@ def read_array(path: Path) -> Array:
 
 
 def check_archive(path: Path, raw: IO[bytes]) -> None:
-    """Raises `DataError` where the arrays of an npz file, by their headers, take more memory than the limit.
+    """Raise `DataError` if the arrays of an npz file, by their headers, take more memory than the limit.
 
     Each array counts as it is and as float32, which the inputs of a network are.
     """
@@ -164,7 +165,7 @@ def check_archive(path: Path, raw: IO[bytes]) -> None:
 
 
 def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
-    """Number of values of an npy file and bytes of each, by its header, before anything is made of it.
+    """Return the number of values of an npy file and bytes of each, by its header, before anything is allocated.
 
     Args:
         raw: at its start.
@@ -172,7 +173,7 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
         size: bytes of the whole of it.
 
     Raises:
-        DataError: objects, or a header that promises more values than there are bytes.
+        DataError: objects, or a header that announces more values than there are bytes.
         ValueError: not an npy file.
     """
     try:
@@ -242,7 +243,7 @@ def _preparation(
 def _clients(
     arrays: Mapping[str, Array], path: Path, client: str | None, n: int, tests: int | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Client ids of the training and test samples one after the other, and their names."""
+    """Return client ids of the training and test samples one after the other, and their names."""
     for key in _CLIENT_KEYS if client is None else (client,):
         ends = ("",) if tests is None else ("_train", "_test")
         found = [arrays[key + end] for end in ends if key + end in arrays]

@@ -1,4 +1,4 @@
-"""The data sets of the papers by name, from files in their makers' own format."""
+"""Data sets of the papers by name, from files in their makers' own format."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TISSUE_CLASSES = (
 
 @dataclass(frozen=True)
 class Known:
-    """A data set that is known by name.
+    """Data set that is known by name.
 
     Attributes:
         what: one line on it.
@@ -66,7 +66,7 @@ def _mnist(folder: Path) -> Dataset:
 
 
 def _first20(folder: Path) -> Dataset:
-    """The fine classes 0 to 19 of CIFAR-100."""
+    """Return the fine classes 0 to 19 of CIFAR-100."""
     whole = read_cifar(folder, fine=True)
     own, test = whole.y < 20, whole.official_test
     assert test is not None  # as `read_cifar` makes it
@@ -194,16 +194,16 @@ BY_CLIENT = frozenset({"femnist"})
 
 
 def is_known(spec: str) -> bool:
-    """Whether a text names one of these data sets: ``cifar10``, or ``cifar10:FOLDER``."""
+    """Return whether a text names one of these data sets: ``cifar10``, or ``cifar10:FOLDER``."""
     return spec.partition(":")[0] in KNOWN
 
 
 def read_known(spec: str) -> Dataset:
-    """One of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
+    """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
 
     Raises:
-        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is none of this data set.
-            The message says what to put where.
+        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is not one of this data
+            set. The message states what to put where.
     """
     name, colon, place = spec.partition(":")
     known = KNOWN[name]
@@ -224,5 +224,5 @@ def read_known(spec: str) -> Dataset:
 
 
 def data_root() -> Path:
-    """The folder of all data sets that are known by name."""
+    """Return the folder of all data sets that are known by name."""
     return Path(os.environ.get(ROOT) or "~/.cache/fedkin/data").expanduser()

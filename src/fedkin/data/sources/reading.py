@@ -1,4 +1,4 @@
-"""How data are to be read: the settings that readers share."""
+"""Settings for reading data, shared by the readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedkin.data.checks import Scaling
 
 @dataclass(frozen=True)
 class Reading:
-    """What somebody says of data before they are read; each kind of data takes some of it, see `load`.
+    """Settings for data before they are read; each kind of data takes some of them, see `load`.
 
     Attributes:
         target: tables, Hugging Face: the column with the class.
@@ -33,7 +33,7 @@ class Reading:
 
     @property
     def of_tables(self) -> bool:
-        """Is anything set that only tables take, beside the column with the client?"""
+        """Whether any setting is given that only tables take, except for the column with the client."""
         return (
             self.target is not None
             or self.binary
@@ -44,5 +44,5 @@ class Reading:
 
     @property
     def anything(self) -> bool:
-        """Is any setting of columns or images set?"""
+        """Whether any setting of columns or images is given."""
         return self.of_tables or self.client is not None or self.image_size is not None

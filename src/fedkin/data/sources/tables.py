@@ -43,7 +43,7 @@ _LOOKS = {  # what texts look like -> what to do about it
 
 
 def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
-    """Tables as float32 ``[features]`` inputs.
+    """Return tables as float32 ``[features]`` inputs.
 
     Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
     empty fields gets a second column that is 1 where the field was empty. Columns of texts become one column of 0 and
@@ -53,7 +53,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
     By ``pooled``, mean and deviation are **those of all clients together**: in a real federation no host
     can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
     client's columns are standardised by its own values (zeros where it has none), which is what a site does alone;
-    the texts that become columns are then those of all rows, which sites can tell each other.
+    the texts that become columns are then those of all rows, which sites can exchange.
 
     Args:
         paths: one file, or one per client: the file's name is then the client's.
@@ -75,7 +75,7 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
 def from_table(
     table: Table, how: Reading, paths: Sequence[Path] = (), *, card: Card | None = None, tests: int = 0
 ) -> Dataset:
-    """As `read_tables`, from rows that have been read.
+    """Do the same as `read_tables`, from rows that have been read.
 
     Args:
         table, how, card: as there.
@@ -122,11 +122,11 @@ def from_table(
 
 
 def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequence[str] = ()) -> Card:
-    """What one site says of its table.
+    """Return the description of one site's table.
 
     Args:
         paths, how, name: as for `read_tables`.
-        texts: columns, perhaps the target, that are told as texts although they could be numbers here.
+        texts: columns, perhaps the target, that are described as texts although they could be numbers here.
 
     Raises:
         DataError, ConfigError: as `read_tables`.
@@ -141,7 +141,7 @@ def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequenc
 
 
 def card_of(table: Table, features: Sequence[str], target: str, binary: bool, texts: Sequence[str] = ()) -> Card:
-    """The columns and classes of these rows; see `table_card`."""
+    """Return the columns and classes of these rows; see `table_card`."""
     labels, numeric = _labels(table, target, binary, target in texts)
     columns = tuple(_column(table, name, name in texts) for name in features)
     return Card("table", len(labels), labels, numeric, columns, target, binary)
@@ -161,13 +161,13 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
     features = [c for c in table.columns if c not in {target, client, *drop}]
     if not features:
         raise DataError(
-            f"{table.name}: no column is left as input beside '{target}'; columns are {listed(table.columns)}"
+            f"{table.name}: no column is left as input next to '{target}'; columns are {listed(table.columns)}"
         )
     return features
 
 
 def _fitting(table: Table, card: Card, features: Sequence[str], target: str | None, binary: bool) -> Card:
-    """The card, if the site's table has its columns."""
+    """Return the card, if the site's table has its columns."""
     if (card.kind, card.target, card.binary) != ("table", target, binary):
         raise DataError(
             f"{table.name}: target {target!r}, binary {binary}; all sites agreed on a {card.kind} with target "
@@ -182,7 +182,7 @@ def _fitting(table: Table, card: Card, features: Sequence[str], target: str | No
 
 
 def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tuple[str, ...], bool]:
-    """Names of the classes, and whether they are whole numbers."""
+    """Return the names of the classes, and whether they are whole numbers."""
     fields = table.column(target, "target")
     for field, place in zip(fields, table.places, strict=True):
         if field.lower() in MISSING:
@@ -215,10 +215,12 @@ def numbered_classes(
     whose: str = "all sites agreed on",
     todo: str = "correct it, or start the run again with this site in it",
 ) -> Tensor:
-    """The number of each row's class, int64 ``[n]``; ``whose`` classes the card has and what ``todo``, for messages.
+    """Return the number of each row's class, int64 ``[n]``.
+
+    ``whose`` classes the card has, and what ``todo``, are for messages.
 
     Raises:
-        DataError: a field of the target is empty or no class, or not one of the card's.
+        DataError: a field of the target is empty or not a class, or not one of the card's.
     """
     assert card.target is not None  # a card of a table
     assert card.labels is not None
@@ -232,7 +234,7 @@ def numbered_classes(
     if unknown:
         at = next(i for i, name in enumerate(named) if name not in place_of)
         raise DataError(
-            f"{table.name}: class {listed(unknown)} of target '{card.target}' is none of those that {whose}, "
+            f"{table.name}: class {listed(unknown)} of target '{card.target}' is not one of those that {whose}, "
             f"{listed(card.labels)} ({table.places[at]}); {todo}"
         )
     return torch.tensor([place_of[name] for name in named], dtype=torch.int64)
@@ -250,7 +252,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
 
 
 def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
-    """The client whose values a row is standardised by."""
+    """Return the client by whose values each row is standardised."""
     if ids is not None:
         return np.asarray(ids.numpy(), dtype=np.int64)
     if card is None:
@@ -262,7 +264,7 @@ def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
 
 
 def _column(table: Table, name: str, as_text: bool) -> Column:
-    """What a column holds."""
+    """Return what a column holds."""
     fields = table.column(name, "inputs")
     empty = [f.lower() in MISSING for f in fields]
     if all(empty):
@@ -279,7 +281,7 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
 
 
 def _advice(texts: Sequence[str]) -> str:
-    """What to do about a column of texts that are probably no categories."""
+    """Return what to do about a column of texts that are probably not categories."""
     for kind, looks in _LOOKS.items():
         if all(looks.fullmatch(text) for text in texts if text):
             return kind
@@ -287,7 +289,7 @@ def _advice(texts: Sequence[str]) -> str:
 
 
 def _values(table: Table, name: str) -> Values | None:
-    """A column's numbers, NaN where empty; None when one of them is a text."""
+    """Return a column's numbers, NaN where empty; None if one of them is a text."""
     fields = table.column(name, "inputs")
     found = numbers_of(fields)
     if found is None:
@@ -302,7 +304,7 @@ def _values(table: Table, name: str) -> Values | None:
 
 
 def _raw(table: Table, card: Card) -> Raw:
-    """All rows before scaling, ``[n, columns]``; see `Raw`."""
+    """Return all rows before scaling, ``[n, columns]``; see `Raw`."""
     raw = np.empty((len(table.rows), len(card.columns)), dtype=np.float64)
     for j, column in enumerate(card.columns):
         if column.kind == "text":
@@ -319,7 +321,7 @@ def _raw(table: Table, card: Card) -> Raw:
 
 
 def _by_all_rows(rows: Rows, owner: Owners | None) -> tuple[Tensor, Preparation]:
-    """The inputs scaled by the values of all rows, or of all rows of their client."""
+    """Return the inputs scaled by the values of all rows, or of all rows of their client."""
     everything = np.arange(len(rows.raw))
     if owner is None:
         found = rows.fit([everything])

@@ -1,4 +1,4 @@
-"""Readers of the formats in which CIFAR, EMNIST, SVHN and Tiny-ImageNet are given out; nothing is ever unpickled."""
+"""Readers of the formats in which CIFAR, EMNIST, SVHN and Tiny-ImageNet are distributed; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
+from fedkin.data.image_files import read_image
 from fedkin.data.limits import Budget
+from fedkin.data.pixels import AS_FLOATS
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import AS_FLOATS, listed, read_bytes
+from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
-from fedkin.data.sources.images import read_image
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -49,13 +50,13 @@ class Files:
         self.archives = [p for p in packed if not p.name.endswith("-python.tar.gz")]  # of CIFAR: pickles
 
     def path(self, name: str) -> Path:
-        """Where a file is that lies there unpacked. Raises DataError if it does not."""
+        """Return the path of an unpacked file. Raise DataError if there is none."""
         if name not in self.there:
             raise DataError(self.missing(name))
         return self.there[name]
 
     def folder_of(self, *names: str) -> Path:
-        """The folder that holds a file of one of these names, perhaps with .gz, unpacked."""
+        """Return the folder that holds a file of one of these names, perhaps with .gz, unpacked."""
         for name in names:
             for end in ("", ".gz"):
                 if name + end in self.there:
@@ -63,7 +64,7 @@ class Files:
         raise DataError(self.missing(names[0]))
 
     def content(self, name: str) -> bytes | None:
-        """A file's bytes, wherever it is, decompressed if it is a .gz; None if it is nowhere."""
+        """Return a file's bytes, wherever it is, decompressed if it is a .gz; None if it is nowhere."""
         for end in ("", ".gz"):
             if name + end in self.there:
                 return read_bytes(self.there[name + end])
@@ -74,19 +75,20 @@ class Files:
         return None
 
     def needed(self, name: str) -> bytes:
-        """As `content`. Raises DataError if it is nowhere."""
+        """Do the same as `content`; raise DataError if the file is nowhere."""
         found = self.content(name)
         if found is None:
             raise DataError(self.missing(name))
         return found
 
     def missing(self, name: str) -> str:
+        """Return the message about a file that was not found: what the folder holds instead."""
         inside = listed(sorted(p.name for p in self.folder.iterdir()), limit=5) or "nothing"
         return f"{self.folder}: no file {name}; the folder holds {inside}"
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Raises DataError where a file has another checksum than its makers publish."""
+    """Raise DataError if a file has another checksum than its makers publish."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(1 << 22):
@@ -98,7 +100,9 @@ def check_md5(path: Path, md5: str) -> None:
 
 
 def read_cifar(folder: Path, *, fine: bool) -> Dataset:
-    """CIFAR-10, or with ``fine`` CIFAR-100 by its fine labels, in the binary version; the test file is the test part.
+    """Read CIFAR-10, or with ``fine`` CIFAR-100 by its fine labels, in the binary version.
+
+    The test file is the test part.
 
     A record is one byte with the label (CIFAR-100: two, coarse and fine), then 3072 bytes: red, green, blue, each
     32 rows of 32 (https://www.cs.toronto.edu/~kriz/cifar.html).
@@ -125,13 +129,13 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
 
 
 def read_emnist(folder: Path, split: str) -> Dataset:
-    """A split of EMNIST (``letters``, ``byclass``), upright: its files hold every image transposed.
+    """Read a split of EMNIST (``letters``, ``byclass``), upright: its files hold every image transposed.
 
     Letters are numbered from 1 in the files and from 0 here; the classes of byclass are digits, capitals and small
     letters (Cohen et al., EMNIST, 2017).
 
     Raises:
-        DataError: a file is missing or no idx file, or a label is out of range.
+        DataError: a file is missing or not an idx file, or a label is out of range.
     """
     files, labels = Files(folder), _emnist_classes(split)
     found = []
@@ -151,11 +155,12 @@ def read_emnist(folder: Path, split: str) -> Dataset:
 
 
 def read_svhn(folder: Path) -> Dataset:
-    """Street View House Numbers, cropped digits (format 2): ``X [32, 32, 3, n]`` and ``y [n, 1]``, where 10 is digit 0
-    (http://ufldl.stanford.edu/housenumbers).
+    """Read Street View House Numbers, cropped digits (format 2).
+
+    ``X [32, 32, 3, n]`` and ``y [n, 1]``, where 10 is digit 0 (http://ufldl.stanford.edu/housenumbers).
 
     Raises:
-        DataError: a file is missing or no such .mat file.
+        DataError: a file is missing or not such a .mat file.
     """
     files, found = Files(folder), []
     for part in ("train", "test"):
@@ -179,11 +184,13 @@ def read_svhn(folder: Path) -> Dataset:
 
 
 def read_tiny_imagenet(folder: Path) -> Dataset:
-    """Tiny-ImageNet: ``train/WNID/images`` and, as the test part, ``val`` with ``val_annotations.txt``; the images
-    of ``test`` have no labels. Classes are numbered in the order of ``wnids.txt``.
+    """Read Tiny-ImageNet.
+
+    ``train/WNID/images`` is the training part and ``val`` with ``val_annotations.txt`` the test part; the images of
+    ``test`` have no labels. Classes are numbered in the order of ``wnids.txt``.
 
     Raises:
-        DataError: a file is missing or no image of 64 x 64 pixels; Pillow is not installed (ConfigError).
+        DataError: a file is missing or not an image of 64 x 64 pixels; Pillow is not installed (ConfigError).
     """
     lists = Files(folder)
     root = lists.folder_of("wnids.txt") if "wnids.txt" in lists.there else None
@@ -272,7 +279,7 @@ def _emnist_classes(split: str) -> tuple[str, ...]:
 
 
 def _from_archive(archive: Path, name: str) -> bytes | None:
-    """A member by the last part of its name, perhaps with .gz, decompressed."""
+    """Return a member by the last part of its name, perhaps with .gz, decompressed."""
     size, md5 = _MD5.get(archive.name, (0, ""))
     if archive.stat().st_size == size:
         check_md5(archive, md5)

@@ -1,0 +1,24 @@
+"""Pixels as inputs of a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[np.generic]
+AS_FLOATS = 5
+"""Bytes of memory that a byte of a file takes as a pixel: as it is, and as float32."""
+
+
+def pixels(values: Array) -> Tensor:
+    """Images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+
+    The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
+    deviation 0.5 differ by a linear map, which a network's first layer takes up.
+
+    Args:
+        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
+    """
+    return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)

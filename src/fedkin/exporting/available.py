@@ -1,0 +1,84 @@
+"""The runs in the folder of a comparison or a sweep whose models can be exported."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedkin.experiment.listing import listed
+from fedkin.storage.json_lines import Lines
+
+
+@dataclass(frozen=True)
+class AvailableRun:
+    """A run whose models can be exported.
+
+    Attributes:
+        folder: the run folder.
+        method: the method's display name, or its name in the config before the run has ended.
+        seed: the run's seed.
+        rounds: number of rounds that are done.
+        accuracy: test accuracy, mean over clients, a fraction; None in a sweep, which does not show test figures of
+            single settings, lest one is chosen by them.
+        validation: validation accuracy of a finished run in a sweep, a fraction.
+        values: the settings that were tried, in a sweep.
+        chosen: whether a sweep has chosen these settings.
+        state: as in `fedkin.experiment.listing.ListedRun`.
+    """
+
+    folder: Path
+    method: str
+    seed: int | None
+    rounds: int
+    accuracy: float | None
+    state: str
+    validation: float | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    chosen: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that exports the model of the first client."""
+        return f"fedkin export {shlex.quote(str(self.folder))} --client 0"
+
+
+def available(folder: Path) -> list[AvailableRun]:
+    """Return the runs below a folder that have a checkpoint, in the order of their paths; none if it is a run folder.
+
+    Raises:
+        RunFolderError: there is no such folder.
+    """
+    if (folder / "config.toml").is_file():
+        return []
+    runs = [run for run in listed(folder) if (run.folder / "checkpoint.safetensors").is_file() and run.done]
+    if not (folder / "sweep.toml").is_file():
+        return [AvailableRun(r.folder, r.method, r.seed, r.done, r.accuracy, r.state) for r in runs]
+    values = {f"{line['number']:03d}": line["values"] for line in Lines(folder / "trials.jsonl")}
+    chosen, found = _chosen(folder), []
+    for r in runs:
+        number, validation = r.folder.name.partition("-seed")[0], _validation(r.folder)
+        tried, best = values.get(number, {}), number == chosen
+        found.append(AvailableRun(r.folder, r.method, r.seed, r.done, None, r.state, validation, tried, best))
+    return found
+
+
+def _validation(run: Path) -> float | None:
+    try:
+        found = json.loads((run / "summary.json").read_text(encoding="utf-8"))["final"]["validation"]
+    except (OSError, ValueError, KeyError, TypeError):  # not finished, or damaged: its state says so
+        return None
+    return found if isinstance(found, float) else None
+
+
+def _chosen(sweep: Path) -> str | None:
+    """The number of the trial that a finished sweep has chosen."""
+    try:
+        with (sweep / "sweep.csv").open(newline="", encoding="utf-8") as file:
+            return next((f"{int(row['trial']):03d}" for row in csv.DictReader(file) if row["chosen"] == "true"), None)
+    except (OSError, ValueError, KeyError):
+        return None

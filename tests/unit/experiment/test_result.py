@@ -1,0 +1,143 @@
+"""`Result`: final figures with names, and the lines of a run as pandas DataFrames."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import sys
+from typing import Any
+
+import pytest
+
+import fedkin
+from fedkin import FinalMetrics, Method, Result, Training, run
+from fedkin.core import ConfigError
+from fedkin.data import planted_groups
+from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
+from fedkin.methods import IFCA, FedAvg, FedPer
+
+INSTALLED = 'needs pandas: pip install "fedkin[pandas]"'
+
+
+def play(method: Method, **more: Any) -> Result:
+    """Six rounds with four clients of two groups, every second one evaluated."""
+    data = planted_groups(clients=4, groups=2, samples=30)
+    how = {"rounds": 6, "participation": 0.7, "seed": 3, "eval_every": 2, "dropout": 0.3, "engine": "loop", **more}
+    return run(method, data, "linear", Training(steps=2, batch_size=5, lr=0.1), **how)
+
+
+@pytest.fixture
+def pandas() -> Any:
+    return pytest.importorskip("pandas", reason=INSTALLED)
+
+
+def documented(kind: str) -> set[str]:
+    """The columns in the docstring of `Result.to_frame`, those of the metrics aside."""
+    text = (Result.to_frame.__doc__ or "").split("Args:")[0].split('``to_frame("rounds")``')[kind == "rounds"]
+    found = set(re.findall(r"``([a-z_0-9]+)``", text))
+    if kind == "clients":
+        found |= {f"{size}_{what}" for size in ("medium", "many", "unseen") for what in ("correct", "total")}
+        return found - {"medium", "many", "unseen"}
+    return found
+
+
+def test_final_metrics_are_those_that_are_averaged() -> None:
+    """A field and a documented attribute for each metric and for the rounds, and nothing else."""
+    names = [f.name for f in dataclasses.fields(FinalMetrics)]
+    assert names == [*METRICS, *GROUPED, *OTHER_MOMENT, "rounds", "rounds_averaged", "first_round", "last_round"]
+    assert re.findall(r"^ +(\w+): ", (FinalMetrics.__doc__ or "").split("Attributes:")[1], re.M) == names
+    assert {"FinalMetrics", "Result", "Dataset"} <= set(fedkin.__all__)
+
+
+def test_final_metrics_are_the_ones_in_the_summary() -> None:
+    """Of a method with clusters and another model; metrics that a run does not have are None."""
+    clustered, other = play(IFCA(clusters=2)).final, play(FedPer()).final
+    assert clustered.ari is not None
+    assert (other.ari, clustered.accuracy_trained) == (None, None)
+    assert other.accuracy_trained is not None
+    assert other.rounds == f"rounds {other.first_round} to {other.last_round}"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        other.accuracy = 1.0  # type: ignore[misc]
+    result = play(FedPer())
+    named = {name: value for name, value in dataclasses.asdict(result.final).items() if value is not None}
+    assert named == {name: value for name, value in result.summary["final"].items() if value is not None}
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedPer(), IFCA(clusters=2)], ids=lambda m: type(m).__name__)
+def test_a_row_for_each_client_and_evaluated_round(method: Method, pandas: Any) -> None:
+    """The lines, their pairs as two columns; the training samples that only a client's first line has in every row."""
+    result = play(method)
+    found = result.to_frame()
+
+    assert len(found) == len(result.clients) > 8
+    for line, row in zip(result.clients, found.to_dict("records"), strict=True):
+        assert (row["method"], row["seed"]) == (result.title, 3)
+        for name in ("round", "client", "accuracy", "macro_f1", "balanced", "correct", "n_test", "majority"):
+            assert row[name] == line[name], name
+        assert [row["few_correct"], row["few_total"]] == line["few"]
+        assert row["n_train"] == sum(result.clients[row["client"]]["labels"])
+        assert row["group"] == result.summary["clients"]["groups"][row["client"]]
+        assert row.get("cluster") == line.get("cluster")
+        assert row.get("accuracy_trained") == line.get("accuracy_trained")
+    optional = {"client_name", "cluster", "accuracy_trained"}
+    assert documented("clients") - optional <= set(found) <= documented("clients")
+    assert {found[name].dtype.kind for name in ("accuracy", "validation_accuracy")} == {"f"}
+    assert {found[name].dtype.kind for name in ("round", "client", "n_test", "n_train")} == {"i"}
+
+
+def test_a_row_for_each_round(pandas: Any) -> None:
+    """Numbers of clients and bytes of all rounds, metrics of the evaluated ones; they are the means of the clients."""
+    result = play(IFCA(clusters=2))
+    found = result.to_frame("rounds")
+
+    assert list(found["round"]) == [1, 2, 3, 4, 5, 6]
+    assert list(found["evaluated"]) == [line["evaluated"] for line in result.rounds]
+    for line, row in zip(result.rounds, found.to_dict("records"), strict=True):
+        assert row["cohort"] == len(line["cohort"]) >= row["answered"] == len(line["answered"])
+        assert row["bytes_up"] == line["bytes_up"]
+        assert math.isnan(row["accuracy"]) if not line["evaluated"] else row["accuracy"] == line["accuracy"]
+        assert row["clusters"] == 2
+    metrics = {*METRICS, *GROUPED}
+    assert documented("rounds") <= set(found) <= documented("rounds") | metrics
+    evaluated = found[found["evaluated"]].set_index("round")["accuracy"]
+    by_client = result.to_frame().groupby("round")["accuracy"].mean()
+    assert list(evaluated.index) == list(by_client.index)
+    assert list(evaluated) == pytest.approx(list(by_client))
+
+
+def test_frames_of_several_runs_go_together(pandas: Any) -> None:
+    """Rows of both, distinguished by their first columns; a run without an evaluated round has a frame without rows."""
+    frames = [play(FedAvg()).to_frame(), play(IFCA(clusters=2), seed=4).to_frame()]
+    both = pandas.concat(frames, ignore_index=True)
+    assert sorted(set(zip(both["method"], both["seed"], strict=True))) == [("FedAvg", 3), ("IFCA", 4)]
+    result = play(FedAvg())
+    empty = dataclasses.replace(result, clients=[])
+    assert len(empty.to_frame()) == 0
+    assert {"method", "round", "client", "accuracy", "n_test", "few_total"} <= set(empty.to_frame())
+
+
+def test_clients_that_have_names_keep_them(pandas: Any) -> None:
+    """A column with their names, where the data have them."""
+    result = play(FedAvg())
+    named = dataclasses.replace(
+        result, summary={**result.summary, "clients": {"count": 4, "names": ["a", "b", "c", "d"]}}
+    )
+    found = named.to_frame()
+    assert [*found["client_name"]] == ["abcd"[i] for i in found["client"]]
+    assert "group" not in found
+
+
+def test_another_kind_of_frame() -> None:
+    """The error has the kinds that there are."""
+    with pytest.raises(ConfigError, match="to_frame takes 'clients' or 'rounds', got 'client'"):
+        play(FedAvg()).to_frame("client")  # type: ignore[arg-type]
+
+
+def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the command that installs it; all else works without."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    result = play(FedAvg())
+    for kind in ("clients", "rounds"):
+        with pytest.raises(ConfigError, match=r'needs pandas, which is not installed: pip install "fedkin\[pandas\]"'):
+            result.to_frame(kind)  # type: ignore[arg-type]
