@@ -81,6 +81,7 @@ class Server:
 
     @property
     def roster(self) -> Roster:
+        """The clients that have joined: their sizes and what they described."""
         return Roster(self.sizes, self.described)
 
 

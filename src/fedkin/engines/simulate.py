@@ -39,15 +39,19 @@ class InMemory:
     """A ledger holds the state itself."""
 
     def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
+        """Return the state itself."""
         return state
 
     def get(self, client: int, held: Bundle) -> Bundle:
+        """Return the state itself."""
         return held
 
     def all(self, held: Mapping[int, Bundle], acks: torch.Tensor, changed: Collection[int]) -> Mapping[int, Bundle]:
+        """Return a copy of the mapping."""
         return dict(held)
 
     def adopt(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> Mapping[int, Bundle]:
+        """Return the states themselves."""
         return states
 
 
@@ -105,10 +109,12 @@ class Simulation:
         self.spent: dict[int, dict[float, int]] = {}
 
     def available(self, round: int) -> list[int]:
+        """Return the clients that have joined by this round and can be reached, ascending."""
         away = self._away.get(round, ())
         return [i for i, came in enumerate(self._joins) if came <= round and i not in away]
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        """Return the descriptions of the clients that join in this round, by number from ``known`` on."""
         new = [i for i in self.available(round) if i >= known]
         tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in new]
         said = {a.client: a.reply for a in self._session.map(tasks)}
@@ -118,6 +124,12 @@ class Simulation:
     def exchange(
         self, messages: Mapping[int, Message], enough: int | None = None
     ) -> tuple[dict[int, Bundle], dict[int, str]]:
+        """Return the replies to messages by client, and the reason for each client without one.
+
+        Args:
+            messages: what is sent, by client.
+            enough: the number of replies after which no more are waited for; all by default.
+        """
         answers: dict[int, Bundle] = {}
         missing = self._absent(messages, enough)
         tasks: list[Task] = []

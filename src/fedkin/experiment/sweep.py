@@ -35,7 +35,7 @@ from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
 from fedkin.storage.toml import differences, read_toml
 
-PARTS = ("method", "model", "training", "run")
+PARTS = ("method", "model", "training", "run", "aggregation", "attack", "privacy")
 OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
 """Called after each round with the trial's number, how many there are, its values, the seed and the round's line."""
 

@@ -35,6 +35,7 @@ class Keyed:
         self._rng = rng
 
     def below(self, n: int) -> int:
+        """Return a uniformly drawn integer from 0 to n - 1."""
         bits = n.bit_length()
         words = -(-bits // 32)
         while True:
@@ -46,9 +47,11 @@ class Keyed:
                 return draw
 
     def uniform(self, n: int) -> Tensor:
+        """Return float64 ``[n]``, uniform in [0, 1)."""
         return torch.rand(n, generator=self._rng, dtype=torch.float64)
 
     def normal(self, n: int) -> Tensor:
+        """Return float64 ``[n]``, standard normal."""
         return torch.randn(n, generator=self._rng, dtype=torch.float64)
 
 
@@ -56,9 +59,11 @@ class Secret:
     """Numbers that cannot be foreseen: from the operating system's generator, not from a run's seed. For real hosts."""
 
     def below(self, n: int) -> int:
+        """Return a uniformly drawn integer from 0 to n - 1."""
         return secrets.randbelow(n)
 
     def uniform(self, n: int) -> Tensor:
+        """Return float64 ``[n]``, uniform in [0, 1)."""
         if n == 0:
             return torch.zeros(0, dtype=torch.float64)
         raw = torch.frombuffer(bytearray(secrets.token_bytes(8 * n)), dtype=torch.int64)
