@@ -1,4 +1,4 @@
-"""`python -m reproduce`: lists, measures and writes the tables of four papers."""
+"""`python -m reproduce`: list, measure and write the tables of four papers."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from reproduce.results import RESULTS, adoptable, append, file_of, load
 from reproduce.running import RUNS, Plan, make, wanted_of
 from reproduce.tables import Paper
 
-ABOUT = """Makes the tables of the papers again, cell by cell.
+ABOUT = """Measure the tables of the papers again, cell by cell.
 
-Without a command: all tables, how many of their cells are measured and how long the rest takes.
+Without a command: list all tables, the number of measured cells and the time for the rest.
 A cell has the name PAPER/TABLE/ROW/COLUMN/SEED; the beginning of a name stands for all cells below it."""
 
 
-ADOPT = """Takes over cells that are missing only because a version of fedkin has new settings or other defaults.
+ADOPT = """Take over cells that are missing only because a version of fedkin has new settings or other defaults.
 
-Their written settings are the same and only the digest is another one. Whether their figures are the same is for you to
-know: a run of one of them tells. Lines keep the version that measured them."""
+Their written settings are the same and only the digest differs. Check that their figures are the same, for example by a
+run of one of them. Lines keep the version that measured them."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser("python -m reproduce", description=ABOUT, formatter_class=_AsWritten)
     made.add_argument("--results", type=Path, default=RESULTS, help=argparse.SUPPRESS)
     commands = made.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="make missing cells, by priority", formatter_class=_AsWritten)
+    run = commands.add_parser("run", help="measure missing cells, by priority", formatter_class=_AsWritten)
     run.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
     run.add_argument(
         "--minutes",
         type=float,
         default=float("inf"),
-        help="stop after the round in which they are over",
+        help="stop after the round in which this time ends",
     )
     run.add_argument("--scale", choices=("paper", "small"), help="default: each table's first choice")
     run.add_argument("--workers", type=int, default=1, help="processes that train (default: 1; 0: one per core)")
@@ -50,13 +50,13 @@ def parser() -> argparse.ArgumentParser:
                      "(default: $FEDKIN_DATA, else ~/.cache/fedkin/data)")  # fmt: skip
     run.add_argument("--runs", type=Path, default=RUNS, help="folder of runs in progress (default: runs/reproduce)")
     run.add_argument("--keep", action="store_true", help="keep a run's folder when its line is written")
-    run.add_argument("--dry", action="store_true", help="only list the cells that would be made, in their order")
+    run.add_argument("--dry", action="store_true", help="only list the cells that would be measured, in their order")
     adopt = commands.add_parser("adopt", formatter_class=_AsWritten, help="take over cells of an earlier version",
                                 description=ADOPT)  # fmt: skip
     adopt.add_argument("names", nargs="*", metavar="NAME", help="tables or cells; all without any")
     adopt.add_argument("--scale", choices=("paper", "small"))
-    adopt.add_argument("--yes", action="store_true", help="do it; else they are only listed")
-    config = commands.add_parser("config", help="print a cell's settings, a file that fedkin run takes")
+    adopt.add_argument("--yes", action="store_true", help="take them over; otherwise they are only listed")
+    config = commands.add_parser("config", help="print a cell's settings as a file for fedkin run")
     config.add_argument("names", nargs="+", metavar="CELL")
     config.add_argument("--scale", choices=("paper", "small"))
     config.add_argument("--data-root", type=Path)
@@ -67,11 +67,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _AsWritten(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description."""
+    """A formatter that keeps the lines of the description."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs one command; returns 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
+    """Run one command; return 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
     args = parser().parse_args(words)
     try:
         if args.command is None:
@@ -82,12 +82,12 @@ def main(words: Sequence[str] | None = None) -> int:
         print(e, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; the same command continues", file=sys.stderr)
         return 130
 
 
 def _asked(args: argparse.Namespace, there: Sequence[Paper]) -> list[Cell]:
-    """The cells that are named, at the scale asked for, or each table's own."""
+    """Return the named cells, at the given scale, or each table's own."""
     all_cells = [cell for paper in there for table in paper.tables for cell in cells_of(table, args.scale)]
     return chosen(all_cells, args.names)
 
@@ -104,8 +104,8 @@ def _run(args: argparse.Namespace) -> int:
     until = time.monotonic() + 60 * args.minutes
     how = Plan(until, args.data_root, args.engine, args.workers, args.keep, args.runs, args.results)
     outcome = make(cells, how, wanted_of(there))
-    end = "the time is up; the same command goes on" if outcome.stopped else "no other cell is missing"
-    print(f"{outcome.made} cells made, {outcome.failed} failed, {outcome.without_data} without data; {end}")
+    end = "the time is over; the same command continues" if outcome.stopped else "no other cell is missing"
+    print(f"{outcome.made} cells measured, {outcome.failed} failed, {outcome.without_data} without data; {end}")
     return 1 if outcome.failed else 0
 
 

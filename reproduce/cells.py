@@ -1,4 +1,4 @@
-"""The cells of tables: an ordinary run each, with settings that ``fedkin run`` takes as a file."""
+"""The cells of tables: each is an ordinary run, with settings that ``fedkin run`` accepts as a file."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ class Cell:
 
     @property
     def path(self) -> str:
-        """Its name on the command line, without scale."""
+        """Name of the cell on the command line, without scale."""
         return f"{self.table.path}/{self.row.key}/{self.column.key}/{self.seed}"
 
     @property
     def place(self) -> str:
-        """Its name in results: that of the path, without seed."""
+        """Name of the cell in results: its path without seed."""
         return f"{self.table.path}/{self.row.key}/{self.column.key}"
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Its settings as the tables of a config file."""
+        """Return the settings as the tables of a config file."""
         return config_of(self)
 
     @cached_property
     def settings(self) -> Settings:
-        """Its settings; the data by name, wherever they lie."""
+        """Settings of the cell; the data by name, wherever they are stored."""
         run = {k: v for k, v in self.config["run"].items() if k != "seed"}
         made = _settings(json.dumps({**self.config, "run": run}), f"{self.table.path}, row {self.row.key}")
         return dataclasses.replace(made, run=dataclasses.replace(made.run, seed=self.seed))
 
     @cached_property
     def digest(self) -> str:
-        """The fingerprint of all that decides its figures: two cells with the same one are one run."""
+        """Fingerprint of everything that determines its figures: two cells with the same one are one run."""
         return self.settings.digest()
 
     @property
     def priority(self) -> int:
-        """Cells with a smaller one are measured first."""
+        """Priority of the cell; cells with a smaller one are measured first."""
         return self.table.priority + self.row.later + self.column.later + self.scale.later
 
     def toml(self, root: Path | None = None) -> str:
-        """The file that ``fedkin run`` takes."""
+        """Return a file for ``fedkin run``."""
         config = dict(self.config)
         if root is not None:
             config["data"] = {**config["data"], "data": located(self.settings.data.data, root)}
@@ -74,12 +74,12 @@ class Cell:
 
 @cache
 def _settings(config: str, where: str) -> Settings:
-    """The settings of a config: the seeds of a cell, and cells that several tables share, are read once."""
+    """Return the settings of a config, read once for all seeds of a cell and for cells that several tables share."""
     return settings_from(json.loads(config), where)
 
 
 def config_of(cell: Cell) -> dict[str, Any]:
-    """The sections of all layers, put over one another."""
+    """Return the sections of all layers, merged in order."""
     name = cell.row.method
     layers: list[Sections] = [cell.table.sections, cell.column.sections, _preset(cell.row)]
     layers += [cell.row.sections, cell.scale.sections, cell.scale.by_column.get(cell.column.key, {})]
@@ -93,7 +93,7 @@ def config_of(cell: Cell) -> dict[str, Any]:
 
 
 def _preset(row: Row) -> Sections:
-    """What a preset of the row's method sets."""
+    """Return the settings of a preset of the row's method."""
     if row.preset is None:
         return {}
     fields = row.sections["method"][row.method]
@@ -107,9 +107,9 @@ def _preset(row: Row) -> Sections:
 
 
 def cells_of(table: Table, scale: str | None = None) -> Iterator[Cell]:
-    """The cells of a table at one scale (None: the one that is shown), seed by seed.
+    """Yield the cells of a table at one scale (None: the one that is shown), seed by seed.
 
-    Columns that are only other figures of the same runs give cells of equal digests.
+    Columns that are only other figures of the same runs give cells with equal digests.
     """
     if table.left_out is not None:
         return
@@ -118,14 +118,14 @@ def cells_of(table: Table, scale: str | None = None) -> Iterator[Cell]:
         return
     how = table.scales[name]
     for seed in how.seeds:
-        for column in table.columns.values():  # those that share their data follow one another
+        for column in table.columns.values():  # those with the same data follow one another
             for row in table.rows.values():
                 if (how.rows is None or row.key in how.rows) and (how.columns is None or column.key in how.columns):
                     yield Cell(table, row, column, how, seed)
 
 
 def in_order(cells: Sequence[Cell]) -> list[Cell]:
-    """By priority, then seed; each digest once."""
+    """Return cells by priority, then seed; each digest once."""
     known: dict[str, Cell] = {}
     for cell in sorted(cells, key=lambda c: (c.priority, c.seed)):  # stable: tables stay in their order
         known.setdefault(cell.digest, cell)
@@ -133,10 +133,10 @@ def in_order(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def chosen(cells: Sequence[Cell], names: Sequence[str]) -> list[Cell]:
-    """The cells whose path begins with one of the names; all without names.
+    """Return the cells whose path begins with one of the names; all without names.
 
     Raises:
-        ConfigError: a name fits no cell.
+        ConfigError: a name matches no cell.
     """
     found = set()
     for name in names:
@@ -152,9 +152,9 @@ def chosen(cells: Sequence[Cell], names: Sequence[str]) -> list[Cell]:
 
 
 def located(data: str, root: Path) -> str:
-    """Where named data lie below a folder; the name itself where nothing of this name lies there.
+    """Return the path of named data below a folder; the name itself where no such data exist there.
 
-    ``ROOT/NAME`` may be a folder as the library expects it, or hold one ``.npz`` file with the arrays.
+    ``ROOT/NAME`` may be a folder as the library expects it, or contain one ``.npz`` file with the arrays.
     """
     if data not in KNOWN:
         return data
@@ -166,12 +166,12 @@ def located(data: str, root: Path) -> str:
 
 
 def _idx(folder: Path) -> bool:
-    """Whether these are files of the MNIST family, beside which an npz with their writers may lie."""
+    """Return whether these are files of the MNIST family, next to which an npz with their writers may lie."""
     return any(folder.glob("*-ubyte*"))
 
 
 def to_run(settings: Settings, root: Path | None, engine: str, workers: int) -> Settings:
-    """The settings with the place of the data, engine and processes, none of which decide the figures."""
+    """Return the settings with place of the data, engine and processes, none of which affect the figures."""
     where = located(settings.data.data, data_root() if root is None else root)
     changed: Mapping[str, Any] = {"engine": engine, "workers": workers}
     return dataclasses.replace(

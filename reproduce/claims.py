@@ -28,14 +28,14 @@ CLOSING = (
 
 
 def write_claims(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path) -> Path:
-    """Writes the page."""
+    """Write the page."""
     path = docs / "papers.md"
     write_atomic(path, claims_page(papers, done).encode())
     return path
 
 
 def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
-    """How many claims hold, all of them with verdicts, then our own questions with answers."""
+    """Return the number of claims that hold, all claims with verdicts, then our own questions with answers."""
     found = {paper.name: list(_found(paper, done)) for paper in papers}
     parts = [INTRO, to_markdown(_counts(papers, found)).strip()]
     for paper in papers:
@@ -50,7 +50,7 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
 
 
 def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verdict]]:
-    """Each claim and question of a paper with its verdict or answer."""
+    """Yield each claim and question of a paper with its verdict or answer."""
     for table in paper.tables:
         for claim in table.claims:
             best = _best([verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
@@ -59,7 +59,7 @@ def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verd
 
 
 def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:
-    """The number of claims with each verdict, by paper."""
+    """Return the number of claims with each verdict, by paper."""
     words: tuple[Word, ...] = get_args(Word)
     rows = []
     for paper in papers:
@@ -69,7 +69,7 @@ def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, V
 
 
 def _best(found: Sequence[Verdict]) -> Verdict | None:
-    """The verdict at the paper's own scale where there is one, else that of the scale that is measured."""
+    """Return the verdict at the paper's own scale if there is one, else at the measured scale."""
     told = [one for one in found if one.word != "not measured yet"]
     full = [one for one in told if one.scale == "paper"]
     return next(iter([*full, *told, *found]), None)

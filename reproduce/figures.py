@@ -12,7 +12,7 @@ from reproduce.tables import Table
 
 OF_CLIENTS = {
     "accuracy": "accuracy",
-    "pooled": "accuracy",  # the mean over test samples: clients are compared by their own accuracies
+    "pooled": "accuracy",  # the mean over test samples: clients are compared by their accuracies
     "accuracy_trained": "accuracy_trained",
     "accuracy_delivered": "accuracy_delivered",
     "macro_f1": "macro_f1",
@@ -21,7 +21,7 @@ OF_CLIENTS = {
     "medium": "medium",
     "many": "many",
 }
-"""Metric -> the figure of single clients that two methods are compared by. Others are compared seed by seed."""
+"""Metric -> the figure of single clients by which two methods are compared. Others are compared seed by seed."""
 NAMES = {
     "accuracy": "accuracy",
     "pooled": "accuracy over all test samples",
@@ -40,7 +40,7 @@ Measured = Mapping[tuple[str, str], Mapping[int, Line]]
 
 
 def measured(table: Table, scale: str, done: Mapping[str, Line]) -> dict[tuple[str, str], dict[int, Line]]:
-    """The lines of a table at one scale."""
+    """Return the lines of a table at one scale."""
     found: dict[tuple[str, str], dict[int, Line]] = {}
     for cell in cells_of(table, scale):
         if cell.digest in done:
@@ -49,11 +49,11 @@ def measured(table: Table, scale: str, done: Mapping[str, Line]) -> dict[tuple[s
 
 
 def figure(line: Line, metric: str) -> float | None:
-    """One figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
+    """Return one figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
 
-    Beside the metrics of the library: ``best-on-test``, the highest accuracy of any round, which the test part chooses;
-    ``rounds-to-40``, the first round with an accuracy of 40 % or more, None if there is none; ``clusters-used``, those
-    that have a member. A method without a model of the moment after training has its ordinary accuracy there.
+    In addition to the metrics of the library: ``best-on-test``, the highest accuracy of any round, chosen on the test
+    part; ``rounds-to-40``, the first round with an accuracy of at least 40 %, None if there is none; ``clusters-used``,
+    the number of clusters with a member. A method without a model right after training has its ordinary accuracy there.
     """
     curve = line["curve"]
     if metric == "best-on-test":
@@ -71,7 +71,7 @@ def figure(line: Line, metric: str) -> float | None:
 
 
 def of_clients(line: Line, metric: str) -> dict[int, float]:
-    """The figure of each client that has one; empty for metrics that are no client's."""
+    """Return the figure of each client that has one; empty for metrics that do not exist per client."""
     clients = line["clients"]
     values = clients.get(OF_CLIENTS.get(metric, ""))
     if values is None and metric in ("accuracy_trained", "accuracy_delivered"):
@@ -80,17 +80,17 @@ def of_clients(line: Line, metric: str) -> dict[int, float]:
 
 
 def is_count(metric: str) -> bool:
-    """Whether a metric is a count or an index, which is not shown in per cent."""
+    """Return whether a metric is a count or an index, which is not shown in per cent."""
     return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
 
 
 def digits_of(metric: str, decimals: int) -> int:
-    """How many are shown after the point; ``decimals`` is the table's number for shares."""
+    """Return the number of decimal places of a metric; ``decimals`` is the table's number for fractions."""
     return 0 if metric.startswith("rounds-to-") else decimals if not is_count(metric) else 2
 
 
 def name_of(metric: str) -> str:
-    """The name of a metric on a page."""
+    """Return the name of a metric on a page."""
     if metric.startswith("rounds-to-"):
         return f"rounds until {metric.removeprefix('rounds-to-')} %"
     return NAMES.get(metric, metric)
@@ -98,11 +98,11 @@ def name_of(metric: str) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """Our figure in a cell, as the page says it.
+    """The measured figure of a cell as shown on the page.
 
     Attributes:
         mean: in the unit of the page: per cent, or a number; None where nothing is measured or no seed has one.
-        text: with standard deviation, and the number of seeds where not all are there.
+        text: mean with standard deviation, and the number of seeds if some are missing.
     """
 
     mean: float | None
@@ -110,7 +110,7 @@ class Shown:
 
 
 def shown(lines: Mapping[int, Line], metric: str, seeds: int, decimals: int) -> Shown:
-    """The mean over seeds."""
+    """Return the mean over seeds."""
     if not lines:
         return Shown(None, "–")
     if metric == "cluster-sizes":

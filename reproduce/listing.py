@@ -1,4 +1,4 @@
-"""The list of tables: cells that are measured, cells that are missing, and the time these take."""
+"""The list of tables: measured cells, missing cells, and the time that these take."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class State:
     """A table at one scale.
 
     Attributes:
-        cells: runs that it rests on, those among them that other tables share counted as well.
-        left: seconds that the missing ones are expected to take, one after another.
-        guessed: whether a part of ``left`` is a guess, for want of measured cells.
+        cells: number of its runs, including those that other tables share.
+        left: expected seconds of the missing runs, one after another.
+        guessed: whether a part of ``left`` is a guess, for lack of measured cells.
     """
 
     table: Table
@@ -30,7 +30,7 @@ class State:
 
 
 def state_of(table: Table, scale: str, done: Mapping[str, Line]) -> State:
-    """How far a table is; shared cells are expected to be made by each of the tables."""
+    """Return the state of a table; shared cells count for each of the tables."""
     cells = in_order(list(cells_of(table, scale)))
     missing = [cell for cell in cells if cell.digest not in done]
     expected = [seconds_of(cell, [c for c in cells if c.digest in done], done) for cell in missing]
@@ -40,10 +40,10 @@ def state_of(table: Table, scale: str, done: Mapping[str, Line]) -> State:
 
 
 def seconds_of(cell: Cell, there: Sequence[Cell], done: Mapping[str, Line]) -> tuple[float, bool]:
-    """What a cell is expected to take: as measured for its row and column, else its column, its row, its table.
+    """Return the expected seconds of a cell: as measured for its row and column, else its column, its row, its table.
 
     Returns:
-        seconds, and whether they are the table's guess because nothing was measured.
+        Seconds, and whether they are the table's guess because nothing was measured.
     """
     for same in (
         [c for c in there if (c.row.key, c.column.key) == (cell.row.key, cell.column.key)],
@@ -52,13 +52,13 @@ def seconds_of(cell: Cell, there: Sequence[Cell], done: Mapping[str, Line]) -> t
         there,
     ):
         if same:
-            # the median: a run that was suspended has the hours of its pause in its seconds
+            # the median: the seconds of a suspended run include the hours of its pause
             return statistics.median(done[c.digest]["seconds"] for c in same), False
     return cell.scale.guess, True
 
 
 def listing(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
-    """The list of all tables, as text."""
+    """Return the list of all tables, as text."""
     lines = [f"{'table':<16} {'scale':<6} {'done':>11}  {'left':>9}  title"]
     for paper in papers:
         for table in paper.tables:
@@ -75,5 +75,5 @@ def listing(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
 
 
 def _time(state: State) -> str:
-    """Hours, with a mark on guesses."""
+    """Return hours, with a mark on guesses."""
     return f"{'~' if state.guessed else ''}{state.left / 3600:.1f} h" if state.done < state.cells else "-"

@@ -18,7 +18,7 @@ from reproduce.words import sentence
 
 DOCS = HERE.parent / "docs" / "results"
 PICTURES = "papers"
-"""Folder of the figures, below that of the pages."""
+"""Folder of the figures, below the folder of the pages."""
 
 LEGEND = (
     "Each cell contains the paper's figure and, after the slash, the measured one (a cell without a slash contains "
@@ -35,10 +35,10 @@ python -m reproduce table {paper}   # this page
 
 
 def write(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path = DOCS) -> list[Path]:
-    """Writes the pages of these papers.
+    """Write the pages of these papers.
 
     Returns:
-        the files, those of figures among them.
+        The written files, including those of figures.
     """
     files: dict[Path, str] = {}
     for paper in papers:
@@ -54,7 +54,7 @@ def write(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path = DOCS) 
 
 
 def scales_shown(table: Table, done: Mapping[str, Line]) -> list[Scale]:
-    """The table's first choice, and any other scale that has cells."""
+    """Return the table's default scale, and any other scale that has cells."""
     if not table.scales:
         return []
     others = [scale for name, scale in table.scales.items() if name != table.shown and measured(table, name, done)]
@@ -62,7 +62,7 @@ def scales_shown(table: Table, done: Mapping[str, Line]) -> list[Scale]:
 
 
 def page(paper: Paper, done: Mapping[str, Line]) -> str:
-    """One paper."""
+    """Return the page of one paper."""
     parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}.", paper.text.strip()]
     parts += [LEGEND, COMMANDS.format(paper=paper.name, table=paper.tables[0].path)]
     for table in paper.tables:
@@ -79,7 +79,7 @@ def page(paper: Paper, done: Mapping[str, Line]) -> str:
 
 
 def _table(table: Table, done: Mapping[str, Line]) -> Iterator[str]:
-    """One table at all scales that are shown, and its claims."""
+    """Yield one table at all scales that are shown, and its claims."""
     yield f"## {table.title}"
     yield table.text.strip()
     if table.left_out is not None:
@@ -103,7 +103,7 @@ def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verd
 
 
 def claim_line(table: Table, found: Verdict) -> str:
-    """A claim with its verdict."""
+    """Return a claim with its verdict."""
     facts = sentence(table, found)
     if found.claim.question:
         return f"{found.claim.text} {facts or 'Not measured yet'}."
@@ -111,7 +111,7 @@ def claim_line(table: Table, found: Verdict) -> str:
 
 
 def _grids(table: Table, scale: Scale, lines: Measured) -> Iterator[str]:
-    """A grid per figure; one grid where columns have figures of their own."""
+    """Yield a grid per figure; one grid where columns are different figures."""
     of_columns = all(column.metric for column in table.columns.values())
     metrics: Sequence[str | None] = [None] if of_columns else table.metrics
     for metric in metrics:
@@ -142,7 +142,7 @@ def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Gr
 
 
 def _printed(number: tuple[float, float | None] | None, decimals: int) -> str:
-    """What the paper has in the cell."""
+    """Return the paper's figure in the cell."""
     if number is None:
         return "–"
     mean, std = number

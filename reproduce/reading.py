@@ -1,8 +1,8 @@
-"""Reads the tables from their files, one TOML file per table.
+"""Reading of the tables from their files, one TOML file per table.
 
-A file holds the sections of a config file (``[data]``, ``[model]``, ``[training]``, ``[run]``, ``[method.NAME]``)
-for all of its cells. A column, a row and a scale may hold the same sections; what comes later in this order wins:
-table, column, the row's preset, row, scale, the column at this scale.
+A file contains the sections of a config file (``[data]``, ``[model]``, ``[training]``, ``[run]``, ``[method.NAME]``)
+for all of its cells. A column, a row and a scale may contain the same sections; later ones in this order override
+earlier ones: table, column, the row's preset, row, scale, the column at this scale.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ PAPERS = ("dapfl", "cfic", "cam", "pfedcs", "pflib")
 
 
 def papers(names: Sequence[str] = PAPERS) -> list[Paper]:
-    """All papers, or those that are named."""
+    """Return all papers, or the named ones."""
     return [read_paper(HERE / name) for name in names if (HERE / name / "paper.toml").is_file()]
 
 
 def read_paper(folder: Path) -> Paper:
-    """The tables of one folder; ``paper.toml`` says what it is and in which order its tables stand.
+    """Return the tables of one folder; ``paper.toml`` describes the paper and the order of its tables.
 
     Raises:
-        ConfigError: a file lacks something or holds something unknown.
+        ConfigError: an entry of a file is missing or unknown.
     """
     about = tomllib.loads((folder / "paper.toml").read_text(encoding="utf-8"))
     tables = tuple(read_table(folder / f"{name}.toml") for name in about["tables"])
@@ -42,10 +42,10 @@ def read_paper(folder: Path) -> Paper:
 
 
 def read_table(path: Path) -> Table:
-    """One file.
+    """Return the table of one file.
 
     Raises:
-        ConfigError: it lacks something or holds something unknown.
+        ConfigError: an entry is missing or unknown.
     """
     raw = _whole(path)
     known = {"title", "text", "priority", "metrics", "shown", "seeds", "rows", "columns", "scales", "numbers"}
@@ -77,7 +77,7 @@ def read_table(path: Path) -> Table:
 
 
 def _check(table: Table, where: str) -> None:
-    """Names of rows and columns in scales and claims are those of the table."""
+    """Check that the rows and columns named in scales and claims are those of the table."""
     if not table.scales and table.left_out is None:
         raise ConfigError(f"{where}: a table without scales needs left_out, the reason")
     named = [(claim.columns or (), claim.rows, f"the claim {claim.text!r}") for claim in table.claims]
@@ -90,13 +90,13 @@ def _check(table: Table, where: str) -> None:
 
 
 def _whole(path: Path) -> dict[str, Any]:
-    """The file; with ``like``, entries that it lacks are those of another table of the folder."""
+    """Return the content of a file; with ``like``, missing entries are those of another table of the folder."""
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     if "like" not in raw:
         return raw
     base = _whole(path.parent / f"{raw.pop('like')}.toml")
     only = raw.pop("only", None)
-    if "columns" in raw:  # what the other table's scales say of its columns does not concern these
+    if "columns" in raw:  # the column settings of the other table's scales do not apply to these
         base["scales"] = {name: _without_columns(scale) for name, scale in base.get("scales", {}).items()}
     rows = {**base.get("rows", {}), **raw.get("rows", {})}
     sections = {name: merged(base.get(name, {}), raw.get(name, {})) for name in SECTIONS if name in base or name in raw}
@@ -109,7 +109,7 @@ def _without_columns(scale: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with others put over them."""
+    """Return nested tables with others merged over them."""
     found = dict(base)
     for key, value in over.items():
         old = found.get(key)
@@ -124,7 +124,7 @@ def _known(raw: Mapping[str, Any], names: set[str], where: str) -> None:
 
 
 def _sections(raw: Mapping[str, Any], folder: Path) -> Sections:
-    """The sections of a config; paths of user methods, ``file.py:Class``, are relative to the table's folder."""
+    """Return the sections of a config; paths of user methods, ``file.py:Class``, are relative to the table's folder."""
     found = {name: raw[name] for name in SECTIONS if name in raw}
     if "method" in found:
         found["method"] = {CodeRef.read(name, folder).name: fields for name, fields in found["method"].items()}
@@ -132,7 +132,7 @@ def _sections(raw: Mapping[str, Any], folder: Path) -> Sections:
 
 
 def _row(key: str, raw: Mapping[str, Any], path: Path) -> Row:
-    """One row; its ``[method]`` holds the fields of its own method, and the name where that is not the row's."""
+    """Return one row; its ``[method]`` has the fields of its own method, and the name if it differs from the row's."""
     _known(raw, {"title", "preset", "later", *SECTIONS}, f"{path}: row {key}")
     fields = dict(raw.get("method", {}))
     method = CodeRef.read(str(fields.pop("name", key)), path.parent).name
@@ -168,9 +168,10 @@ def _scale(key: str, raw: Mapping[str, Any], seeds: tuple[int, ...], path: Path)
 def _numbers(
     raw: Mapping[str, Any], metrics: Sequence[str], columns: Mapping[str, Column], rows: Mapping[str, Row], where: str
 ) -> dict[str, dict[str, dict[str, Number]]]:
-    """Under ``[numbers]`` a row has a list with one entry per column: a number, ``[mean, std]``, or "-" for none.
+    """Return the paper's numbers: under ``[numbers]`` a row has a list with one entry per column: a number,
+    ``[mean, std]``, or "-" for none.
 
-    Where several figures are shown of each cell, the numbers are those of all of them, unless each has its own under
+    Where several figures are shown of each cell, the numbers apply to all of them, unless each has its own under
     ``[numbers.METRIC]``; in a table whose columns are figures each column has its own.
     """
     nested = raw if any(isinstance(v, Mapping) for v in raw.values()) else dict.fromkeys(metrics, raw)
@@ -189,7 +190,7 @@ def _numbers(
 
 
 def _claim(raw: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Claim:
-    """``row`` and ``than`` (rows, or "baselines": the table's list), or ``order``: each above the one before."""
+    """Return a claim: ``row`` and ``than`` (rows, or "baselines": the table's list), or ``order``: descending."""
     _known(raw, {"text", "row", "than", "order", "columns", "by", "within", "pooled", "metric", "question"}, where)
     if "order" in raw:
         pairs = tuple(zip(raw["order"][1:], raw["order"], strict=False))

@@ -22,36 +22,36 @@ from reproduce.tables import HERE, Table
 RESULTS = HERE / "results"
 Line = dict[str, Any]
 MOST_BITS = 2048
-"""Hexadecimal digits: the single test samples of a run are kept where all clients' take no more."""
+"""Maximum hexadecimal digits of all clients' single test samples for keeping them."""
 BY_CLIENT = ("accuracy", "accuracy_trained", "accuracy_delivered", "macro_f1", "few", "medium", "many")
-"""Figures that are kept of every client where a table of the paper shows them; accuracies always."""
+"""Figures that are kept for every client where a table of the paper shows them; accuracies always."""
 _DIGITS = 5
 
 
 def file_of(table: Table, folder: Path = RESULTS) -> Path:
-    """Where the lines of a table are."""
+    """Return the path of the lines of a table."""
     return folder / f"{table.paper}-{table.name}.jsonl"
 
 
 def load(folder: Path = RESULTS) -> dict[str, Line]:
-    """All lines by digest; of two with the same digest the later one counts."""
+    """Return all lines by digest; of two with the same digest the later one counts."""
     found: dict[str, Line] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for text in path.read_bytes().split(b"\n")[:-1]:  # what has no line break at its end was cut short by a kill
+        for text in path.read_bytes().split(b"\n")[:-1]:  # a line without a line break was cut short by a kill
             try:
                 line = json.loads(text)
             except ValueError as e:
-                raise ValueError(f"{path}: a line is no JSON ({e}); restore the file or remove the line") from e
+                raise ValueError(f"{path}: a line is not JSON ({e}); restore the file or remove the line") from e
             found[line["digest"]] = line
     return found
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Adds a line; half of one that a kill left at the end is removed first."""
+    """Append a line; a half-written line at the end, left by a kill, is removed first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given up with the file, also by a process that is killed
+        fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also by a process that is killed
         file.seek(0)
         there = file.read()
         if not there.endswith(b"\n") and there:
@@ -62,9 +62,11 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
-    """What is kept of a finished run.
+    """Return the line of a finished run.
 
     Args:
+        cell: the cell.
+        folder: folder of the run.
         wanted: figures that tables of the paper show.
     """
     run = read_run(folder)
@@ -93,15 +95,15 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
 
 
 def told_config(cell: Cell) -> dict[str, Any]:
-    """What a cell sets, without defaults and without places on this machine."""
+    """Return the settings of a cell, without defaults and without paths of this machine."""
     return {**cell.config, "method": {**cell.config["method"], "name": CodeRef(cell.row.method).portable}}
 
 
 def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cell, Line]]:
-    """Missing cells that were measured with the same written settings, when the library's defaults were others.
+    """Return missing cells that were measured with the same written settings under other defaults of the library.
 
-    A new version with a new setting gives every cell another digest, whether or not its figures change by it. A person
-    has to know; then the old lines can be taken over under the new digests.
+    A version with a new setting gives every cell another digest, whether or not its figures change. A person has to
+    check this; then the old lines can be taken over under the new digests.
     """
     known = {json.dumps(line["config"], sort_keys=True): line for line in done.values()}
     missing = {cell.digest: cell for cell in cells if cell.digest not in done}
@@ -110,19 +112,19 @@ def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cel
 
 
 def _data_mark(folder: Path) -> str:
-    """The fingerprint of the federation that the run was made on."""
+    """Return the fingerprint of the federation of the run."""
     with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
         return str(file.metadata()["data"])
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The finite figures, rounded to six places."""
+    """Return the finite figures, rounded to six places."""
     whole = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items() if v is not None}
     return {k: v for k, v in whole.items() if not isinstance(v, float) or math.isfinite(v)}
 
 
 def _curve(run: Run) -> dict[str, list[Any]]:
-    """Accuracy in every evaluated round."""
+    """Return the accuracy in every evaluated round."""
     lines = [one for one in run.rounds if one["evaluated"]]
     return {
         "rounds": [one["round"] for one in lines],
@@ -131,7 +133,7 @@ def _curve(run: Run) -> dict[str, list[Any]]:
 
 
 def _clients(run: Run, wanted: set[str]) -> Line:
-    """Every client's final figures, and its single test samples in the last evaluated round if they are few."""
+    """Return every client's final figures, and its single test samples in the last evaluated round if they are few."""
     lines = [_scalar(one) for one in run.clients]
     found: Line = {}
     for metric in BY_CLIENT:
@@ -145,6 +147,6 @@ def _clients(run: Run, wanted: set[str]) -> Line:
 
 
 def _scalar(line: Mapping[str, Any]) -> Line:
-    """A client's line with shares in place of counts (correct, of so many)."""
+    """Return a client's line with fractions in place of counts (correct, total)."""
     shares = {name: line[name] for name in ("few", "medium", "many")}
     return {**line, **{name: right / n if n else None for name, (right, n) in shares.items()}}

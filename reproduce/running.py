@@ -1,4 +1,4 @@
-"""Makes missing cells, one after another, until the time is up."""
+"""Measurement of missing cells, one after another, until the time is over."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ RUNS = HERE.parent / "runs" / "reproduce"
 
 
 class OutOfTime(Exception):
-    """The time is up; the run's folder holds all rounds up to this one."""
+    """The time is over; the run's folder has all rounds up to this one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How cells are made.
+    """Settings of a measurement.
 
     Attributes:
-        until: when to stop, as ``clock`` tells it; the round in progress is finished.
-        root: folder of the data sets; None: where the library looks for them.
+        until: time to stop, as of ``clock``; the round in progress is finished.
+        root: folder of the data sets; None: the library's default places.
         keep: whether run folders are kept when their line is written.
         say: called with each message.
     """
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What became of it: numbers of cells."""
+    """Numbers of cells by result."""
 
     made: int = 0
     failed: int = 0
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def wanted_of(papers: Sequence[Paper]) -> dict[str, set[str]]:
-    """The figures that the tables of each paper show, by its name: a run may serve several of them."""
+    """Return the figures that the tables of each paper show, by its name: a run may serve several of them."""
     return {
         paper.name: {m for table in paper.tables for column in table.columns for m in table.metrics_of(column)}
         for paper in papers
@@ -68,9 +68,9 @@ def wanted_of(papers: Sequence[Paper]) -> dict[str, set[str]]:
 
 
 def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outcome:
-    """Makes the cells that have no line yet, in their order.
+    """Measure the cells that have no line yet, in order.
 
-    A cell that another process is at is left to it. One that fails is reported and left out until the next call.
+    A cell that another process is working on is skipped. A failing cell is reported and skipped until the next call.
     """
     outcome, store = Outcome(), _Federations()
     lacking: set[str] = set()
@@ -86,7 +86,7 @@ def make(cells: Sequence[Cell], plan: Plan, wanted: dict[str, set[str]]) -> Outc
             continue
         with held(plan.runs / "locks" / cell.digest) as got:
             done = load(plan.results) if got else done
-            if not got or cell.digest in done:  # another process is at it, or has made it since
+            if not got or cell.digest in done:  # another process is working on it, or has finished it
                 continue
             try:
                 _one(cell, plan, store, wanted[cell.table.paper])
@@ -119,12 +119,12 @@ class _Federations:
 
 
 def folder_of(cell: Cell, runs: Path = RUNS) -> Path:
-    """Where a cell's run lies while it is not done."""
+    """Return the folder of a cell's run while it is not done."""
     return runs / f"{cell.path.replace('/', '-')}-{cell.scale.name}-{cell.digest[:8]}"
 
 
 def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
-    """Runs or resumes one cell and appends its line."""
+    """Run or resume one cell and append its line."""
     settings = to_run(cell.settings, plan.root, plan.engine, plan.workers)
     folder = folder_of(cell, plan.runs)
 
@@ -133,15 +133,17 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
             raise OutOfTime
 
     begun = (folder / "config.toml").is_file()
-    plan.say(f"{cell.path} ({cell.scale.name}) {'goes on' if begun else 'begins'}")
+    plan.say(f"{cell.path} ({cell.scale.name}) {'continues' if begun else 'starts'}")
     if not (folder / "summary.json").is_file():
         federation = store.get(settings)
         try:
             run_settings(settings, federation, out=folder, resume=begun, on_round=on_round)
-        except RunFolderError as e:  # begun with data at another place or by another version: its rounds are of no use
+        except (
+            RunFolderError
+        ) as e:  # started with data at another place or by another version: its rounds cannot be used
             if not begun or isinstance(e, (FolderBusyError, DiskFullError)):
                 raise
-            plan.say(f"{cell.path}: begun anew, {e}")
+            plan.say(f"{cell.path}: started again, {e}")
             shutil.rmtree(folder)
             run_settings(settings, federation, out=folder, on_round=on_round)
     line = line_of(cell, folder, wanted)

@@ -1,4 +1,4 @@
-"""A figure per table: what the paper prints against what was measured."""
+"""A figure per table: the paper's figures against measured ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reproduce.tables import Column, Table
 
 
 def scatter(table: Table, lines: Measured, seeds: int) -> Spec | None:
-    """One chart per column with the diagonal on which both are equal; None without a cell that has both figures."""
+    """Return one chart per column with the diagonal of equality; None without a cell that has both figures."""
     charts = []
     for column in table.columns.values():
         if points := _points(table, column, lines, seeds):
@@ -29,7 +29,7 @@ def _points(table: Table, column: Column, lines: Measured, seeds: int) -> list[d
 
 
 def _chart(title: str, points: list[dict[str, Any]]) -> Spec:
-    """Both axes have the same scale."""
+    """Return a chart whose axes have the same scale."""
     values = [point[name] for point in points for name in ("paper", "ours")]
     pad = max(0.5, 0.08 * (max(values) - min(values)))
     low, high = min(values) - pad, max(values) + pad

@@ -1,4 +1,4 @@
-"""What a table is: rows, columns, scales, the paper's numbers and its claims."""
+"""The content of a table: rows, columns, scales, the paper's numbers and its claims."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Row:
     """A method, or a variant of one.
 
     Attributes:
-        key: its name in files and on the command line.
+        key: name in files and on the command line.
         method: name of the method.
-        preset: a preset of the method that the row starts from.
-        sections: its own settings; those of the method lie under its name, as in ``[method.NAME]``.
+        preset: preset of the method that the row starts from.
+        sections: its own settings; those of the method are under its name, as in ``[method.NAME]``.
         later: added to the table's priority.
     """
 
@@ -36,10 +36,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A setting that all rows are run at, or another figure of the same runs.
+    """A setting at which all rows are run, or another figure of the same runs.
 
     Attributes:
-        metric: the figure that is shown; None: those of the table.
+        metric: figure that is shown; None: those of the table.
     """
 
     key: str
@@ -54,9 +54,9 @@ class Scale:
     """One size in which a table can be measured.
 
     Attributes:
-        text: what was scaled.
-        guess: seconds that a cell is expected to take until one was measured.
-        columns, rows: those that there are at this scale; None: all.
+        text: description of the scaling.
+        guess: expected seconds of a cell until one was measured.
+        columns, rows: columns and rows at this scale; None: all.
         by_column: further settings of single columns.
     """
 
@@ -73,16 +73,16 @@ class Scale:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of a table, as comparisons of rows.
+    """A claim of a paper on a table, as comparisons of rows.
 
     Attributes:
-        pairs: each time a row that is said to be above another one.
-        columns: where; None: everywhere.
-        by: points that the difference is said to have at least.
-        within: points that the difference is said to have at most, in either direction; None: no such bound.
-        pooled: the claim is about the mean over columns, not about each of them.
-        metric: of which figure; None: the first of the column.
-        question: it is none of the paper's but ours; the answer is the difference, not a verdict.
+        pairs: pairs of rows of which the first is claimed to be above the second.
+        columns: columns of the claim; None: all.
+        by: claimed minimum difference in points.
+        within: claimed maximum difference in points, in either direction; None: no such bound.
+        pooled: the claim concerns the mean over columns, not each of them.
+        metric: figure of the claim; None: the first of the column.
+        question: it is our own question and not a claim of the paper; the answer is the difference, not a verdict.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Claim:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """All rows that it is about."""
+        """All rows of the claim."""
         return tuple(dict.fromkeys(key for pair in self.pairs for key in pair))
 
 
@@ -105,11 +105,11 @@ class Table:
     """One table of a paper.
 
     Attributes:
-        metrics: the figures that are shown of each cell, the first one first.
-        shown: the scale that is measured and shown unless another is asked for.
-        numbers: metric -> row -> column -> what the paper prints.
-        left_out: why there are no cells, if there are none.
-        decimals: of the figures on the page.
+        metrics: figures that are shown of each cell, the first one first.
+        shown: scale that is measured and shown unless another is given.
+        numbers: metric -> row -> column -> the printed figure.
+        left_out: reason why there are no cells, if there are none.
+        decimals: decimal places of the figures on the page.
     """
 
     paper: str
@@ -130,11 +130,11 @@ class Table:
 
     @property
     def path(self) -> str:
-        """Its name on the command line."""
+        """Name of the table on the command line."""
         return f"{self.paper}/{self.name}"
 
     def metrics_of(self, column: str) -> tuple[str, ...]:
-        """The figures that are shown of a column."""
+        """Return the figures that are shown of a column."""
         own = self.columns[column].metric
         return self.metrics if own is None else (own,)
 
@@ -152,4 +152,5 @@ class Paper:
 
     @property
     def folder(self) -> Path:
+        """Folder of the paper's files."""
         return HERE / self.name

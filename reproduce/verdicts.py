@@ -1,8 +1,8 @@
 """Claims of the papers against measured cells: paired comparisons over seeds and clients, with intervals.
 
-A claim is a set of comparisons. It holds if in each of them the whole 95 % interval lies where the claim says. It does
-not hold if in one of them the whole interval lies beyond it; as there may be many, that interval is wider: its level is
-95 % for all comparisons of the claim together (Bonferroni). Else it cannot be told, as with a single seed.
+A claim is a set of comparisons. It holds if in each of them the whole 95 % interval lies on the claimed side. It does
+not hold if in one of them the whole interval lies on the other side; as there may be many, that interval is wider: its
+level is 95 % for all comparisons of the claim together (Bonferroni). Otherwise it cannot be told, as for one seed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Cells = Mapping[tuple[str, str], Mapping[int, tuple[Cell, Line]]]
 
 @dataclass(frozen=True)
 class Compared:
-    """A row against another one.
+    """A comparison of one row with another.
 
     Attributes:
-        where: the column's key; several with commas between them where the mean over columns is compared.
-        found: the difference, positive where the first row is better; None: not measured, or not both with one seed.
-        ahead: seeds in which the first row is better.
-        of: what the difference is counted in: points, rounds, or nothing that has a name.
+        where: key of the column; several separated by commas where the mean over columns is compared.
+        found: the difference, positive where the first row is better; None: not measured, or no seed in common.
+        ahead: number of seeds in which the first row is better.
+        of: unit of the difference: points, rounds, or "" for none.
     """
 
     row: str
@@ -43,13 +43,13 @@ class Compared:
 
     @property
     def unit(self) -> float:
-        """What a difference is multiplied by to be shown."""
+        """Factor by which a difference is multiplied for display."""
         return 100.0 if self.of == "points" else 1.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the measured cells say of a claim at one scale."""
+    """Result of the measured cells for a claim at one scale."""
 
     claim: Claim
     scale: str
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def verdict(table: Table, claim: Claim, scale: str, done: Mapping[str, Line]) -> Verdict:
-    """Compares all that the claim is about."""
+    """Return the verdict from all comparisons of the claim."""
     cells: dict[tuple[str, str], dict[int, tuple[Cell, Line]]] = {}
     for cell in cells_of(table, scale):
         if cell.digest in done:
@@ -71,7 +71,7 @@ def verdict(table: Table, claim: Claim, scale: str, done: Mapping[str, Line]) ->
 
 
 def _columns(table: Table, claim: Claim, scale: str) -> tuple[str, ...]:
-    """The columns of the claim that there are at this scale."""
+    """Return the columns of the claim that exist at this scale."""
     there = table.scales[scale].columns
     asked = tuple(table.columns) if claim.columns is None else claim.columns
     return tuple(column for column in asked if there is None or column in there)
@@ -88,7 +88,7 @@ def _overall(words: Sequence[Word]) -> Word:
 def _part(
     table: Table, claim: Claim, pair: tuple[str, str], columns: tuple[str, ...], cells: Cells, count: int
 ) -> Compared:
-    """One comparison, in one column or over several."""
+    """Return one comparison, in one column or over several."""
     where = ", ".join(columns)
     both = [(cells.get((pair[0], c), {}), cells.get((pair[1], c), {})) for c in columns]
     seeds = sorted(set.intersection(*({*a} & {*b} for a, b in both)))
@@ -115,8 +115,8 @@ def _part(
 
 
 def gains_of(line: Line, other: Line, metric: str) -> dict[int, float]:
-    """By how much a run is better than another one of the same seed, client by client; as client 0 if the metric is
-    none of clients.
+    """Return the gains of a run over another one of the same seed, by client; as client 0 if the metric does not exist
+    per client.
 
     Fewer rounds are better; a target that was never reached counts as reached in the round after the last.
     """
@@ -133,16 +133,17 @@ def gains_of(line: Line, other: Line, metric: str) -> dict[int, float]:
 
 
 def judged(claim: Claim, found: Difference, wide: Difference, unit: float) -> Word:
-    """What one comparison says of a claim.
+    """Return the verdict of one comparison on a claim.
 
     Args:
-        found: with the interval that shows it to hold.
-        wide: with the interval that shows it not to hold.
-        unit: of the claim's bounds, in terms of the difference.
+        claim: the claim.
+        found: the difference with the interval that shows it to hold.
+        wide: the difference with the interval that shows it not to hold.
+        unit: unit of the claim's bounds, in terms of the difference.
     """
     if found.seeds == 1 or found.low is None or found.high is None or wide.low is None or wide.high is None:
         return "cannot be told"
-    if found.identical and claim.within is None:  # the interval is a point, and above nothing
+    if found.identical and claim.within is None:  # the interval is a point at zero
         return "does not hold"
     if claim.within is not None:
         bound = claim.within / unit
@@ -153,6 +154,6 @@ def judged(claim: Claim, found: Difference, wide: Difference, unit: float) -> Wo
 
 
 def _same(cell: Cell) -> bool:
-    """Whether a client of one seed is that of every other: natural clients, or data that are dealt by another seed."""
+    """Return whether clients are the same in every seed: natural clients, or data split by a separate seed."""
     data = cell.settings.data
     return data.data_seed is not None or data.partition == "natural"

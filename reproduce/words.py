@@ -9,7 +9,7 @@ from reproduce.verdicts import Compared, Verdict
 
 
 def sentence(table: Table, verdict: Verdict) -> str:
-    """The evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail."""
+    """Return the evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail."""
     there = [part for part in verdict.parts if part.found is not None]
     if not there:
         return ""
@@ -21,7 +21,7 @@ def sentence(table: Table, verdict: Verdict) -> str:
 
 
 def _many(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
-    """Counts, and the comparison that is farthest from the claim."""
+    """Return counts, and the comparison that is farthest from the claim."""
     words = [part.word for part in verdict.parts]
     counts = [f"holds in {words.count('holds')} of {len(words)} comparisons"] if "holds" in words else []
     counts += [f"fails in {words.count('does not hold')}"] if "does not hold" in words else []
@@ -35,14 +35,14 @@ def _many(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
 
 
 def _against(table: Table, part: Compared) -> str:
-    """The other row and where it was met."""
+    """Return the other row and its columns."""
     columns = [table.columns[key].title for key in part.where.split(", ")]
     where = columns[0] if len(columns) == 1 else f"mean over {len(columns)} columns"
     return f"{table.rows[part.than].title} ({where})"
 
 
 def difference_text(part: Compared) -> str:
-    """The difference with its interval, or with the reason why it has none."""
+    """Return the difference with its interval, or with the reason why it has none."""
     found, unit = part.found, part.unit
     if found is None:
         return "not measured yet"

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from fedkin.data import SiteData
-from fedkin.deploy.enrol import Clock
+from fedkin.deploy.client import Site
+from fedkin.deploy.joining import Clock
 from fedkin.deploy.serve import serve
-from fedkin.deploy.site import Site
-from fedkin.deploy.wire import Letter, head_bytes, head_of
+from fedkin.deploy.wire_format import Letter, head_bytes, head_of
 from fedkin.engines import Loop, Simulation
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment

@@ -88,5 +88,5 @@ class Boast(Averaging, Method):
 
 def test_a_method_that_boasts_is_found() -> None:
     """robust = True and a mean of its own: the contract says what is missing."""
-    with pytest.raises(RuleBroken, match=r"'robust': it says robust = True, yet its server never uses r\.mean"):
+    with pytest.raises(RuleBroken, match=r"'robust': it declares robust = True, but its server never uses r\.mean"):
         check_method(Boast(), engines=[], rules=["robust"])

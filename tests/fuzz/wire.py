@@ -30,15 +30,15 @@ import torch
 from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
 from fedkin.deploy import heads
-from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
-from fedkin.deploy.spending import Spending
-from fedkin.deploy.suspects import Suspects
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.table import Table
 from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire import Letter, LetterError, entries, head_bytes, head_of, receive
+from fedkin.deploy.timeouts import Suspects
+from fedkin.deploy.wire_format import Letter, LetterError, entries, head_bytes, head_of, receive
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 
 Pair = tuple[Letter, Letter]

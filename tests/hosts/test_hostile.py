@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
 from hostprograms import FAULTY, Fleet, events, rounds, server_equals
 from hosttoys import settings, simulated, traced
 
@@ -91,7 +91,7 @@ def test_a_run_that_ends_says_why_and_goes_on(own: Fleet, monkeypatch: pytest.Mo
     own.until(lambda: (folder / "failed.txt").exists(), 1800)
     text = (folder / "failed.txt").read_text(encoding="utf-8")
     assert "ZeroDivisionError: nobody thought of this" in text
-    assert f"go on with: fedkin submit {folder}" in text
+    assert f"continue with: fedkin submit {folder}" in text
     assert len(rounds(folder)) == 2
     assert own.link is not None
     own.link.stop()

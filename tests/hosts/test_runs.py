@@ -143,7 +143,7 @@ def test_a_host_that_comes_back(own: Fleet, disk: str) -> None:
     own.start(1)
     lines = own.finish(folder, 600)
     assert lines[-1]["answered"] == [0, 1, 2], own.words()
-    assert ("goes on as a newcomer: its disk was lost" in events(folder)) == (disk == "lost")
+    assert ("joins again: its disk was lost" in events(folder)) == (disk == "lost")
     assert server_equals(folder, traced(s, lines)) == (disk == "kept")  # a simulated client does not lose its head
 
 

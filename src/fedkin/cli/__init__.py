@@ -14,7 +14,7 @@ from fedkin.version import __version__
 _HELP_FLAGS = ("-h", "--help", "--help-all")
 _BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"
-# those whose flags depend on a method, or which have none; all others explain themselves
+# commands whose flags depend on a method, or which have none; all others print their own help
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
@@ -43,18 +43,18 @@ Exit codes: 0 done, 1 failed, 2 bad input, 3 training diverged, 130 interrupted"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; gives the exit code."""
+    """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with _limited(args) as rest:
             code = _command(rest)
-        sys.stdout.flush()  # while a reader that has gone can still be told from other faults
+        sys.stdout.flush()  # now, where a closed reader can be distinguished from other errors
         return code
-    except BrokenPipeError:  # the reader of our output has gone, as in `fedkin list | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `fedkin list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except OSError as e:  # a full disk, a folder that may not be written
+    except OSError as e:  # a full disk, a folder without write permission
         return _say(e, FAILED)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)  # noqa: T201
@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _limited(args: list[str]) -> Iterator[list[str]]:
-    """The words of a command without ``--max-data-gb``, which any of them takes: it is about this machine, not about
-    a run, and holds for child processes, too."""
+    """Yield the arguments of a command without ``--max-data-gb``, which every command accepts: it is about this machine
+    and not about a run, and also applies to child processes."""
     rest, given = list[str](), None
     words = iter(args)
     for word in words:
@@ -80,7 +80,7 @@ def _limited(args: list[str]) -> Iterator[list[str]]:
             continue
         given = value if equals else next(words, None)
         if given is None:
-            from fedkin.core.errors import ConfigError  # here, so that help does not wait for torch
+            from fedkin.core.errors import ConfigError  # imported here, so that help does not wait for torch
 
             raise ConfigError(f"{_LIMIT} needs a number of GB, such as {_LIMIT} 16")
     if given is None:
@@ -94,7 +94,7 @@ def _limited(args: list[str]) -> Iterator[list[str]]:
 
 def _command(args: list[str]) -> int:
     first, second = [*args, "", ""][:2]
-    # `fedkin run --help` is asked here; `fedkin run METHOD --help` is that method's to answer
+    # `fedkin run --help` is answered here; `fedkin run METHOD --help` by the flags of that method
     if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first in _NO_HELP):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
@@ -106,8 +106,8 @@ def _command(args: list[str]) -> int:
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:
-    # here, so that help does not wait for torch; nothing is begun yet, and packages do not take an exception well that
-    # comes while they load, so that Ctrl-C ends the process at once
+    # imported here, so that help does not wait for torch; nothing has started yet, and packages may fail on an
+    # exception during their import, so Ctrl-C ends the process at once
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in (n for n, handler in before.items() if callable(handler)):  # one that is ignored stays ignored
         signal.signal(number, _leave)

@@ -1,4 +1,4 @@
-"""``fedkin check``: does a method keep the contract?"""
+"""``fedkin check``: check that a method keeps the contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEANS = {
     "declared": ("a frozen dataclass of plain, documented fields", "make every field a documented plain value"),
     "runs": (
         "four rounds of six clients, all finite, all predict",
-        "mend the line that the reason names; docs/own-method.md says what each step gets and gives",
+        "fix the line that the reason names; docs/own-method.md describes arguments and results of each step",
     ),
     "same result": (
         "bit for bit on every engine and a second time",
@@ -36,7 +36,7 @@ MEANS = {
         "keep everything in the bundles: the server's state, and c.state",
     ),
     "own data": (
-        "a client's words depend on its own data alone",
+        "a client's answers depend on its own data alone",
         "keep nothing of clients in globals",
     ),
     "odd federations": (
@@ -51,37 +51,37 @@ MEANS = {
         "count in aggregate what arrived (r.ids); a client's state changes with its upload only",
     ),
     "robust": (
-        "if it says robust: another rule of aggregation works",
-        "merge by r.mean, r.group_mean and r.mix, or leave robust = True out",
+        "if it declares robust: another rule of aggregation works",
+        "merge by r.mean, r.group_mean and r.mix, or omit robust = True",
     ),
     "secure aggregation": (
-        "if it says so: the means of its pools suffice",
-        "use uploads in means as pools() says only, or leave secure_aggregation = True out",
+        "if it declares it: the means of its pools suffice",
+        "use uploads in means as pools() says only, or omit secure_aggregation = True",
     ),
     "distribution": (
         "a row for each receiver, weights sum to 1",
         "row i is for r.ids[i]; see the reason for the shape",
     ),
 }
-"""Rule -> what it asks, and what mends it most often; `fedkin.testing` tells all of each."""
+"""Rule -> its requirement and the most frequent fix; `fedkin.testing` describes all of them."""
 
 
 @dataclass(frozen=True)
 class CheckFlags:
-    """What is checked and shown."""
+    """Checks to run, and their output."""
 
     rules: tuple[str, ...] = ()
     """Only these rules, such as runs resume. Default: all."""
     check_seed: int = 1
-    """Seed of everything that the checks draw."""
+    """Seed of all random draws of the checks."""
     quiet: bool = False
-    """Nothing but the exit code: 0 all rules hold, 1 one is broken, 2 there is no such method or setting."""
+    """Print nothing; the exit code is 0 if all rules hold, 1 if one is broken, 2 for an unknown method or setting."""
     json: bool = False
-    """The findings as JSON on standard output, nothing else there."""
+    """Write the findings as JSON, and nothing else, to standard output."""
 
 
 def check_command(args: list[str]) -> int:
-    """``fedkin check METHOD [flags]``."""
+    """Run ``fedkin check METHOD [flags]``."""
     if not args or args[0].startswith("-"):
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
     name = args[0]
@@ -107,7 +107,7 @@ def check_command(args: list[str]) -> int:
 
 
 def _engines() -> list[Engine]:
-    """Those that must agree with the reference; worker processes are forked, which not every system can."""
+    """Return the engines that must agree with the reference; workers are forked, which not every system supports."""
     return [Workers(1), Workers(2)] if hasattr(os, "fork") else []
 
 
@@ -121,13 +121,13 @@ def _show(name: str, findings: list[Finding], flags: CheckFlags) -> None:
     title = get_title(name)
     marks = {"holds": "holds", "broken": "BROKEN", "not checked": "not checked"}
     rows = tuple((line["rule"], line["asks"], marks[line["result"]]) for line in lines)
-    screen.table(Grid(f"The contract: {title}", ("rule", "what it asks", "result"), rows, words=3))
+    screen.table(Grid(f"The contract: {title}", ("rule", "requirement", "result"), rows, words=3))
     broken = [line for line in lines if line["result"] == "broken"]
     for line in broken:
         screen.say(f"\n{line['rule']}: {line['reason']}\n  What to do: {line['do']}.")
     if broken:
         left = sum(line["result"] == "not checked" for line in lines)
-        tail = f"; {left} were not checked, since {broken[-1]['rule']} comes before them" if left else ""
+        tail = f"; {left} were not checked, since {broken[-1]['rule']} must hold first" if left else ""
         screen.say(f"\n{title} breaks {len(broken)} of {len(lines)} rules{tail}.")
     else:
         screen.say(f"\n{title} keeps {'all' if len(lines) == len(RULES) else 'these'} {len(lines)} rules.")
@@ -148,7 +148,7 @@ def _words(error: Exception) -> str:
 
 
 def _line(error: BaseException | None, file: Path | None) -> str:
-    """Where in the method's own file it was raised, if it was."""
+    """Return the line of the method's own file that raised the error, if there is one."""
     while error is not None:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if file is not None and Path(frame.filename) == file]

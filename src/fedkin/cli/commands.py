@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands that make runs: run, resume, compare, demo, list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OnLine = Callable[[dict[str, Any]], None]
 
 
 def run_command(args: list[str]) -> int:
-    """``fedkin run METHOD|FILE.toml [flags]``."""
+    """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
     folder = show.out or new_folder(settings.code.attribute)
     title, new = get_title(settings.name), not taken(folder)
@@ -63,12 +63,12 @@ def run_command(args: list[str]) -> int:
 
 
 def resume_command(args: list[str]) -> int:
-    """``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
+    """Run ``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
     folder, rounds, show = resume_flags(args)
     require_folder(folder)
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
-            raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; leave it out")
+            raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; omit it")
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:
@@ -95,13 +95,13 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     if every != before.eval_every and not quiet:
         screen.note(
             f"evaluated every {every} rounds, as before: {result.summary['rounds']} rounds alone would mean another "
-            f"interval, so this is the run with --eval-every {every}"
+            f"interval, so this equals a run with --eval-every {every}"
         )
     return _finish(result, show, tracking)
 
 
 def compare_command(args: list[str]) -> int:
-    """``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
+    """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
     folder = show.out or new_folder("compare")
     if not (show.quiet or show.json):
@@ -113,14 +113,14 @@ def compare_command(args: list[str]) -> int:
 
 
 def demo_command(args: list[str]) -> int:
-    """``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
+    """Run ``fedkin demo``: the four systems and their references on handwritten digits, in about a minute."""
     methods = ("local", "local-full", "fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
     plan = Comparison(
         methods,
         data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5),
         model=ModelSettings(model="mlp"),
         training=Training(epochs=2, batch_size=10, lr=0.05),
-        run=RunSettings(rounds=100, participation=0.5),  # long enough for every method to settle,
+        run=RunSettings(rounds=100, participation=0.5),  # enough for every method to converge,
     )
     unknown = [a for a in args if a not in ("--quiet", "--json")]
     if unknown:
@@ -129,7 +129,7 @@ def demo_command(args: list[str]) -> int:
     if not (show.quiet or show.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
-            "half of them in each of 100 rounds.\nWhich clients should learn from whom, and does it pay?"
+            "half of them in each of 100 rounds.\nWhich clients should learn from which others, and is it worth it?"
         )
     folder = new_folder("demo")
     try:
@@ -139,7 +139,7 @@ def demo_command(args: list[str]) -> int:
 
 
 def list_command(args: list[str]) -> int:
-    """``fedkin list [methods|papers|partitions|models|data]``."""
+    """Run ``fedkin list [methods|papers|partitions|models|data]``."""
     methods = {n: make() for n, make in METHODS.items()}
     heads = {"papers": ("title", "paper", "presets")}
     kinds: dict[str, dict[str, tuple[str, ...]]] = {
@@ -153,8 +153,8 @@ def list_command(args: list[str]) -> int:
     kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
     kinds["data"] |= {
         "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
-        "FILE.py:F, MODULE:F": ("what your own function F gives",),
-        "hf:NAME, hf:FOLDER": ("a data set of Hugging Face, from the hub or from a folder",),
+        "FILE.py:F, MODULE:F": ("a federation made by your function F",),
+        "hf:NAME, hf:FOLDER": ("a Hugging Face data set, from the hub or from a folder",),
     }
     wanted = args or list(kinds)
     for kind in wanted:
@@ -177,8 +177,8 @@ def _fixed(protocol: Mapping[str, str | float]) -> str:
 
 
 def _list_methods(methods: Mapping[str, Method]) -> None:
-    """A table for each family. Sums suffice: secure aggregation could hide single uploads from the server."""
-    heads = ("what it does", "the server learns", "sums suffice")
+    """Print a table for each family. "Sums suffice": secure aggregation could hide single uploads from the server."""
+    heads = ("description", "the server learns", "sums suffice")
     for family in FAMILIES:
         rows = tuple(
             (n, m.summary, m.reveals, "yes" if m.secure_aggregation else "no")
@@ -224,7 +224,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             for run in runs:
                 which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
                 screen.say(f"{which}: {_reached(run, show.target_accuracy)}")
-        screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv lie beside it")
+        screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
     lost = [f"{run.title}, seed {run.seed} (round {run.diverged})" for run in runs if run.diverged is not None]
     if lost:
         screen.note(f"fedkin: training diverged in {len(lost)} of {len(runs)} runs: {'; '.join(lost)}; {ADVICE}")
@@ -232,7 +232,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
 
 
 def _both(shown: OnLine, tracked: OnLine) -> OnRound:
-    """A round is shown and told to trackers."""
+    """Return a callback that shows a round and reports it to trackers."""
 
     def on_round(report: Any, line: dict[str, Any]) -> None:
         shown(line)
@@ -260,7 +260,7 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
-        screen.say("\nDid it pay? fedkin compare with the same flags puts Local, Local (full) and FedAvg beside it.")
+        screen.say("\nIs it worth it? fedkin compare with the same flags adds Local, Local (full) and FedAvg.")
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     if run.diverged is not None:
         screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
@@ -284,12 +284,12 @@ def _reached(run: Run, target: float) -> str:
 
 
 def _stopped(folder: Path, new: bool = False) -> int:
-    """Says how to go on; ``new``: there was nothing at the folder's place before this command."""
+    """Print how to continue; ``new``: the folder did not exist before this command."""
     if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
-        with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have begun a run there
-            shutil.rmtree(folder, ignore_errors=True)  # not one round is done: nothing to go on from
+        with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have started a run there
+            shutil.rmtree(folder, ignore_errors=True)  # no round is done: there is nothing to continue
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
-        screen.note(f"stopped; go on with: fedkin resume {folder}")
+        screen.note(f"stopped; continue with: fedkin resume {folder}")
     else:
         screen.note("stopped before the first round was done")
     return 130

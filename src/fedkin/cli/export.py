@@ -1,4 +1,4 @@
-"""``fedkin export`` and ``fedkin predict``: a model to take home, and what it says of a file."""
+"""``fedkin export`` and ``fedkin predict``: export of a client's model, and its predictions for a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import require_folder
 
-_SHOWN = 20  # rows on the screen
+_SHOWN = 20  # maximum number of rows on the screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,32 +34,32 @@ class ExportFlags:
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """A run folder; or that of a comparison or a sweep, whose runs are listed."""
     client: str | None = None
-    """Whose model: a client's number or name."""
+    """The client whose model is exported: its number or name."""
     all: bool = False
-    """Every client's, each in a folder of its own."""
+    """Export every client's model, each to its own folder."""
     common: Annotated[bool, tyro.conf.arg(name="global")] = False
-    """The one model that the server sends to all, where the method has one."""
+    """Export the one model that the server sends to all clients, where the method has one."""
     round: Round = "last"
-    """After which round: the last, or the one with the highest validation accuracy."""
+    """Round of the exported model: the last, or the one with the highest validation accuracy."""
     out: Path | None = None
     """The new folder. Default: exports/client-NAME in the run's folder; exports/best/client-NAME with --round best."""
     format: tuple[Format, ...] = ()
-    """Programs to write beside it: model.pt2 (torch.export), model.onnx."""
+    """Programs to write next to it: model.pt2 (torch.export), model.onnx."""
     force: bool = False
     """Replace an older export."""
     json: bool = False
-    """The card as JSON on standard output, nothing else there; with --all a list of cards; of a comparison or a sweep a
-    list of its runs."""
+    """Write the card as JSON, and nothing else, to standard output; with --all a list of cards; of a comparison or a
+    sweep a list of its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictFlags:
-    """Labels and probabilities for the rows of a file: csv, parquet, npz, npy, an image or a folder of images."""
+    """Print labels and probabilities for the rows of a file: csv, parquet, npz, npy, an image or a folder of images."""
 
     export: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="EXPORT")]
     """A folder that fedkin export wrote."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """What it is to predict."""
+    """The file or folder to predict."""
     network: str | None = None
     """The network's code where the folder does not describe the network: ./file.py:function or
     package.module:function. This code is run; a model folder itself never is."""
@@ -68,14 +68,14 @@ class PredictFlags:
     out: Path | None = None
     """Write all rows to this csv file."""
     json: bool = False
-    """An object per row on standard output, a line each, nothing else there."""
+    """Write a JSON object per row, a line each, and nothing else, to standard output."""
     force: bool = False
     """Replace the csv file."""
 
 
 def export_command(args: list[str]) -> int:
-    """``fedkin export RUN --client 7``."""
-    flags = read(ExportFlags, args, "fedkin export", "a run folder, and whose model: fedkin export RUN --client 7")
+    """Run ``fedkin export RUN --client 7``."""
+    flags = read(ExportFlags, args, "fedkin export", "a run folder and a client: fedkin export RUN --client 7")
     run, asked = flags.run, sum([flags.client is not None, flags.all, flags.common])
     require_folder(run)
     if runs := available(run):
@@ -87,7 +87,7 @@ def export_command(args: list[str]) -> int:
         _list(runs, run, as_json=flags.json)
         return 0
     if asked != 1:
-        raise ConfigError("say whose model: one of --client 7, --all, --global")
+        raise ConfigError("choose the model: one of --client 7, --all, --global")
     more: dict[str, Any] = {"round": flags.round, "formats": flags.format, "force": flags.force}
     found: list[Path] = []
     if flags.all:
@@ -112,7 +112,7 @@ def export_command(args: list[str]) -> int:
 
 
 def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
-    """The runs of a comparison or a sweep, and a command for each."""
+    """Print the runs of a comparison or a sweep, and a command for each."""
     if as_json:
         lines = [{**asdict(run), "folder": str(run.folder), "command": run.command} for run in runs]
         screen.write(json.dumps(lines, indent=2, ensure_ascii=False))
@@ -138,10 +138,10 @@ def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
 
 
 def predict_command(args: list[str]) -> int:
-    """``fedkin predict EXPORT FILE``."""
+    """Run ``fedkin predict EXPORT FILE``."""
     flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
     if flags.out is not None and flags.out.exists() and not flags.force:
-        raise ConfigError(f"{flags.out} exists already; name another file with --out, or replace it with --force")
+        raise ConfigError(f"{flags.out} exists already; choose another file with --out, or replace it with --force")
     model = load_export(flags.export, flags.network)
     with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
         found = model.predict_file(flags.file, flags.encoding)
@@ -165,7 +165,7 @@ def predict_command(args: list[str]) -> int:
 
 
 def _table(found: Predicted) -> Grid:
-    """The first rows: label, its probability, and the next likely class."""
+    """Return the first rows: label, its probability, and the second most probable class."""
     second = len(found.labels) > 1
     rows = []
     for row, p in list(zip(found.rows, found.probabilities, strict=True))[:_SHOWN]:

@@ -1,4 +1,4 @@
-"""The commands around real hosts: ``fedkin keys | link | status``."""
+"""The commands for real hosts: ``fedkin keys | link | status``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Flags = TypeVar("Flags")
 
 @dataclass(frozen=True)
 class AuthorityFlags:
-    """A new authority, and a certificate for the link signed by it. ca.crt goes to every node; ca.key is only needed
-    for the next certificate and is best kept off the network."""
+    """Make a new authority, and a certificate for the link signed by it. ca.crt goes to every node; ca.key is only
+    needed for the next certificate and is best kept offline."""
 
     folder: Positional[Path]
-    """Gets ca.crt, ca.key, server.pem and server.key; `fedkin link FOLDER` looks into FOLDER/keys."""
+    """Folder for ca.crt, ca.key, server.pem and server.key; `fedkin link FOLDER` reads FOLDER/keys."""
     host: UseAppendAction[tuple[str, ...]] = ()
-    """A name or an address by which nodes will reach the link; once for each."""
+    """A name or an address by which nodes reach the link; once for each."""
     days: float = keys.SERVER_DAYS
-    """How long the link's certificate holds."""
+    """Validity of the link's certificate in days."""
 
     def __post_init__(self) -> None:
         if not 0 < self.days <= keys.AUTHORITY_DAYS:
@@ -41,31 +41,31 @@ class AuthorityFlags:
 
 @dataclass(frozen=True)
 class ServerFlags(AuthorityFlags):
-    """A new certificate for the link from the authority in the folder: for other hosts, or before one runs out. Move
+    """Make a new certificate for the link from the authority in the folder: for other hosts, or before it expires. Move
     the old server.pem and server.key away first; nodes need nothing new."""
 
 
 @dataclass(frozen=True)
 class NodeKeyFlags:
-    """A node's pair of keys, made on the node: NAME stays there, NAME.pub goes to the operator of the link."""
+    """Make a node's pair of keys, on the node: NAME stays there, NAME.pub goes to the operator of the link."""
 
     folder: Positional[Path]
-    """Gets NAME and NAME.pub."""
+    """Folder for NAME and NAME.pub."""
     name: Positional[str]
     """The node's name, such as hospital-a."""
 
 
 @dataclass(frozen=True)
 class LinkFlags:
-    """The link that nodes connect to: Flower's SuperLink on this machine, and a gate in front of it that lets nodes in
-    by their keys alone. Runs until Ctrl-C."""
+    """Run the link that nodes connect to: Flower's SuperLink on this machine, and a gate in front of it that admits
+    nodes by their keys. Runs until Ctrl-C."""
 
     folder: Positional[Path] = Path("fedkin-link")
-    """Its database, logs and Flower's own files."""
+    """Folder for its database, logs and Flower's own files."""
     keys: Path | None = None
     """Folder with ca.crt, server.pem and server.key, from `fedkin keys authority`. Default: FOLDER/keys."""
     nodes: Path | None = None
-    """Folder with a NAME.pub for each node that may come in; new ones are taken while the link runs.
+    """Folder with a NAME.pub for each admitted node; new keys are accepted while the link runs.
     Default: FOLDER/nodes."""
     host: str | None = None
     """The address that the gate listens on. Default: all addresses of this machine."""
@@ -74,16 +74,16 @@ class LinkFlags:
     inner_port: int = 8000
     """The SuperLink's port, on this machine only; 0 takes a free one."""
     max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 8
-    """The largest request of a registered node that passes, in MB. Flower sends large models in pieces of 5 MB."""
+    """Maximum request of a registered node in MB. Flower sends large models in pieces of 5 MB."""
     gate: bool = True
-    """Without it nginx or Caddy stands in front; shows a configuration for each."""
+    """With --no-gate nginx or Caddy stands in front; prints a configuration for each."""
     check_port: int = 8001
-    """The port, on this machine only, where nginx or Caddy ask whether a node has signed a request; 0 takes a free one.
-    """
+    """The port, on this machine only, where nginx or Caddy query whether a node has signed a request; 0 takes a free
+    one."""
     insecure_test: bool = False
-    """For tries on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
+    """For trials on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
     revoke: str | None = None
-    """Shut the node of this name out of the running link in FOLDER, for good, and end."""
+    """Shut the node of this name out of the running link in FOLDER permanently, and exit."""
 
     def __post_init__(self) -> None:
         if not 8 <= self.max_body <= 2048:
@@ -92,14 +92,14 @@ class LinkFlags:
 
 @dataclass(frozen=True)
 class StatusFlags:
-    """The runs and nodes of the link in a folder."""
+    """Show the runs and nodes of the link in a folder."""
 
     folder: Positional[Path] = Path("fedkin-link")
     """The link's folder."""
 
 
 def keys_command(args: list[str]) -> int:
-    """``fedkin keys authority|server|node FOLDER ...``."""
+    """Run ``fedkin keys authority|server|node FOLDER ...``."""
     kinds: dict[str, Any] = {"authority": AuthorityFlags, "server": ServerFlags, "node": NodeKeyFlags}
     if not args or args[0] in ("-h", "--help"):
         lines = [f"  fedkin keys {kind} FOLDER{' NAME' if kind == 'node' else ' --host HOST'}\n" for kind in kinds]
@@ -116,7 +116,7 @@ def keys_command(args: list[str]) -> int:
         node = keys.make_node_key(flags.folder, flags.name)
         screen.say(f"private key: {node.private} (stays on this node)")
         screen.say(f"public key:  {node.public} (send it to the link's operator)")
-        screen.say(f"fingerprint: {node.fingerprint} (tell it to the operator on another way, to compare)")
+        screen.say(f"fingerprint: {node.fingerprint} (send it to the operator by another channel, to compare)")
         return 0
     make = keys.make_server if isinstance(flags, ServerFlags) else keys.make_authority
     made = make(flags.folder, flags.host, days=flags.days)
@@ -129,15 +129,15 @@ def keys_command(args: list[str]) -> int:
 
 
 def link_command(args: list[str]) -> int:
-    """``fedkin link [FOLDER]``."""
+    """Run ``fedkin link [FOLDER]``."""
     flags = _parse(LinkFlags, args, "fedkin link")
     check_version()
-    from fedkin.deploy import link as links  # after the check: the gate needs a package that comes with Flower
+    from fedkin.deploy import link as links  # after the check: the gate needs a package that is installed with Flower
     from fedkin.deploy.relay import Limits
 
     if flags.revoke is not None:
         fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
-        screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to come in again")
+        screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to connect again")
         return 0
     settings = links.LinkSettings(
         flags.folder,
@@ -164,7 +164,7 @@ def link_command(args: list[str]) -> int:
 
 
 def status_command(args: list[str]) -> int:
-    """``fedkin status [FOLDER]``."""
+    """Run ``fedkin status [FOLDER]``."""
     flags = _parse(StatusFlags, args, "fedkin status")
     check_version()
     from fedkin.deploy.link import find_link
@@ -182,7 +182,7 @@ def status_command(args: list[str]) -> int:
 
 
 def runs_table(runs: Sequence[dict[str, Any]]) -> Grid:
-    """The runs of a link, the newest first."""
+    """Return the runs of a link, the newest first."""
     columns = ("run", "status", "started (UTC)", "seconds", "MB in", "MB out")
     rows = []
     for run in runs:
@@ -192,12 +192,12 @@ def runs_table(runs: Sequence[dict[str, Any]]) -> Grid:
         seconds = f"{elapsed:.0f}" if isinstance(elapsed, int | float) else _shown(elapsed)
         started = _time(run.get("running-at"))
         rows.append((_shown(run.get("run-id")), _shown(run.get("status")), started, seconds, *sent))
-    note = "" if rows else "No run was submitted yet: fedkin submit FILE.toml"
+    note = "" if rows else "No run has been submitted yet: fedkin submit FILE.toml"
     return Grid("Runs", columns, tuple(rows), note=note, words=3)
 
 
 def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
-    """The nodes of a link by name; those that were shut out last."""
+    """Return the nodes of a link by name; those that were shut out last."""
     when = {"online": "online-at", "offline": "offline-at", SHUT_OUT: "deleted-at"}
     rows = []
     for node in sorted(nodes, key=lambda n: (n.get("status") == SHUT_OUT, str(n.get("name")))):
@@ -210,7 +210,7 @@ def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
 
 
 def _told(link: Any, flags: LinkFlags) -> list[str]:
-    """What a link's operator needs to know once it is up."""
+    """Return the lines that a link's operator needs once it is up."""
     from fedkin.deploy.link import told
 
     settings = link.settings
@@ -223,15 +223,17 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
     lines = told(link.changes, settings)
     if link.gate is not None:
         lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
-    lines.append(f"operator:    {link.inner}, on this machine only: who can log in here can run code on every node")
+    lines.append(
+        f"operator:    {link.inner}, on this machine only: any user of this machine can run code on every node"
+    )
     lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
     lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
     if (folder / keys.CA_KEY).exists():
         lines.append(
-            f"             {folder / keys.CA_KEY} is not needed here, and its holder can pose as this link: keep it on "
-            "another machine (docs/deploy.md, The authority's key)"
+            f"             {folder / keys.CA_KEY} is not needed here, and whoever has it can pose as this link: keep "
+            "it on another machine (docs/deploy.md, The authority's key)"
         )
-    lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are taken while this runs")
+    lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are accepted while this runs")
     lines += [logs, stop]
     if link.gate is None:
         ca, server, key = [str((folder / name).resolve()) for name in (keys.CA, keys.SERVER, keys.SERVER_KEY)]
@@ -261,7 +263,7 @@ def _shown(value: Any) -> str:
 
 
 def _time(value: Any) -> str:
-    """Flower's ``2026-11-21 12:39:08Z``, without the seconds."""
+    """Return Flower's ``2026-11-21 12:39:08Z`` without the seconds."""
     text = _shown(value)
     return text[:16] if len(text) > 16 else text
 

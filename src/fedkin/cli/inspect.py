@@ -1,4 +1,4 @@
-"""``fedkin inspect``: what was understood of data before anything is trained, and what looks wrong."""
+"""``fedkin inspect``: how data are understood before training, and problems with them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedkin.report import inspection as report
 from fedkin.storage.toml import read_toml
 
 OK, FAULTY = 0, 2
-_SEEN = 12  # lines of what lies there
+_SEEN = 12  # maximum lines for the files found
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 @dataclass(frozen=True)
 class Looking:
-    """What is shown and written."""
+    """Output of the inspection."""
 
     seed: int = 0
-    """The seed of the run that this is about: it fixes who gets which samples."""
+    """The seed of the run that is inspected: it determines which client gets which samples."""
     out: Path | None = None
     """Folder for inspect.html, labels.svg and inspect.json. Default: nothing is written."""
     json: bool = False
-    """All of it as JSON on standard output, nothing else there."""
+    """Write the inspection as JSON, and nothing else, to standard output."""
     strict: bool = False
     """Warnings count as errors: exit code 2."""
 
@@ -43,7 +43,7 @@ class _Flags:
 
 
 def inspect_command(args: list[str]) -> int:
-    """``fedkin inspect [PATH|FILE.toml] [flags]``."""
+    """Run ``fedkin inspect [PATH|FILE.toml] [flags]``."""
     again = "fedkin inspect " + shlex.join(args)
     asked = inspect_flags(args)
     how = asked.data.sharing(asked.show.seed)
@@ -61,7 +61,7 @@ def inspect_command(args: list[str]) -> int:
 
 
 def inspect_flags(args: list[str]) -> _Flags:
-    """The settings of ``fedkin inspect``; a first word without dashes is the data, or the config file of a run."""
+    """Return the settings of ``fedkin inspect``; a first word without dashes is the data or a config file."""
     base, rest = _Flags(), list(args)
     if rest and not rest[0].startswith("-"):
         first = rest.pop(0)
@@ -75,15 +75,15 @@ def inspect_flags(args: list[str]) -> _Flags:
         args=rest,
         default=base,
         prog="fedkin inspect",
-        description="What was understood of data before anything is trained, and what looks wrong. The data may also "
-        "stand first, without --data; so may the config file of a run. Exit codes: 0 nothing worse than warnings, 2 "
-        "the data cannot be trained on (with --strict: or there are warnings).",
+        description="Show how data are understood before training, and problems with them. The data may also "
+        "be the first argument, without --data; so may the config file of a run. Exit codes: 0 nothing worse than "
+        "warnings, 2 the data cannot be trained on (with --strict: or there are warnings).",
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
 
 
 def _show(found: Inspection) -> None:
-    """All of it on the screen: what was understood, then what looks wrong, then advice."""
+    """Print everything: how the data are understood, then problems, then advice."""
     table = found.to_json()
     for name, value in report.facts(table):
         screen.out.print(Text.assemble((f"{name:<12}", "dim"), value))

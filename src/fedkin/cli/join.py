@@ -1,4 +1,4 @@
-"""``fedkin join``: how a newcomer would fare after the end of training."""
+"""``fedkin join``: placement and accuracy of a client that joins after the end of training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import RunFolderError
-from fedkin.exporting.drill import Drill, join
+from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
@@ -21,30 +21,32 @@ from fedkin.storage.folders import taken
 
 @dataclass(frozen=True, kw_only=True)
 class JoinFlags:
-    """A client comes after the last round: how the method places it, and how good its model is.
+    """Show how a method places a client that joins after the last round, and how good its model is.
 
-    In its rounds it is the only one that answers; the run is not changed.
+    In its rounds it is the only client that answers; the run is not changed.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """A run folder."""
     data: Path
-    """The newcomer's data, of the same kind as the run's: csv, npz, a folder of images or idx files."""
+    """Data of the joining client, of the same kind as the run's: csv, npz, a folder of images or idx files."""
     encoding: str | None = None
-    """Encoding of the text of a csv file. Default: that of the run's data."""
+    """Text encoding of a csv file. Default: that of the run's data."""
     after: tuple[int, ...] = (0, 1, 5)
-    """Evaluate after these numbers of its own rounds."""
+    """Evaluate after these numbers of rounds of the joining client."""
     out: Path | None = None
-    """A new folder for the picture (join.svg) and the figures (join.json)."""
+    """New folder for the chart (join.svg) and the figures (join.json)."""
     json: bool = False
-    """The figures as JSON on standard output, nothing else there."""
+    """Write the figures as JSON, and nothing else, to standard output."""
 
 
 def join_command(args: list[str]) -> int:
-    """``fedkin join RUN --data NEWCLIENT``."""
-    flags = read(JoinFlags, args, "fedkin join", "a run folder and the newcomer's data: fedkin join RUN --data PATH")
+    """Run ``fedkin join RUN --data NEWCLIENT``."""
+    flags = read(
+        JoinFlags, args, "fedkin join", "a run folder and data of a joining client: fedkin join RUN --data PATH"
+    )
     if flags.out is not None and taken(flags.out):
-        raise RunFolderError(f"{flags.out} exists already; name another folder with --out")
+        raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
     told = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
     if flags.out is not None:
@@ -63,19 +65,19 @@ def join_command(args: list[str]) -> int:
         note += f"; global model as it is: {100 * drill.global_model:.1f} %"
     screen.say(note)
     if flags.out is not None:
-        screen.say(f"\nPicture and figures: {flags.out}")
+        screen.say(f"\nChart and figures: {flags.out}")
     return 0
 
 
 def placed(drill: Drill) -> str:
-    """A sentence on where the method puts the newcomer."""
+    """Return a sentence on where the method puts the joining client."""
     if drill.cluster is not None:
-        mates = f"with client {', '.join(drill.mates)}" if drill.mates else "in which no other client is"
+        mates = f"with client {', '.join(drill.mates)}" if drill.mates else "which has no other clients"
         return f"{drill.title} puts it into cluster {drill.cluster}, {mates}."
     if drill.weights:
         parts = ", ".join(f"{100 * w:.1f} % {name}" for name, w in drill.weights.items())
-        return f"{drill.title} mixes what it is given in its first round: {parts}."
-    return f"{drill.title} keeps no groups or weights that would say whom it learns from."
+        return f"{drill.title} mixes its first model from: {parts}."
+    return f"{drill.title} keeps no groups or weights that show which clients it learns from."
 
 
 def _table(drill: Drill) -> Grid:
@@ -86,6 +88,6 @@ def _table(drill: Drill) -> Grid:
         low, high = (100 * end for end in drill.interval[a])
         rows.append((str(a), f"{100 * accuracy:.1f}", f"{low:.0f} to {high:.0f}", f"{100 * drill.macro_f1[a]:.1f}",
                      f"{100 * drill.local[a]:.1f}", *cluster))  # fmt: skip
-    heads: tuple[str, ...] = ("rounds of its own", "accuracy %", "95 % interval", "macro-F1 %", "its data alone %")
+    heads: tuple[str, ...] = ("own rounds", "accuracy %", "95 % interval", "macro-F1 %", "its data alone %")
     heads += () if drill.cluster is None else ("cluster",)
     return Grid("", heads, tuple(rows))

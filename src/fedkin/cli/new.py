@@ -1,4 +1,4 @@
-"""``fedkin new method NAME``: what a method is made of, to start from: its file, a test by hand, its page."""
+"""``fedkin new method NAME``: templates of a method: its file, a test with hand-computed numbers, its page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedkin.core import ConfigError
 from fedkin.methods import METHODS
 from fedkin.storage.files import write_atomic
 
-_METHOD = '''"""{title}: what is done, in one sentence.
+_METHOD = '''"""{title}: the method in one sentence.
 
-Say here what the paper leaves open, and how it is read.
+State here what the paper leaves open, and how it is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to
 
 @dataclass(frozen=True)
 class {kind}(Method):
-    """What every client gets, in one sentence: the help of ``fedkin run``."""
+    """The method in one sentence: the help of ``fedkin run``."""
 
     title = "{title}"
     paper = ""  # authors: title, venue and year
@@ -56,7 +56,7 @@ class {kind}(Method):
         return Bundle(model=r.mean(up.model))  # Eq. 2
 '''
 
-_TEST = '''"""{title} by hand: what the server makes of two uploads, worked out on paper."""
+_TEST = '''"""{title} by hand: the server's result for two uploads, computed on paper."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _PAGE = """# {title}
 
 ## Idea
 
-What clients share. What each keeps or gets of its own. Why that helps where their data differ.
+What clients share. What each client keeps or receives. Why that helps where their data differ.
 
 Paper: authors: title, venue and year.
 
@@ -110,7 +110,7 @@ Its trained model.
 
 | field | default | why |
 | --- | --- | --- |
-| `mu` | `0.0` | weight of the proximal term; what the paper and its program take |
+| `mu` | `0.0` | weight of the proximal term; as in the paper and its program |
 
 ## Deviations
 
@@ -118,11 +118,11 @@ Its trained model.
 
 ## Known problems
 
-- Faults of published programs that the tests look for; where the method fails.
+- Errors of published programs that the tests check for; cases in which the method fails.
 
 ## When to use
 
-For which data it is made, what it costs, and when another method is better.
+Data for which it is made, its cost, and when another method is better.
 
 ## Try it
 
@@ -137,26 +137,26 @@ class NewFlags:
     """Write the file, the test and the page of a method to start from."""
 
     what: Annotated[Positional[Literal["method"]], tyro.conf.arg(metavar="method")]
-    """What is made."""
+    """The kind of template."""
     name: Annotated[Positional[str], tyro.conf.arg(metavar="NAME")]
     """Name of the method on the command line, such as lg-fedavg."""
     title: str | None = None
-    """Name of the method in tables, such as LG-FedAvg. Default: made of NAME."""
+    """Name of the method in tables, such as LG-FedAvg. Default: derived from NAME."""
     folder: Path = Path()
-    """Where to write. In a checkout of fedkin the files go where its methods, tests and pages are."""
+    """Target folder. In a checkout of fedkin the files go next to its methods, tests and pages."""
 
 
 def new_command(args: list[str]) -> int:
-    """``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
+    """Run ``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
     flags = tyro.cli(NewFlags, args=args, prog="fedkin new", console_outputs=sys.stderr is not None)
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
         raise ConfigError(f"NAME must be lower-case words with - between them, such as lg-fedavg, got {flags.name!r}")
     if flags.name in METHODS:
-        raise ConfigError(f"there is a method {flags.name} already: docs/methods/{flags.name}.md; take another name")
+        raise ConfigError(f"the method {flags.name} exists already: docs/methods/{flags.name}.md; choose another name")
     files = _files(flags)
     for path in files:
         if path.exists():
-            raise ConfigError(f"{path} exists already, and nothing is overwritten; take another NAME or --folder")
+            raise ConfigError(f"{path} exists already, and nothing is overwritten; choose another NAME or --folder")
     for path, text in files.items():
         write_atomic(path, text.encode())
         screen.say(str(path))
@@ -169,7 +169,7 @@ def _module(name: str) -> str:
 
 
 def _kind(flags: NewFlags) -> str:
-    """The name of the class."""
+    """Return the name of the class."""
     made = re.sub("[^A-Za-z0-9]", "", flags.title or flags.name.title())
     return made if made[:1].isalpha() else f"Method{made}"
 
@@ -197,7 +197,7 @@ def _files(flags: NewFlags) -> dict[Path, str]:
 
 
 def _next(flags: NewFlags) -> str:
-    """What to do with the files."""
+    """Return the next steps for the files."""
     module, kind = _module(flags.name), _kind(flags)
     if not _is_checkout(flags.folder):
         return f"\nfedkin check {flags.folder / module}.py:{kind}   # then: python -m pytest {flags.folder}"

@@ -1,4 +1,4 @@
-"""``fedkin node`` and ``fedkin submit``: a client's host, and handing a run to the link."""
+"""``fedkin node`` and ``fedkin submit``: a client's host, and submission of a run to the link."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import require_free
 from fedkin.storage.toml import read_toml
 
-_LOOK = 30.0  # seconds between two questions to the link whether the run is still there
+_LOOK = 30.0  # seconds between two queries whether the link still has the run
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A run for the link on this machine; it goes on by itself, and this command shows how far it is."""
+    """Submit a run to the link on this machine; the run continues by itself, and this command shows its progress."""
 
     file: tyro.conf.Positional[Path]
-    """A TOML file as for fedkin run, or the folder of a submitted run to go on in."""
+    """A TOML file as for fedkin run, or the folder of a submitted run to continue."""
     out: Path | None = None
     """Run folder on this machine. Default: runs/METHOD-TIME."""
     link: Path = Path("fedkin-link")
     """The folder that fedkin link was started with, on this machine."""
     ray: bool = False
-    """No link and no nodes: simulate the clients of fedkin run with Flower's simulator, which Ray spreads over this
-    machine or, with RAY_ADDRESS, over a cluster."""
+    """No link and no nodes: simulate the clients of fedkin run with Flower's simulator, which Ray distributes over
+    this machine or, with RAY_ADDRESS, over a cluster."""
     detach: bool = False
     """Do not wait for the run's end."""
     quiet: bool = False
@@ -46,23 +46,23 @@ class Submission:
 
 
 def node_command(args: list[str]) -> int:
-    """``fedkin node --data PATH --client-id NAME ...``."""
+    """Run ``fedkin node --data PATH --client-id NAME ...``."""
     node = tyro.cli(Node, args=args, prog="fedkin node", description=f"A client's host. {Node.__doc__}")
     run_node(node, screen.say)
     return 0
 
 
 def submit_command(args: list[str]) -> int:
-    """``fedkin submit FILE.toml|FOLDER``."""
+    """Run ``fedkin submit FILE.toml|FOLDER``."""
     asked = tyro.cli(Submission, args=args, prog="fedkin submit", description=Submission.__doc__)
     check_version()
-    from fedkin.deploy.link import find_link  # after the check: it needs a package that comes with Flower
+    from fedkin.deploy.link import find_link  # after the check: it needs a package that is installed with Flower
 
     again = asked.file.is_dir()
     path = asked.file / "config.toml" if again else asked.file
     settings = settings_from(read_toml(path), str(path))
     if again and asked.out is not None:
-        raise ConfigError(f"{asked.file} is a run to go on in; leave --out away")
+        raise ConfigError(f"{asked.file} is the folder of a run, which is continued; omit --out")
     stamp = Path("runs") / f"{settings.code.attribute}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = asked.file if again else (asked.out or stamp)
     require_free(folder)
@@ -72,7 +72,7 @@ def submit_command(args: list[str]) -> int:
     from fedkin.deploy.scaleout import scaled, simulating_link
 
     if asked.detach:
-        raise ConfigError("Flower's simulator runs as long as this command; leave --detach away")
+        raise ConfigError("Flower's simulator runs as long as this command; omit --detach")
     scale = scaled(settings)
     with simulating_link() as link:
         return _submitted(scale.settings, folder, link, asked, scale.clients)
@@ -82,26 +82,28 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
     former = _time_of(folder / "report.html")
     number = submit(settings, folder, link, nodes)
     at = " --ray" if asked.ray else "" if asked.link == Submission.link else f" --link {asked.link}"
-    screen.say(f"run {number} is on its way; its folder is {folder}. Go on after a fault: fedkin submit {folder}{at}")
+    screen.say(
+        f"run {number} is submitted; its folder is {folder}. Continue it after a failure: fedkin submit {folder}{at}"
+    )
     if asked.detach:
         return 0
 
     def over() -> str | None:
-        """How the link says that the run ended; None while it goes on."""
+        """Return how the run ended according to the link; None while it continues."""
         found = (str(run["status"]) for run in link.runs() if str(run["run-id"]) == number)
         status = next(found, "unknown to the link")
         if status in ("pending", "starting", "running"):
             return None
-        return f"{status}; the run's last words:\n{link.last_words(number)}"
+        return f"{status}; the end of the run's log:\n{link.last_words(number)}"
 
     try:
         with screen.bar(settings.run.rounds, str(folder), quiet=asked.quiet or not sys.stderr.isatty()) as bar:
             _follow(folder, bar, former, over)
     except KeyboardInterrupt:
         if asked.ray:
-            screen.note(f"stopped; go on with: fedkin submit {folder} --ray")
+            screen.note(f"stopped; continue with: fedkin submit {folder} --ray")
         else:
-            screen.note(f"the run goes on without this command; look at {folder}, or: fedkin status {asked.link}")
+            screen.note(f"the run continues without this command; see {folder}, or: fedkin status {asked.link}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
     if (first := diverged(Lines(folder / "rounds.jsonl"))) is not None:
@@ -111,10 +113,10 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
 
 
 def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str | None]) -> None:
-    """Shows the rounds as they are written, until the report is, which comes last.
+    """Show the rounds as they are written, until the report is, which comes last.
 
     Raises:
-        EngineError: the run failed, or its process is gone.
+        EngineError: the run failed, or its process has ended.
     """
     done, looked = 0, time.monotonic()
     while _time_of(folder / "report.html") == former:
@@ -125,11 +127,13 @@ def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str
             raise EngineError((folder / "failed.txt").read_text(encoding="utf-8").strip())
         if time.monotonic() - looked > _LOOK:
             if (status := over()) is not None and _time_of(folder / "report.html") == former:
-                raise EngineError(f"the run ended without a report; submit {folder} to go on. The link says: {status}")
+                raise EngineError(
+                    f"the run ended without a report; submit {folder} to continue it. The link reports: {status}"
+                )
             looked = time.monotonic()
         time.sleep(0.5)
 
 
 def _time_of(file: Path) -> float:
-    """When a file was written; 0 if it is not there."""
+    """Return the time of a file's last write; 0 if it does not exist."""
     return file.stat().st_mtime if file.exists() else 0.0

@@ -1,4 +1,4 @@
-"""What commands share in the end: where a new folder lies, and what is written of a comparison."""
+"""Shared endings of commands: the place of a new folder, and the output of a comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedkin.report.papers import Origin, write_tables
 
 
 def new_folder(name: str) -> Path:
-    """A place for a run without a name: ``runs/NAME-TIME``."""
+    """Return a place for a run without a name: ``runs/NAME-TIME``."""
     stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, n = stem, 1
     while folder.exists():
@@ -35,26 +35,26 @@ def new_folder(name: str) -> Path:
 
 
 def tell_clients(data: DataSettings) -> None:
-    """Says on standard error who the clients of somebody's own data are, where that was not said by any setting."""
+    """Report on standard error how a user's data were assigned to clients, unless a setting determines it."""
     if not data.open or not Path(data.data).exists():
         return
     chosen = data.chosen()
     if chosen == "natural":
-        screen.note("clients: those that the data bring (partition natural); --partition chooses another")
+        screen.note("clients: as given by the data (partition natural); --partition chooses another")
     elif chosen == "dirichlet":
         screen.note(
-            f"clients: {DEFAULT_CLIENTS} made up, to whom all samples are dealt (partition dirichlet), since these "
-            "data name none; --client-column COLUMN, or one file or folder for each client, names them"
+            f"clients: {DEFAULT_CLIENTS} made up, among which all samples are distributed (partition dirichlet), since "
+            "these data name none; --client-column COLUMN, or one file or folder for each client, names them"
         )
 
 
 def tell_findings(data: DataSettings, config: Path) -> OnData:
-    """What prints one line on standard error with the errors and warnings that an inspection in passing finds; nothing
-    of built-in data.
+    """Return a callback that reports the errors and warnings of a quick inspection, as one line on standard error;
+    silent for built-in data.
 
     Args:
-        data: the settings of the run's data.
-        config: where the run's config will lie, which `fedkin inspect` takes.
+        data: settings of the run's data.
+        config: place of the run's config, which `fedkin inspect` accepts.
     """
 
     def tell(found: Dataset | Federation, federation: Federation) -> None:
@@ -73,16 +73,16 @@ def tell_findings(data: DataSettings, config: Path) -> OnData:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a comparison.
+    """Results of a comparison.
 
     Attributes:
-        table: on the screen.
+        table: table for the screen.
         verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
             method against Local (full).
-        which: how the two differ; empty where they were not both run.
-        report: all that the page says; ``reference`` is the title of the method that it is set against.
-        page: where it was written.
-        beside: the rounds of the figures, and which runs diverged.
+        which: how Local and Local (full) differ; empty where they were not both run.
+        report: content of the page; ``reference`` is the title of the reference method.
+        page: path of the page.
+        beside: the rounds of the figures, and the runs that diverged.
     """
 
     table: tables.Grid
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
-    """Writes the tables and the page of a comparison into its folder."""
+    """Write the tables and the page of a comparison into its folder."""
     reference, command = get_title(plan.baseline), f"fedkin compare {folder / 'compare.toml'}"
     report = several_runs(runs, reference)
     groups, findings = report.runs, report.findings
@@ -111,7 +111,7 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
 
 
 def _verdicts(title: str, report: Report, reference: str) -> list[str]:
-    """A method against the reference and, where that is Local, against Local (full); nothing of the reference."""
+    """Return verdicts on a method against the reference and, where that is Local, against Local (full)."""
     if title == reference:
         return []
     against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
@@ -120,6 +120,6 @@ def _verdicts(title: str, report: Report, reference: str) -> list[str]:
 
 
 def tell_warnings(report: Report) -> None:
-    """What a careful colleague would say before anyone believes the figures, as on the page."""
+    """Print the caveats of the page, which are to be read before the results."""
     if report.warnings:
-        screen.say("\nBefore you believe it:\n" + "\n".join(f"- {warning.text}" for warning in report.warnings))
+        screen.say("\nCaveats:\n" + "\n".join(f"- {warning.text}" for warning in report.warnings))

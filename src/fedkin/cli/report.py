@@ -1,4 +1,4 @@
-"""``fedkin report``: the page of a run or a comparison again, and its figures and tables as files."""
+"""``fedkin report``: write the page of a run or a comparison again, and its figures and tables as files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fedkin.storage.toml import read_toml
 
 @dataclass(frozen=True)
 class ReportFlags:
-    """Writes the page, picture and tables of a finished run or comparison again, from the files in its folder."""
+    """Write the page, picture and tables of a finished run or comparison again, from the files in its folder."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """A run folder, or the folder of a comparison."""
     figures: Path | None = None
-    """Also writes every figure as SVG and every table as CSV into this folder."""
+    """Also write every figure as SVG and every table as CSV into this folder."""
     local: Path | None = None
-    """Of a run: the folder of its reference (Local, on the same data and seed), to say what was gained. A run of a
-    comparison finds its own."""
+    """Of a run: folder of its reference (Local, on the same data and seed), for gains. A run of a comparison finds
+    its own."""
     decimals: int = 1
-    """Of a comparison: digits behind the point in table.md and table.tex."""
+    """Of a comparison: decimal places in table.md and table.tex."""
     quiet: bool = False
-    """Says nothing."""
+    """Print nothing."""
 
 
 def report_command(args: list[str]) -> int:
-    """``fedkin report FOLDER [flags]``."""
+    """Run ``fedkin report FOLDER [flags]``."""
     flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
     if (folder / "compare.toml").is_file():
@@ -65,15 +65,13 @@ def report_command(args: list[str]) -> int:
 
 def _comparison(flags: ReportFlags) -> Outcome:
     if flags.local is not None:
-        raise RunFolderError(
-            f"{flags.folder} is a comparison, which has its own Local; leave out --local {flags.local}"
-        )
+        raise RunFolderError(f"{flags.folder} is a comparison, which has its own Local; omit --local {flags.local}")
     file = flags.folder / "compare.toml"
     plan = comparison_from(read_toml(file), str(file))
     places = [flags.folder / run_name(name, seed) for name, seed in plan.runs()]
     done = [place for place in places if (place / "summary.json").is_file()]
     if not done:
-        raise RunFolderError(f"{flags.folder} holds no finished run; go on with: fedkin resume {flags.folder}")
+        raise RunFolderError(f"{flags.folder} holds no finished run; continue with: fedkin resume {flags.folder}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
     runs = [read_run(place) for place in done]
@@ -82,7 +80,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
 
 
 def _beside(folder: Path) -> Path | None:
-    """The Local of the same seed, where the run is one of a comparison."""
+    """Return the Local of the same seed, where the run is one of a comparison."""
     if not (folder.parent / "compare.toml").is_file() or "-seed" not in folder.name:
         return None
     local = folder.parent / f"local-seed{folder.name.rpartition('-seed')[2]}"

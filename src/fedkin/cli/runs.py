@@ -27,7 +27,7 @@ class RunsFlags:
 
 
 def runs_command(args: list[str]) -> int:
-    """``fedkin runs [FOLDER] [--json]``."""
+    """Run ``fedkin runs [FOLDER] [--json]``."""
     flags = tyro.cli(RunsFlags, args=args, prog="fedkin runs", console_outputs=sys.stderr is not None)
     found = listed(flags.folder)
     if flags.json:
@@ -37,7 +37,7 @@ def runs_command(args: list[str]) -> int:
     else:
         screen.table(_table(found, flags.folder))
         if waiting := [run.folder for run in found if run.state == "interrupted"]:
-            screen.say(f"\n{len(waiting)} interrupted; go on with, for example: fedkin resume {waiting[0]}")
+            screen.say(f"\n{len(waiting)} interrupted; continue with, for example: fedkin resume {waiting[0]}")
     return 0
 
 

@@ -21,18 +21,18 @@ err = Console(stderr=True, highlight=False)
 
 
 class Bar:
-    """A live bar with round, accuracy and time left; nothing at all if it is quiet."""
+    """A progress bar with round, accuracy and time left; silent if it is quiet."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress, self._task, self._accuracy = progress, task, ""
 
     def read(self, text: str) -> None:
-        """What is being read, before the first round; "" when that is done."""
+        """Show what is being read, before the first round; "" when that is done."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, accuracy=text)
 
     def at(self, line: dict[str, Any], what: str | None = None, before: int = 0) -> None:
-        """A round is done: the one in ``line``, behind ``before`` rounds of former runs."""
+        """Advance to the round in ``line``, after ``before`` rounds of former runs."""
         if self._progress is None or self._task is None:
             return
         if line.get("accuracy") is not None:
@@ -105,18 +105,18 @@ def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
 
 
 def table(grid: Grid) -> None:
-    """A table on standard output; its columns stand closer where they would not fit otherwise."""
+    """Print a table on standard output; its columns are narrower where they would not fit otherwise."""
     out.print()
     out.print(to_rich(grid, out.width))
 
 
 def say(text: str) -> None:
-    """A line on standard output, not broken where the window ends."""
+    """Print a line on standard output, not wrapped at the width of the window."""
     out.print(text, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     err.print(text, markup=False)
 
 
@@ -126,6 +126,6 @@ def line(text: str) -> None:
 
 
 def write(text: str) -> None:
-    """Text on standard output as it is."""
+    """Print text on standard output as it is."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

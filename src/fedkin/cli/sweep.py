@@ -1,4 +1,4 @@
-"""``fedkin sweep``: many settings of one method, chosen on validation data."""
+"""``fedkin sweep``: settings of one method, chosen on validation data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedkin.storage.toml import read_toml
 
 
 def sweep_command(args: list[str]) -> int:
-    """``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
+    """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
     sweep, show = sweep_flags(args)
     folder = show.out or new_folder("sweep")
     if not (show.quiet or show.json):
@@ -29,13 +29,13 @@ def sweep_command(args: list[str]) -> int:
 
 
 def resume_sweep(folder: Path, show: Shown) -> int:
-    """Goes on with a sweep from its folder."""
+    """Continue a sweep from its folder."""
     path = folder / "sweep.toml"
     return play(sweep_from(read_toml(path), str(path)), folder, show, tuple(read_ids(folder)), again=True)
 
 
 def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, again: bool = False) -> int:
-    """Runs a sweep, tells trackers of every trial, and shows what came out."""
+    """Run a sweep, report every trial to trackers, and show the results."""
     require(track)
     tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
@@ -47,7 +47,7 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
             def on_trial(number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
                 setting = " ".join(f"{n.partition('.')[2]}={v}" for n, v in values.items())
                 place, done = folder / trial_name(number, seed), number * len(sweep.seeds) + sweep.seeds.index(seed)
-                shown = {**line, "accuracy": None}  # test accuracy is none of a sweep's business
+                shown = {**line, "accuracy": None}  # a sweep must not look at test accuracy
                 bar.at(shown, f"{number + 1} of {count}: {setting}", done * rounds)
                 settings = sweep.settings(values, seed)
                 tracked.round(place, setting, settings.table(), line)
@@ -59,7 +59,7 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
             tracked.end()
     except KeyboardInterrupt:
         there = (folder / "sweep.toml").exists()
-        screen.note(f"stopped; go on with: fedkin resume {folder}" if there else "stopped before the first round")
+        screen.note(f"stopped; continue with: fedkin resume {folder}" if there else "stopped before the first round")
         return 130
     best = chosen(trials)
     if show.json:

@@ -1,4 +1,4 @@
-"""X.509 certificates and keys on the curve P-384, made with the package cryptography, which comes with the extra."""
+"""X.509 certificates and keys on the curve P-384, made with the package cryptography (a part of the extra)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_SKEW = timedelta(days=1)  # clocks of two hosts differ
+_SKEW = timedelta(days=1)  # the clocks of two hosts may differ
 
 
 def authority(days: float) -> tuple[bytes, bytes]:
-    """The certificate (PEM) of a new authority, which may sign servers but no further authorities, and its key."""
+    """Return the certificate (PEM) and key of a new authority, which may sign servers but no further authorities."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = _named("fedkin authority")
     made = (
@@ -36,9 +36,12 @@ def authority(days: float) -> tuple[bytes, bytes]:
 
 
 def server(ca: bytes, ca_key: bytes, hosts: Sequence[str], days: float) -> tuple[bytes, bytes, datetime]:
-    """A server's certificate (PEM) for these names and addresses, its key, and when it runs out.
+    """Return a server's certificate (PEM) for the given names and addresses, its key, and its expiry date.
 
-    Not later than the authority's own. Raises ValueError if ``ca`` or ``ca_key`` cannot be read.
+    The certificate does not outlive the authority's certificate.
+
+    Raises:
+        ValueError: ``ca`` or ``ca_key`` cannot be read, or they do not belong together.
     """
     signer, issuer = load_pem_private_key(ca_key, password=None), x509.load_pem_x509_certificate(ca)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
@@ -59,14 +62,14 @@ def server(ca: bytes, ca_key: bytes, hosts: Sequence[str], days: float) -> tuple
 
 
 def pair() -> tuple[bytes, bytes]:
-    """A private and a public key in OpenSSH's format, as Flower wants them of a node."""
+    """Return a new private and public key in OpenSSH's format, which Flower requires of nodes."""
     key = ec.generate_private_key(ec.SECP384R1())
     shown = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), shown
 
 
 def until(certificate: bytes) -> datetime:
-    """When a certificate (PEM) runs out. Raises ValueError if it cannot be read."""
+    """Return the expiry date of a certificate (PEM). Raises ValueError if it cannot be read."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 

@@ -1,4 +1,4 @@
-"""A SuperLink asked and told through Flower's own command, from the machine that it runs on."""
+"""Operator's access to a SuperLink through Flower's own command, on the machine that the SuperLink runs on."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedkin.deploy.keys import key_fingerprint
 from fedkin.deploy.offline import CONNECTION, environment, program
 from fedkin.storage.files import write_atomic
 
-BOOK = "nodes.json"  # in the link's folder: which key each node's number stands for
+BOOK = "nodes.json"  # in the link's folder: the key that each node number stands for
 SHUT_OUT = "unregistered"  # the status of a node whose key is refused
-_IN_USE = "already in use"  # Flower's words for a key that was registered before
+_IN_USE = "already in use"  # Flower's message for a key that is registered already
 
 
 @dataclass(frozen=True)
 class Key:
-    """A node's key as it was registered: Flower lists nodes by number only, so a book of them is kept beside.
+    """A registered key of a node. Flower lists nodes by number only, so fedkin keeps a book of the keys.
 
     Attributes:
-        name: of its file, without ``.pub``.
-        fingerprint: as ``ssh-keygen -l`` prints it.
+        name: name of its file, without ``.pub``.
+        fingerprint: fingerprint as ``ssh-keygen -l`` prints it.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Key:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `Control.register` found, by name.
+    """Changes that `Control.register` found, as names of keys.
 
     Attributes:
-        new: registered just now.
-        gone: registered, but their files are not there any more.
-        shut: shut out, though their files are there.
+        new: keys registered by this call.
+        gone: registered keys whose files do not exist any more.
+        shut: keys shut out although their files exist.
     """
 
     new: tuple[str, ...]
@@ -60,10 +60,10 @@ class Control:
         self._book = folder / BOOK
 
     def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
-        """The answer of ``flwr WORDS CONNECTION --format json``.
+        """Return the answer of ``flwr WORDS CONNECTION --format json``.
 
         Raises:
-            EngineError: it failed, with Flower's words for it.
+            EngineError: the command failed; the text contains Flower's message.
         """
         command = [program("flwr"), *words, CONNECTION, "--format", "json"]
         env = {**environment(self.home), "NO_COLOR": "1"}
@@ -78,26 +78,26 @@ class Control:
         except ValueError as error:
             said = (done.stdout + done.stderr).strip()
             raise EngineError(
-                f"`flwr {' '.join(words)}` gave no answer (exit code {done.returncode}): {said}"
+                f"`flwr {' '.join(words)}` returned no answer (exit code {done.returncode}): {said}"
             ) from error
-        if not isinstance(answer, dict) or not answer.get("success"):  # its exit code is 0 then, too
+        if not isinstance(answer, dict) or not answer.get("success"):  # its exit code is 0 then as well
             why = str(answer.get("error-message", answer) if isinstance(answer, dict) else answer)
             raise EngineError(" ".join(why.partition(")\n")[2].split() or why.split()))
         return answer
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Every node that was registered: Flower's ``node-id``, ``status``, times, and ``name``, ``fingerprint``."""
+        """Return every registered node: Flower's ``node-id``, ``status``, times, and ``name``, ``fingerprint``."""
         book = self.book()
         unknown = Key("?", "")
         found = [n for n in self.ask("supernode", "list", "--verbose")["nodes"] if isinstance(n, dict)]
         return [{**node, **asdict(book.get(str(node["node-id"]), unknown))} for node in found]
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run that was submitted, as Flower lists it."""
+        """Return every submitted run, as Flower lists it."""
         return [run for run in self.ask("list")["runs"] if isinstance(run, dict)]
 
     def last_words(self, run: str, count: int = 8) -> str:
-        """The end of what a run's program on the server said, indented."""
+        """Return the last lines of the log of a run's program on the server, indented."""
         command = [program("flwr"), "log", run, CONNECTION, "--show"]
         env = {**environment(self.home), "NO_COLOR": "1"}
         try:
@@ -110,7 +110,7 @@ class Control:
         return "\n".join(f"  {line}" for line in said[-count:]) or "  (nothing)"
 
     def register(self, keys: Path) -> Changes:
-        """Registers every ``*.pub`` of a folder that is not known yet; again and again is no harm.
+        """Register every ``*.pub`` file of a folder that is not known yet; repeated calls are harmless.
 
         Raises:
             ConfigError: a file is not a key of the right kind.
@@ -118,7 +118,7 @@ class Control:
         """
         found = {path.stem: (path, key_fingerprint(path)) for path in sorted(keys.glob("*.pub"))}
         listed = {str(node["node-id"]): node for node in self.nodes()}
-        book = {number: key for number, key in self.book().items() if number in listed}  # of this database
+        book = {number: key for number, key in self.book().items() if number in listed}  # of this database only
         named = {fingerprint: name for name, (_, fingerprint) in reversed(found.items())}
         book = {n: Key(named.get(k.fingerprint, k.name), k.fingerprint) for n, k in book.items()}  # a file was renamed
         known = {key.fingerprint for key in book.values()}
@@ -135,10 +135,10 @@ class Control:
         return Changes(tuple(new), tuple(gone), tuple(shut))
 
     def revoke(self, name: str) -> str:
-        """Shuts a node out, for good: its key cannot be registered again. Gives the key's fingerprint.
+        """Shut a node out permanently and return its key's fingerprint: the key cannot be registered again.
 
         Raises:
-            ConfigError: no node of this name is registered.
+            ConfigError: no node with this name is registered.
             EngineError: the link does not answer, or refuses.
         """
         inside = {n["name"]: n for n in self.nodes() if n.get("status") != SHUT_OUT}
@@ -149,18 +149,18 @@ class Control:
         return str(inside[name]["fingerprint"])
 
     def changed(self) -> int:
-        """When the book of keys was last written, in nanoseconds; 0 before it is there."""
+        """Return the time of the last write of the book of keys in nanoseconds; 0 if there is no book yet."""
         return self._book.stat().st_mtime_ns if self._book.exists() else 0
 
     def book(self) -> dict[str, Key]:
-        """Which key each node's number stands for."""
+        """Return the key of each node by the node's number."""
         return read_book(self.folder)
 
     def _write(self, book: Mapping[str, Key]) -> None:
         write_atomic(self._book, json.dumps({n: asdict(k) for n, k in book.items()}, indent=2).encode())
 
     def _registered(self, path: Path, name: str) -> str | None:
-        """The new node's number; None if the key was registered already, which our book does not know."""
+        """Return the new node's number; None if Flower has the key already although the book does not list it."""
         try:
             return str(self.ask("supernode", "register", str(path), "--name", name)["node-id"])
         except EngineError as error:
@@ -170,7 +170,7 @@ class Control:
 
 
 def read_book(folder: Path) -> dict[str, Key]:
-    """Reads which key each node's number stands for at the link in a folder; empty before a key is registered.
+    """Read the book of keys (node number to key) of the link in a folder; it is empty before a key is registered.
 
     Raises:
         ConfigError: the file is damaged.

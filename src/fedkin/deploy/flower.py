@@ -1,11 +1,11 @@
 """Flower as the message bus: the only module that imports flwr.
 
-Of Flower this uses the grid (push and pull of messages), the two apps, and nothing else: the round loop, deadlines,
+fedkin uses Flower's grid (push and pull of messages) and its two apps, and nothing else: the round loop, deadlines,
 the clients' memory and the checks are fedkin's. A letter is one `RecordDict`: its head as JSON in a `ConfigRecord`,
 its body as one array of bytes.
 
-The client app runs in a process that Flower starts anew for every message. It needs no torch: it hands the letter to
-the site that lives beside the SuperNode, through a socket on the same machine.
+The client app runs in a process that Flower starts for every message. It needs no torch: it passes the letter to the
+site next to the SuperNode, through a socket of the same machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire import (
+from fedkin.deploy.wire_format import (
     BODY_LIMIT,
     Letter,
     LetterError,
@@ -37,14 +37,14 @@ from fedkin.deploy.wire import (
 
 log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
-_KINDS = {"update": "train", "evaluate": "evaluate"}  # all else is a query
+_KINDS = {"update": "train", "evaluate": "evaluate"}  # other kinds are queries
 _REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
-_CALLS = 8  # calls for answers in one look: few, as each takes the link 10 ms, and so that a bad reply spoils no other
-_SPARE = 15.0  # seconds that a site may be late in saying that it was too late
+_CALLS = 8  # calls per look for answers: few, as each takes the link 10 ms, but several, as a bad reply fails its call
+_SPARE = 15.0  # seconds by which a site may exceed the deadline to report that it was exceeded
 
 
 def to_records(letter: Letter) -> RecordDict:
-    """A letter as Flower's records."""
+    """Return a letter as Flower's records."""
     records = RecordDict({_HEAD: ConfigRecord({"json": head_bytes(letter).decode()})})
     if letter.body:
         body = Array(dtype="uint8", shape=(len(letter.body),), stype=_BYTES, data=bytes(letter.body))
@@ -53,17 +53,17 @@ def to_records(letter: Letter) -> RecordDict:
 
 
 def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> Letter:
-    """A letter from Flower's records.
+    """Return a letter read from Flower's records.
 
     Raises:
-        LetterError: they hold something else, or more than ``limit`` bytes.
+        LetterError: the records hold something else, or more than ``limit`` bytes.
     """
     head = records.config_records.get(_HEAD)
     text = None if head is None else head.get("json")
     arrays = records.array_records.get(_BODY)
     strange = set(records) - {_HEAD, _BODY} or (arrays is not None and set(arrays) != {"bytes"})
     if not isinstance(text, str) or strange:
-        raise LetterError("the records are no letter")
+        raise LetterError("the records are not a letter")
     if arrays is None:
         return Letter(head_of(text))
     body = arrays["bytes"]
@@ -80,7 +80,7 @@ Deliver = Callable[[Letter, Mapping[str, Any]], Letter]
 
 
 def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
-    """Hands a letter to the site on this machine and waits for its answer, as long as the letter's deadline says."""
+    """Pass a letter to the site on this machine and wait for its answer until the letter's deadline."""
     place = str(node.get("socket", ""))
     try:
         seconds = envelope(letter).deadline + _SPARE
@@ -102,10 +102,10 @@ def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
 
 
 def client_app(deliver: Deliver | None = None) -> ClientApp:
-    """The app that Flower runs on a client: every message is a letter to its site.
+    """Return the app that Flower runs on a client; it delivers every message as a letter to the client's site.
 
     Args:
-        deliver: how it gets there; None: through the site's socket, or by a call on a node that Flower simulates.
+        deliver: the way of delivery. Default: the site's socket, or a direct call on a node that Flower simulates.
     """
     app = ClientApp()
 
@@ -118,8 +118,8 @@ def client_app(deliver: Deliver | None = None) -> ClientApp:
             return Message(to_records(_no(letter, node, "unreadable")), reply_to=message)
         try:
             answer = (deliver or _way(context))(letter, node)
-        except Exception:  # a text of an exception may hold data: none leaves this host
-            log.exception("the letter could not be handed on")
+        except Exception:  # the text of an exception may contain data and must not leave this host
+            log.exception("the letter could not be passed on")
             answer = _no(letter, node, "failed")
         return Message(to_records(answer), reply_to=message)
 
@@ -132,7 +132,7 @@ def client_app(deliver: Deliver | None = None) -> ClientApp:
 def _way(context: Context) -> Deliver:
     if "socket" in context.node_config or "partition-id" not in context.node_config:
         return to_site
-    from fedkin.deploy.actor import answer  # here: the process beside a site needs no torch
+    from fedkin.deploy.actor import answer  # imported here: the process that Flower starts needs no torch
 
     return lambda letter, node: answer(letter, node, context.run_config.get("fedkin", ""))
 
@@ -143,31 +143,34 @@ def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
 
 # ---- the server's side ---------------------------------------------------------------------------------------------
 class FlowerPost:
-    """The post over Flower's grid.
+    """The channel over Flower's grid.
 
     Args:
-        grid: Flower's.
-        limit: bytes of an answer at most; looked at when Flower has put it together in memory, which has no limit.
-        keys: whether nodes' keys are their own; for nodes that it simulates Flower makes some up, anew in every run.
-        link: the folder of the link, whose book has the names of the keys; None where it is not known.
+        grid: Flower's grid.
+        limit: maximum bytes of an answer; checked after Flower has assembled it in memory, which has no limit.
+        keys: whether nodes have keys; keys of simulated nodes are made up by Flower for each run and are ignored.
+        link: folder of the link, whose book has the names of the keys; None where it is not known.
     """
 
     def __init__(self, grid: Grid, limit: int, keys: bool = True, link: Path | None = None) -> None:
         self._grid, self._limit, self._with_keys, self._link = grid, limit, keys, link
 
     def nodes(self) -> Mapping[int, str]:
+        """Return the connected nodes, each with the SHA-256 of its key; "" for nodes without keys."""
         return {
             node.node_id: sha256(node.public_key).hexdigest() if node.public_key and self._with_keys else ""
             for node in self._grid.get_nodes()
         }
 
     def names(self) -> Mapping[int, str] | None:
-        from fedkin.deploy.control import read_book  # here: the client's process has no use for it
+        """Return the registered names of the nodes' keys by node number; None if there are none."""
+        from fedkin.deploy.control import read_book  # imported here: the client's process does not need it
 
         book = read_book(self._link) if self._link is not None else {}
         return {int(number): key.name for number, key in book.items()} or None
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+        """Send letters to nodes, each to be answered within ``seconds``; return a ticket per accepted letter."""
         messages = [
             Message(to_records(letter), node, _KINDS.get(envelope(letter).kind, "query"), ttl=max(seconds, 1.0))
             for node, letter in letters.items()
@@ -176,27 +179,28 @@ class FlowerPost:
         return {node: ticket for node, ticket in zip(letters, tickets, strict=False) if ticket}
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+        """Return the answers that have arrived for some tickets, or a code of `CODES`; each is returned once."""
         found: dict[str, Letter | str] = {}
         for few in _groups(list(tickets), _CALLS if self._with_keys else 1):
             found |= self._pulled(few)
         return found
 
     def _pulled(self, tickets: list[str]) -> dict[str, Letter | str]:
-        """The answers to a few letters, in one call of Flower's, which raises for all of them if one cannot be read.
+        """Return the answers to a few letters by one call of Flower's, which raises if any of them cannot be read.
 
-        The replies that such a call had taken from the link are lost; the others are asked for one by one.
+        The replies that such a failed call took from the link are lost; the others are fetched one by one.
         """
         try:
             messages = list(self._grid.pull_messages(tickets))
         except Exception as e:
-            self._grid.get_nodes()  # raises if it is the link that fails, and not a reply that cannot be read
+            self._grid.get_nodes()  # raises if the link fails, rather than the reading of a reply
             log.warning("a reply is not a message of Flower's: %s: %s", type(e).__name__, reason(e))
             if len(tickets) == 1:
                 return {tickets[0]: "garbled"}
             return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
         found: dict[str, Letter | str] = {}
         for message in messages:
-            # what a message says it replies to is the sender's word; of a single letter the ticket is known
+            # the id that a message replies to is chosen by its sender; for a single letter the ticket is known
             ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
             if ticket in tickets:
                 found[ticket] = self._letter(message)
@@ -222,17 +226,17 @@ def _ticket(message: Message) -> str:
 
 
 def _groups(tickets: list[str], most: int) -> list[list[str]]:
-    """The tickets in ``most`` groups at most, as equal as can be."""
+    """Split the tickets into at most ``most`` groups of nearly equal size."""
     return [tickets[i::most] for i in range(min(most, len(tickets)))]
 
 
 def server_app() -> ServerApp:
-    """The app that Flower runs on the server: `fedkin.deploy.serve` over the grid."""
+    """Return the app that Flower runs on the server: `fedkin.deploy.serve` over the grid."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedkin.deploy import submitted  # here: the client's process needs no torch
+        from fedkin.deploy import submitted  # imported here: the client's process needs no torch
 
         word = context.run_config.get("fedkin", "")
         with submitted.says_why(word):

@@ -1,7 +1,7 @@
-"""Configurations for nginx and Caddy in the place of fedkin's gate, with the same rule: one path, signed heads only.
+"""Configurations of nginx and Caddy in place of fedkin's gate, with the same rule: one path, signed heads only.
 
-Neither can check the signature of Flower's nodes; both can ask a server on this machine (`headchecks`) with the head of
-a request before they read its body.
+Neither can check the signature of Flower's nodes. Both can query a server on this machine (`headchecks`) with the head
+of a request before they read its body.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ server {
 _CADDY = """\
 # /etc/caddy/Caddyfile: passes the calls of nodes to the SuperLink, refuses all else
 {
-    # certificate and key are below: without this Caddy listens on port 80, too
+    # certificate and key are below: without this Caddy also listens on port 80
     auto_https off
     servers {
         # what nodes speak
@@ -65,7 +65,7 @@ _CADDY = """\
         }
     }
 }
-# no host: whatever name is asked for, the rule is the same
+# no host: the rule is the same for every name
 https://:@PORT@ {
     tls @CERTIFICATE@ @KEY@
     request_body {
@@ -98,17 +98,17 @@ https://:@PORT@ {
 def nginx(
     host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 8, check: int = 8001
 ) -> str:
-    """A server block for nginx.
+    """Return a server block for nginx.
 
     Args:
-        host: the name by which nodes reach it.
-        port: the public port.
-        inner: the SuperLink's port on this machine.
-        authority: path of the authority's certificate, which signed the SuperLink's.
-        certificate: path of the public certificate; the authority's or any that the nodes trust.
-        key: path of its key.
-        megabytes: the largest body of a request.
-        check: the port on this machine of `headchecks`.
+        host: name by which nodes reach the server.
+        port: public port.
+        inner: port of the SuperLink on this machine.
+        authority: path of the certificate of the authority that signed the SuperLink's certificate.
+        certificate: path of the public certificate: the authority's, or any that the nodes trust.
+        key: path of the certificate's key.
+        megabytes: maximum body of a request in megabytes.
+        check: port of `headchecks` on this machine.
     """
     return _filled(_NGINX, host, port, inner, authority, certificate, key, megabytes, check)
 
@@ -116,7 +116,7 @@ def nginx(
 def caddy(
     host: str, port: int, inner: int, authority: str, certificate: str, key: str, megabytes: int = 8, check: int = 8001
 ) -> str:
-    """A site block for Caddy 2.6 or newer; arguments as for `nginx`."""
+    """Return a site block for Caddy 2.6 or newer; arguments as for `nginx`."""
     return _filled(_CADDY, host, port, inner, authority, certificate, key, megabytes, check)
 
 

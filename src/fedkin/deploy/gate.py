@@ -1,9 +1,9 @@
 """The gate in front of a SuperLink: TLS, registered keys, and only the calls that nodes need.
 
-A SuperLink answers its nodes and its operator on one port, and does not ask the operator who he is: whoever reaches
-that port can run code on every client. So the SuperLink listens on this machine only, and the gate is what the network
-sees. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and refuses all else before a body
-is read.
+A SuperLink serves its nodes and its operator on one port and does not authenticate the operator: any program that
+reaches this port can run code on every client. So the SuperLink listens on this machine only, and the gate is the
+public side. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and refuses all other
+requests before a body is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fedkin.deploy.signed import Keyring, Unsigned
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer with the gate's certificate.
+    """Return a TLS context (1.2 or newer) with the gate's certificate.
 
     Raises:
-        ConfigError: certificate or key cannot be read, or do not belong together.
+        ConfigError: the certificate or the key cannot be read, or they do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -43,7 +43,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def client_context(authority: Path) -> ssl.SSLContext:
-    """TLS towards a SuperLink whose certificate this authority signed.
+    """Return a TLS context for a SuperLink whose certificate this authority signed.
 
     Raises:
         ConfigError: the authority's certificate cannot be read.
@@ -55,18 +55,18 @@ def client_context(authority: Path) -> ssl.SSLContext:
 
 
 class Gate:
-    """A gate in a thread of its own, from `start` to `stop`.
+    """A gate that runs in its own thread, from `start` to `stop`.
 
     Args:
-        context: TLS with the gate's certificate.
-        upstream: the SuperLink behind it.
-        keyring: the keys of the nodes that may pass; it may change while the gate runs.
+        context: TLS context with the gate's certificate.
+        upstream: the SuperLink behind the gate.
+        keyring: keys of the nodes that may pass; it may change while the gate runs.
 
     Attributes:
-        host: where it listens.
-        port: the port, a free one if 0 was asked for.
-        refused: how many requests did not pass, by status.
-        failure: why it ended by itself; None as long as it serves.
+        host: host on which the gate listens.
+        port: port, a free one if 0 was requested.
+        refused: number of refused requests by status.
+        failure: the error that ended the gate; None as long as it serves.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Gate:
         self.failure: BaseException | None = None
         self._context, self._upstream, self._keyring = context, upstream, keyring
         self._log = log or logging.getLogger(__name__)
-        self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a signed request: their addresses
-        self._known: dict[asyncio.Task[None], str] = {}  # the others: the names of their keys
+        self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a signed request so far
+        self._known: dict[asyncio.Task[None], str] = {}  # the other connections, with the names of their keys
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._started = threading.Event()
@@ -93,10 +93,10 @@ class Gate:
         self._socket: socket.socket | None = None
 
     def start(self) -> Gate:
-        """Listens; comes back when it does.
+        """Start to listen and return the gate when it does.
 
         Raises:
-            ConfigError: the port is taken, or the host is not this machine's.
+            ConfigError: the port is taken, or the host is not an address of this machine.
         """
         self._socket = listening(self.host, self.port)
         self.port = self._socket.getsockname()[1]
@@ -105,9 +105,9 @@ class Gate:
         return self
 
     def stop(self) -> None:
-        """Ends every connection and frees the port; may be called twice."""
+        """End every connection and free the port; may be called twice."""
         if self._thread.is_alive() and self._loop is not None and self._ended is not None:
-            with suppress(RuntimeError):  # the loop may just have ended by itself
+            with suppress(RuntimeError):  # the loop may have ended already
                 self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
         if self._socket is not None:
@@ -115,12 +115,13 @@ class Gate:
 
     @property
     def alive(self) -> bool:
+        """Whether the gate serves: it was started and has not ended."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # told to whoever supervises; a thread's traceback would go unread
+        except BaseException as error:  # kept for the supervising thread; a traceback here would go unread
             self.failure = error
         finally:
             self._started.set()
@@ -139,14 +140,14 @@ class Gate:
             raise error
 
     async def _accept(self) -> None:
-        """Takes connections, within the limits."""
+        """Accept connections within the limits."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         while True:
             try:
                 link, address = await loop.sock_accept(self._socket)
-            except OSError as error:  # out of file descriptors, or gone before it was taken
-                self._log.warning("no connection could be taken: %s", error)
+            except OSError as error:  # no file descriptor left, or the peer has closed
+                self._log.warning("no connection could be accepted: %s", error)
                 await asyncio.sleep(0.2)
                 continue
             peer = str(address[0])
@@ -159,7 +160,7 @@ class Gate:
             task.add_done_callback(partial(self._forget, link))
 
     def _room(self) -> bool:
-        """Whether one more connection may be taken; ends a stranger's, where that makes the room."""
+        """Return whether one more connection may be accepted; close an unauthenticated one if that makes room."""
         limits, total = self.limits, len(self._strangers) + len(self._known)
         if len(self._strangers) < limits.strangers and total < limits.connections:
             return True
@@ -173,16 +174,16 @@ class Gate:
         return True
 
     def _admit(self, request: h11.Request) -> None:
-        """Lets a request pass that a registered node has signed; from then on the connection is that node's.
+        """Admit a request that a registered node has signed; from then on the connection belongs to that node.
 
         Raises:
-            Refused: with 401 for any other, 412 where a node is to know the reason, 503 where it has too many
-                connections.
+            Refused: with 401 for any other request, 412 where a node needs to know the reason, 503 where the node has
+                too many connections.
         """
         try:
             name = self._keyring.holder(request.headers)
         except Unsigned as error:
-            # at 401 a SuperNode ends without a word; at 412 the reason is the last line of its log
+            # a SuperNode ends silently at 401; at 412 the reason is the last line of its log
             raise Refused(412 if error.honest else 401, str(error)) from error
         task = asyncio.current_task()
         assert task is not None
@@ -196,10 +197,10 @@ class Gate:
     def _forget(self, link: socket.socket, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
         self._known.pop(task, None)
-        link.close()  # one that was told to end before it began has not done so itself
+        link.close()  # a task cancelled before it began has not closed it
 
     async def _one(self, link: socket.socket, peer: str) -> None:
-        """One connection from its handshake to its end."""
+        """Serve one connection from its handshake to its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=PIECE, loop=loop)
         writer: asyncio.StreamWriter | None = None
@@ -212,11 +213,11 @@ class Gate:
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             await relay(reader, writer, peer, self._upstream, self.limits, self._admit, self._note)
-        except asyncio.CancelledError:  # it gave way, or the gate ends: without a farewell, which could take seconds
+        except asyncio.CancelledError:  # it gave way, or the gate ends: no closing handshake, which takes seconds
             if writer is not None:
                 writer.transport.abort()
             raise
-        except OSError as error:  # also a handshake that failed: no TLS, or a node that does not trust our certificate
+        except OSError as error:  # also a failed handshake: no TLS, or a node that distrusts the certificate
             if writer is None:
                 self._note(f"{peer} TLS handshake: {error}")
         finally:
@@ -229,5 +230,5 @@ class Gate:
 
 
 def failed(gate: Gate) -> EngineError:
-    """The error of a gate that ended by itself."""
+    """Return the error of a gate that ended by itself."""
     return EngineError(f"the gate on {gate.host} port {gate.port} ended: {gate.failure!r}; start the link again")

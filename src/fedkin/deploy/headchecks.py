@@ -1,6 +1,6 @@
-"""Answers nginx or Caddy, which ask with the head of a node's request before they read its body.
+"""An HTTP server that nginx or Caddy query with the head of a node's request before they read its body.
 
-nginx asks with ``auth_request``, Caddy with ``forward_auth``. The server listens on this machine only.
+nginx queries it with ``auth_request``, Caddy with ``forward_auth``. The server listens on this machine only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class HeadChecks:
     """A small HTTP server: 204 for a head that a registered node has signed, 401 for any other.
 
     Attributes:
-        port: on 127.0.0.1.
+        port: port on 127.0.0.1.
     """
 
     def __init__(self, port: int, keyring: Keyring) -> None:
@@ -37,11 +37,12 @@ class HeadChecks:
         self._thread = Thread(target=self._server.serve_forever, name="fedkin-checks", daemon=True)
 
     def start(self) -> HeadChecks:
+        """Start to serve in a thread and return this server."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Frees the port; may be called twice."""
+        """Free the port; may be called twice."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -66,4 +67,4 @@ class _Check(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the front has a log."""
+        """Log nothing: nginx or Caddy keep a log."""

@@ -1,7 +1,8 @@
-"""Typed heads of letters: what the server asks, what clients answer, and the strict decoder of both.
+"""Typed heads of letters: the server's requests, the clients' answers, and the strict decoder of both.
 
 A head travels as a JSON object. Every program that reads one decodes it here first: unknown entries, missing entries,
-other types and numbers out of range raise `LetterError` with the path of what is wrong, such as ``$.tensors[0][2][1]``.
+other types and numbers out of range raise `LetterError` with the path of the invalid entry, such as
+``$.tensors[0][2][1]``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from fedkin.deploy.wire import Count, Letter, LetterError, Listed, convert
+from fedkin.deploy.wire_format import Count, Letter, LetterError, Listed, convert
 
 Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
 LONGEST = 1e6
-"""Seconds that a letter may give a client at most."""
+"""Maximum seconds that a letter may grant a client."""
 
 T = TypeVar("T")
 
@@ -31,17 +32,17 @@ _SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
 
 def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
-    """Raise `ValueError`, to which msgspec adds the path, if a text is given that does not match a pattern."""
+    """Raise `ValueError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
     if text is not None and not pattern.fullmatch(text):
         raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a letter's head that programs on its way read; other entries are not looked at.
+    """The part of a letter's head that programs along the way read; other entries are ignored.
 
     Attributes:
-        kind, run, session, seq: which letter it is.
-        deadline: seconds within which it is to be answered.
+        kind, run, session, seq: identify the letter.
+        deadline: seconds within which the letter is to be answered.
     """
 
     kind: str = ""
@@ -52,7 +53,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a sum: its number, its public key for masks, and, where nodes sign those, its name and signature."""
+    """A member of a sum: its number, its public key for masks and, where nodes sign keys, its name and signature."""
 
     number: Number
     key: str
@@ -65,7 +66,7 @@ class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The members of a secure sum, the weight of the receiver, and the weight of all together."""
+    """The members of a secure sum, the weight of the receiver, and the total weight."""
 
     members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
     weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
@@ -77,18 +78,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         format: version of the format of letters.
-        kind: the step that is asked for.
-        run: the run's name, by which clients know their memory of it.
-        session: number of the server's start; letters of an earlier one are echoes.
+        kind: requested step.
+        run: name of the run, by which clients find their memory of it.
+        session: number of the server's start; letters of an earlier session are stale.
         round: number of the round.
         client: number of the receiver; -1 before it has one.
         seq: number of this message.
         ack: number of the receiver's last upload that was used.
         deadline: seconds within which the letter is to be answered.
-        settings: the run's settings as tables.
-        card: what the data of all clients have in common; None before that is known.
+        settings: settings of the run as tables.
+        card: properties that the data of all clients have in common; None before they are known.
         network: fingerprint of the network.
-        pool: the members of a secure sum.
+        pool: members of a secure sum.
         tensors: name, type and shape of every tensor in the body.
     """
 
@@ -112,12 +113,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """The part that all answers have, whatever else they hold.
+    """The entries that all answers have in common.
 
     Attributes:
-        client: the client's name.
-        kind, run, session, seq: the letter that is answered.
-        ok: whether the client did what it was asked for.
+        client: name of the client.
+        kind, run, session, seq: identify the letter that is answered.
+        ok: whether the client did what was requested.
     """
 
     format: Literal[1]
@@ -130,7 +131,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The head of an answer that holds nothing else but tensors: to ``survey`` and ``keep``."""
+    """The head of an answer with tensors and nothing else: to ``survey`` and ``keep``."""
 
     tensors: Tensors = ()
 
@@ -139,8 +140,8 @@ class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``hello``.
 
     Attributes:
-        versions: of the programs that compute.
-        card: what the client's data look like; `Card.from_json` decodes it.
+        versions: versions of the programs that compute.
+        card: description of the client's data; `Card.from_json` decodes it.
     """
 
     versions: Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=20)]
@@ -149,7 +150,7 @@ class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
-    ``signature`` what its node signed it with, if it has a key."""
+    ``signature`` its node's signature of that key, if the node has a key."""
 
     public: str | None = None
     signature: str = ""
@@ -162,37 +163,37 @@ class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A number of steps of private training at one sampling rate."""
 
-    # no real rate is smaller, and no run has more steps
+    # no actual rate is smaller, and no run has more steps
     rate: Annotated[float, Meta(ge=1e-12, le=1)]
     count: Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class SpentTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a client spent in a run, and the mark of the record on its disk that says so."""
+    """The total that a client spent in a run, and the mark of the record on its disk that states it."""
 
     mark: Annotated[str, Meta(min_length=1, max_length=64)]
     steps: Annotated[tuple[Step, ...], Meta(max_length=64)]
 
 
 class Evaluated(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``evaluate``; ``spent`` is there in runs with private training."""
+    """The answer to ``evaluate``; ``spent`` is present in runs with private training."""
 
     spent: SpentTold | None = None
 
 
 class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``update``; ``training_s`` are seconds of local training, by the client's own clock."""
+    """The answer to ``update``; ``training_s`` is the time of local training in seconds by the client's own clock."""
 
     training_s: Annotated[float, Meta(ge=0, lt=1e9)] = 0.0
 
 
 class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer of a client that did not do what it was asked for.
+    """The answer of a client that did not do what was requested.
 
     Attributes:
-        code: of `fedkin.deploy.post.CODES`, or ``out-of-step``.
-        have: number of the upload that the client goes on from.
-        public, signature: its public key for masks, where the server knows another, and its node's signature.
+        code: a key of `fedkin.deploy.channel.CODES`, or ``out-of-step``.
+        have: number of the upload that the client continues from.
+        public, signature: the client's public key for masks, where the server knows another, and its node's signature.
     """
 
     code: Annotated[str, Meta(max_length=40)]
@@ -213,35 +214,35 @@ ANSWERS: dict[Kind, type[Answer]] = {
     "evaluate": Evaluated,
     "keep": Answer,
 }
-"""The head of the answer to a letter of each kind."""
+"""The type of the head of an answer, by the kind of the letter."""
 
 
 def decode(letter: Letter, kind: type[T]) -> T:
-    """The head of a letter as one of the types of this file.
+    """Return the head of a letter as one of the types of this file.
 
     Raises:
-        LetterError: it is not one; the text says where.
+        LetterError: the head does not fit the type; the text says where.
     """
     return convert(letter.head, kind, "its head")
 
 
 def envelope(letter: Letter) -> Envelope:
-    """The head as a program on the letter's way needs it.
+    """Return the part of the head that programs along the letter's way need.
 
     Raises:
-        LetterError: an entry that it reads is of another type.
+        LetterError: an entry has another type.
     """
     return decode(letter, Envelope)
 
 
 def plain(head: msgspec.Struct) -> dict[str, Any]:
-    """A head as the plain values that are sent; entries that have their default are left out where the type says so."""
+    """Return a head as plain values; entries equal to their default are left out where the type says so."""
     found: dict[str, Any] = msgspec.to_builtins(head)
     return found
 
 
 def code_of(letter: Letter) -> str | None:
-    """The code of a refusal; None for any other letter."""
+    """Return the code of a refusal; None for any other letter."""
     try:
         return decode(letter, Refused).code
     except LetterError:

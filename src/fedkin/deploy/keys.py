@@ -1,7 +1,7 @@
 """Keys: an authority for the link's certificate, and a pair of keys for each node.
 
-A node trusts a link by the authority's certificate (X.509, RFC 5280); a link knows a node by its public key, with which
-the node's requests are signed. No file is ever overwritten: a lost key is made anew under another name.
+A node trusts a link by the authority's certificate (X.509, RFC 5280). A link recognises a node by its public key, with
+which the node's requests are signed. Files are never overwritten: a lost key is replaced under another name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedkin.deploy.private import private_folder
 AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 730.0
 CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.pem", "server.key"
 
-_ALWAYS = ("localhost", "127.0.0.1", "::1")  # the gate and the operator reach the SuperLink on this machine
+_ALWAYS = ("localhost", "127.0.0.1", "::1")  # added always: the gate and the operator reach the SuperLink by these
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,64}")
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 _MAKE = "`fedkin keys node FOLDER NAME` makes one"
@@ -34,11 +34,11 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class Authority:
-    """The files of a link: ``ca`` goes to every node, ``ca_key`` is best kept off the network, the others stay.
+    """The files of a link: ``ca`` goes to every node, ``ca_key`` is best kept offline, the others stay at the link.
 
     Attributes:
         fingerprint: SHA-256 of the authority's certificate, as ``openssl x509 -fingerprint -sha256`` prints it.
-        until: when the server's certificate runs out.
+        until: expiry date of the server's certificate.
     """
 
     ca: Path
@@ -51,10 +51,10 @@ class Authority:
 
 @dataclass(frozen=True)
 class NodeKey:
-    """A node's pair: ``private`` stays on the node, ``public`` goes to the link's operator.
+    """A node's pair of keys: ``private`` stays on the node, ``public`` goes to the link's operator.
 
     Attributes:
-        fingerprint: of the public key, as ``ssh-keygen -l`` prints it.
+        fingerprint: fingerprint of the public key, as ``ssh-keygen -l`` prints it.
     """
 
     private: Path
@@ -65,16 +65,16 @@ class NodeKey:
 def make_authority(
     folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS, authority_days: float = AUTHORITY_DAYS
 ) -> Authority:
-    """A new authority, and a certificate signed by it for the link.
+    """Make a new authority, and a certificate for the link signed by it.
 
     Args:
-        folder: gets ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``.
-        hosts: names and addresses by which nodes reach the link; this machine's own are added.
-        days: how long the link's certificate holds.
-        authority_days: how long the authority's own does.
+        folder: receives ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``.
+        hosts: names and addresses by which nodes reach the link; those of this machine are added.
+        days: validity of the link's certificate in days.
+        authority_days: validity of the authority's certificate in days.
 
     Raises:
-        ConfigError: a file is there already, a host is neither a name nor an address, or cryptography is missing.
+        ConfigError: a file exists already, a host is neither a name nor an address, or cryptography is missing.
     """
     names = _names(hosts)
     _absent(folder / name for name in (CA, CA_KEY, SERVER, SERVER_KEY))
@@ -87,7 +87,7 @@ def make_authority(
 
 
 def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -> Authority:
-    """A new certificate for the link from the authority that is in the folder: for new hosts, or when one runs out.
+    """Make a new certificate for the link from the authority in the folder: for new hosts, or when one expires.
 
     Nodes need nothing new, as the authority is the same. Arguments and errors are those of `make_authority`.
     """
@@ -107,10 +107,10 @@ def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -
 
 
 def make_node_key(folder: Path, name: str) -> NodeKey:
-    """A new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``.
+    """Make a new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``.
 
     Raises:
-        ConfigError: a file is there already, the name is not one, or cryptography is missing.
+        ConfigError: a file exists already, the name is not allowed, or cryptography is missing.
     """
     if not _NAME.fullmatch(name) or name.endswith(".pub"):
         raise ConfigError(
@@ -125,7 +125,7 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
 
 
 def key_fingerprint(public: Path) -> str:
-    """The fingerprint of a public key in OpenSSH's format: ``SHA256:`` and 43 characters.
+    """Return the fingerprint of a public key in OpenSSH's format: ``SHA256:`` and 43 characters.
 
     Raises:
         ConfigError: the file is not such a key.
@@ -141,7 +141,7 @@ def key_fingerprint(public: Path) -> str:
 
 
 def certificate_fingerprint(path: Path) -> str:
-    """SHA-256 of the (first) certificate in a PEM file, bytes in hexadecimal with colons between.
+    """Return the SHA-256 of the (first) certificate in a PEM file, bytes in hexadecimal separated by colons.
 
     Raises:
         ConfigError: the file holds no certificate.
@@ -155,10 +155,10 @@ def certificate_fingerprint(path: Path) -> str:
 
 
 def check_server(folder: Path) -> datetime:
-    """When the certificate of the link's keys in a folder runs out.
+    """Return the expiry date of the certificate among the link's keys in a folder.
 
     Raises:
-        ConfigError: a file is missing, the certificate cannot be read or has run out.
+        ConfigError: a file is missing, or the certificate cannot be read or has expired.
     """
     for name in (CA, SERVER, SERVER_KEY):
         if not (folder / name).is_file():
@@ -185,15 +185,15 @@ def _authority(folder: Path, until: datetime) -> Authority:
 
 
 def _names(hosts: Sequence[str]) -> list[str]:
-    """The hosts as names and addresses, this machine's own among them, each once."""
+    """Return the hosts as names and addresses without duplicates, including this machine's."""
     if not hosts:
-        raise ConfigError("by which names or addresses will nodes reach the link? --host link.example.org")
+        raise ConfigError("no name or address of the link was given; add --host link.example.org")
     for host in hosts:
         try:
             ipaddress.ip_address(host)
         except ValueError:
             labels = host.lower().removeprefix("*.").split(".")
-            numbers = all(label.isdigit() for label in labels)  # an address with a slip in it
+            numbers = all(label.isdigit() for label in labels)  # an address with a typing error
             if numbers or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
                 raise ConfigError(
                     f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
@@ -205,11 +205,13 @@ def _names(hosts: Sequence[str]) -> list[str]:
 def _absent(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise ConfigError(f"{path} exists already, and keys are never overwritten; name another folder or move it")
+            raise ConfigError(
+                f"{path} exists already, and keys are never overwritten; choose another folder or move it"
+            )
 
 
 def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]) -> None:
-    """New files, the secret ones for their owner's eyes only: all of them, or none."""
+    """Write new files, the secret ones readable by their owner only: all of them, or none."""
     files = [(name, content, 0o600) for name, content in secret.items()]
     files += [(name, content, 0o644) for name, content in shown.items()]
     written: list[Path] = []
@@ -218,7 +220,7 @@ def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]
         for name, content, mode in files:
             number = os.open(
                 folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode
-            )  # never over what came meanwhile
+            )  # fails if the file was created meanwhile
             written.append(folder / name)
             with os.fdopen(number, "wb") as file:
                 file.write(content)
@@ -228,7 +230,7 @@ def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]
         for path in written:
             path.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise ConfigError(f"no keys can be written to {folder} ({error}); name another folder") from error
+            raise ConfigError(f"no keys can be written to {folder} ({error}); choose another folder") from error
         raise
 
 

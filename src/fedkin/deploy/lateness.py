@@ -1,4 +1,4 @@
-"""What a node does when its answers reach the server too late: it notices, reports, and starts its SuperNode again."""
+"""Detection of late answers at a node: it notices, reports, and restarts its SuperNode."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 EXPIRED = 2
-"""Hellos in a row that a node answers too late before it and the server do something about it."""
+"""Consecutive hellos that a node answers too late before it and the server react."""
 
-_SLOW_SITE = 30.0  # seconds for a hello from which on the client is what is slow, and not Flower's programs
-_FIRST, _LONGEST = 300.0, 3600.0  # seconds between two restarts: doubled each time
+_SLOW_SITE = 30.0  # from this many seconds for a hello on, the client is the slow part and not Flower's programs
+_FIRST, _LONGEST = 300.0, 3600.0  # seconds between two restarts, doubled each time
 
 
 class Lateness:
-    """Whether a restart of the SuperNode is due, by what the server's letters say.
+    """Decides from the server's letters whether a restart of the SuperNode is due.
 
     The ``seq`` of a hello is the number of hellos before it that this node did not answer in time.
     """
@@ -26,16 +26,16 @@ class Lateness:
         self._wait, self._next = _FIRST, float("-inf")
 
     def heard(self, head: Mapping[str, Any], seconds: float) -> None:
-        """Takes note of a letter that the client has answered within some seconds."""
+        """Record a letter that the client has answered within ``seconds``."""
         expired = head.get("seq")
         with self._lock:
             if head.get("kind") == "hello":
                 self._expired, self._seconds = expired if type(expired) is int else 0, seconds
-            else:  # this node is taken, so its hello was in time
+            else:  # this node is enrolled, so its hello was in time
                 self._expired, self._wait, self._next = 0, _FIRST, float("-inf")
 
     def due(self) -> str | None:
-        """Returns the reason why the SuperNode is to be started again now, or None; the next one is due later."""
+        """Return the reason to restart the SuperNode now, or None; the next restart is due after a longer pause."""
         with self._lock:
             if self._expired < EXPIRED or self._seconds > _SLOW_SITE or self._now() < self._next:
                 return None

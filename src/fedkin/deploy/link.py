@@ -1,4 +1,4 @@
-"""The link: a SuperLink that listens on this machine only, the gate in front of it, and the keys that may come in."""
+"""The link: a SuperLink that listens on this machine only, the gate in front of it, and the admitted keys."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from fedkin.storage import lock as locks
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
-LOOK_SECONDS = 5.0  # how often the folder of keys is looked at
+LOOK_SECONDS = 5.0  # seconds between two looks at the folder of keys
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """How a link is run.
+    """Settings of a link.
 
     Attributes:
-        folder: its database, logs and Flower's own files.
+        folder: folder of the database, the logs and Flower's own files.
         keys: folder with ``ca.crt``, ``server.pem`` and ``server.key``; FOLDER/keys if None.
-        nodes: folder with a NAME.pub for each node that may come in; FOLDER/nodes if None.
-        host: where nodes reach the gate; all of this machine's addresses if None.
-        port: the gate's port, of the SuperLink in a test; 0 takes a free one.
-        inner_port: the SuperLink's port on this machine; 0 takes a free one.
+        nodes: folder with a NAME.pub for each admitted node; FOLDER/nodes if None.
+        host: address on which nodes reach the gate; all addresses of this machine if None.
+        port: port of the gate, in a test of the SuperLink; 0 takes a free one.
+        inner_port: port of the SuperLink on this machine; 0 takes a free one.
         gate: False where nginx or Caddy stands in front.
-        check_port: the port on this machine where nginx or Caddy ask whether a node has signed a request; 0 takes a
-            free one.
+        check_port: port on this machine where nginx or Caddy query whether a node has signed a request; 0 takes a free
+            one.
         insecure_test: no TLS, no keys, nothing on disk, this machine only.
-        limits: what a connection through the gate may use.
+        limits: limits of a connection through the gate.
     """
 
     folder: Path
@@ -66,50 +66,57 @@ class LinkSettings:
         if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
             raise ConfigError(
                 f"--insecure-test is for this machine only, without TLS and keys: --host must be {LOOPBACK}, got "
-                f"{self.host!r}; leave --insecure-test away for a link that others reach"
+                f"{self.host!r}; omit --insecure-test for a link that other machines reach"
             )
 
     @property
     def listen(self) -> str:
+        """The address that the gate listens on."""
         return self.host or "0.0.0.0"
 
     @property
     def superlink_port(self) -> int:
+        """The port of the SuperLink: the public one in a test, where there is no gate."""
         return self.port if self.insecure_test else self.inner_port
 
     @property
     def has_gate(self) -> bool:
+        """Whether fedkin's gate stands in front of the SuperLink."""
         return self.gate and not self.insecure_test
 
     @property
     def has_front(self) -> bool:
+        """Whether nginx or Caddy stands in front of the SuperLink."""
         return not self.gate and not self.insecure_test
 
     @property
     def key_folder(self) -> Path:
+        """The folder with the link's certificates and keys."""
         return self.keys or self.folder / "keys"
 
     @property
     def node_folder(self) -> Path:
+        """The folder with the public keys of the nodes."""
         return self.nodes or self.folder / "nodes"
 
     @property
     def home(self) -> Path:
+        """The folder of Flower's own files."""
         return flower_home(self.folder)
 
 
 class Link:
-    """A link that runs, from `start_link` to `stop`.
+    """A running link, from `start_link` to `stop`.
 
     Attributes:
-        settings: what it was started with.
+        settings: settings that it was started with.
         address: ``HOST:PORT`` for nodes; the SuperLink's own without a gate.
         inner: ``HOST:PORT`` of the SuperLink, for this machine's operator.
-        control: asks and tells the SuperLink.
-        changes: which keys were registered when it started.
+        control: operator's access to the SuperLink.
+        changes: keys that were registered when it started.
         superlink: the program.
-        gate: in front of it, if there is one.
-        checks: answers nginx or Caddy, if one of them is in front.
+        gate: the gate in front of it, if there is one.
+        checks: the server that answers nginx or Caddy, if one of them is in front.
         keyring: the keys that may pass.
     """
 
@@ -129,19 +136,21 @@ class Link:
 
     @property
     def logs(self) -> Path:
+        """The folder of the logs."""
         return self.settings.folder / "logs"
 
     @property
     def address(self) -> str:
+        """``HOST:PORT`` for nodes: the gate's, or the SuperLink's own without a gate."""
         if self.gate is None:
             return self.inner
         return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
 
     def wait(self, say: Say | None = None) -> None:
-        """Watches until something ends: looks for new keys meanwhile, and keeps the logs short.
+        """Watch the programs until one ends; register new keys meanwhile and limit the size of the logs.
 
         Args:
-            say: takes a line whenever something changes.
+            say: receives a line whenever something changes.
 
         Raises:
             EngineError: the SuperLink or the gate ended.
@@ -157,14 +166,14 @@ class Link:
                 looked = time.monotonic()
 
     def check(self) -> None:
-        """Raises EngineError if the SuperLink or the gate has ended."""
+        """Raise `EngineError` if the SuperLink or the gate has ended."""
         if not self.superlink.alive:
             raise self.superlink.ended()
         if self.gate is not None and not self.gate.alive:
             raise failed(self.gate)
 
     def stop(self) -> None:
-        """Ends gate and SuperLink and all that they started; may be called twice."""
+        """End the gate, the SuperLink and all processes that they started; may be called twice."""
         if self.gate is not None:
             self.gate.stop()
         if self.checks is not None:
@@ -187,7 +196,7 @@ class Link:
         return [*command, "--ssl-keyfile", str(keys / SERVER_KEY)]
 
     def _open(self) -> None:
-        """What comes after the SuperLink's start: it answers, keys are registered, the gate opens."""
+        """Finish the start once the SuperLink runs: wait for its answer, register keys, open the gate."""
         host, _, port = self.inner.rpartition(":")
         wait_until(lambda: answers(host, int(port)), self.superlink, READY_SECONDS)
         settings = self.settings
@@ -206,18 +215,18 @@ class Link:
             self.gate.start()
 
     def _look(self, say: Say) -> None:
-        """Registers keys that were put into the folder since, and drops those that are gone or shut out."""
+        """Register keys that were added to the folder, and drop those that are gone or shut out."""
         if self._now() == self._seen:
             return
         try:
             for line in told(self._registered(), self.settings):
                 say(line)
         except (ConfigError, EngineError) as error:
-            self._seen = self._now()  # also if a key is no good: it is said once
-            say(f"a new key was not taken: {error}")
+            self._seen = self._now()  # also if a key is invalid, so that this is reported once
+            say(f"a new key was not accepted: {error}")
 
     def _registered(self) -> Changes:
-        """Registers the keys in the folder, and lets those pass that are not shut out."""
+        """Register the keys in the folder, and admit those that are not shut out."""
         folder = self.settings.node_folder
         names = _names(folder)
         changes = self.control.register(folder)
@@ -230,18 +239,18 @@ class Link:
 
 
 def start_link(settings: LinkSettings) -> Link:
-    """Starts a SuperLink, registers the nodes' keys, and opens the gate.
+    """Start a SuperLink, register the nodes' keys, and open the gate.
 
     Call it from a thread that lives as long as the link: on Linux the SuperLink ends with it.
 
     Raises:
         ConfigError: flwr is missing or of another version, keys are missing, a port is taken.
-        EngineError: the SuperLink did not come up; its last words are in the text.
+        EngineError: the SuperLink did not come up; the end of its log is in the text.
     """
     check_version()
     if not settings.insecure_test:
         _check_keys(settings)
-    listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate tells of its own port
+    listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate checks its own port
     if settings.has_gate:
         listening(settings.listen, settings.port).close()
     if settings.has_front:
@@ -265,7 +274,7 @@ def start_link(settings: LinkSettings) -> Link:
 
 
 def told(changes: Changes, settings: LinkSettings) -> list[str]:
-    """What the operator should know of the keys, a line each."""
+    """Return the lines about the keys that the operator needs to read."""
     folder = settings.node_folder
     lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
     lines += [
@@ -278,15 +287,15 @@ def told(changes: Changes, settings: LinkSettings) -> list[str]:
 
 
 def flower_home(folder: Path) -> Path:
-    """The folder of Flower's own files in a link's folder."""
+    """Return the folder of Flower's own files in a link's folder."""
     return folder / "flwr"
 
 
 def find_link(folder: Path) -> Control:
-    """The operator's side of the link in a folder.
+    """Return the operator's access to the link in a folder.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the folder does not hold a link.
     """
     home = flower_home(folder)
     if not (home / "config.toml").is_file():
@@ -307,7 +316,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _gate_log(path: Path) -> logging.Logger:
-    """Refusals go to a file of at most 5 MB and three former ones, whoever knocks however often."""
+    """Return a log for refusals: at most 5 MB and three former files, however often requests are refused."""
     handler = RotatingFileHandler(path, maxBytes=5 << 20, backupCount=3, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log = logging.getLogger(f"fedkin.gate.{os.getpid()}.{path}")
@@ -317,11 +326,11 @@ def _gate_log(path: Path) -> logging.Logger:
 
 
 def _locked(folder: Path) -> contextlib.ExitStack:
-    """One link in a folder at a time; the lock ends with what is returned."""
+    """Lock the folder for one link at a time; closing the returned stack releases the lock."""
     lock = contextlib.ExitStack()
     if not lock.enter_context(locks.held(folder / locks.NAME)):
         raise ConfigError(
             f"a link runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
-            "first, or name another folder"
+            "first, or choose another folder"
         )
     return lock

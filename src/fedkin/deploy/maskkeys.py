@@ -1,8 +1,8 @@
-"""The keys with which a client masks its uploads: made anew in each process, signed by its node, checked of others.
+"""The keys with which a client masks its uploads: made by each process, signed by its node, checked by other clients.
 
-A private key for masks is in the memory of one process and never on a disk. So a memory that is put back to an older
-state, as from a snapshot, cannot bring back a key together with the knowledge of fewer masked uploads: a stream of
-masks would be used a second time, and the difference of two uploads could be read.
+A private key for masks exists in the memory of one process and never on a disk. So a disk that is restored to an older
+state, as from a snapshot, cannot bring back a key together with a record of fewer masked uploads: a stream of masks
+would be used a second time, and the difference of two uploads could be read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Signing:
-    """What a node signs its keys for masks with, and which other nodes' signatures it asks for.
+    """A node's key for signing its keys for masks, and the keys by which it checks the signatures of other nodes.
 
     Attributes:
-        key: the node's private key; None: keys are not signed.
-        peers: a folder with the public keys (``NAME.pub``) of the clients that this one adds its uploads up with; None:
-            whatever members the server names are taken.
+        key: file of the node's private key; None: keys are not signed.
+        peers: folder with the public keys (``NAME.pub``) of the clients that this client adds its uploads up with;
+            None: any members that the server names are accepted.
         simulated: the client is one of many in the processes of one user, where masks hide nothing: its keys follow
             from its name, so that each of these processes has the same.
 
@@ -59,11 +59,11 @@ class Signing:
 
 
 class MaskKeys:
-    """The keys of one client in one process, one for each run.
+    """The keys of one client in one process, one per run.
 
     Args:
-        client: the client's name.
-        signing: what its keys are signed with.
+        client: name of the client.
+        signing: key that signs its keys.
     """
 
     def __init__(self, client: str, signing: Signing) -> None:
@@ -72,8 +72,8 @@ class MaskKeys:
         self._last: dict[str, int] = {}
 
     def secret(self, run: str) -> bytes:
-        """Return the private key for a run, made when it is first wanted."""
-        from fedkin.deploy.masks import new_secret  # here: runs without masks need no cryptography
+        """Return the private key for a run, made at the first call."""
+        from fedkin.deploy.masks import new_secret  # imported here: runs without masks need no cryptography
 
         if run not in self._secrets:
             made_up = hashlib.sha256(f"{run} {self._client}".encode()).digest()
@@ -81,7 +81,7 @@ class MaskKeys:
         return self._secrets[run]
 
     def told(self, run: str) -> dict[str, str]:
-        """Return what others are told: the public key and, where the node has a key, its signature."""
+        """Return the part that other clients receive: the public key and, where the node has a key, its signature."""
         from fedkin.deploy.masks import public_of
 
         public = public_of(self.secret(run))
@@ -90,18 +90,18 @@ class MaskKeys:
         return {"public": public, "signature": self._signer.sign(run, self._client, public)}
 
     def last(self, run: str) -> int:
-        """Return the last round that was masked for in this process."""
+        """Return the last round that an upload was masked for in this process."""
         return self._last.get(run, 0)
 
     def used(self, run: str, round: int) -> None:
-        """Note that an upload of a round is being masked: there is no second one, whatever the disk says later."""
+        """Record that an upload of a round is being masked: a second one is refused, whatever the disk states later."""
         self._last[run] = max(round, self.last(run))
 
     def require_peers(self, table: Table, number: int) -> None:
-        """Make sure that every other member of a sum has a key that a known client has signed for this run.
+        """Check that every other member of a sum has a key that a known client has signed for this run.
 
         Raises:
-            Unmasked: one has not. Nothing is asked for without a folder of known keys.
+            Unmasked: a member has not. Nothing is required without a folder of known keys.
         """
         if self._signing.peers is None:
             return
@@ -116,8 +116,8 @@ class MaskKeys:
                 raise Unmasked(
                     "strangers",
                     f"the key of member {i} ({name}) is not signed by a client whose key is in {folder}, or one client "
-                    "is there twice. If that client is to be trusted, get its NAME.pub from it and put it there; else "
-                    "tell the link's operator",
+                    "is listed twice. If that client is to be trusted, get its NAME.pub from it and put it there; else "
+                    "inform the link's operator",
                 )
             seen.add(client)
 

@@ -1,15 +1,15 @@
-"""Masks that cancel in a sum: of each two members of a pool one adds, and the other takes away, numbers that only they
-can make.
+"""Masks that cancel in a sum: for each two members of a pool, one adds and the other subtracts numbers that only these
+two can generate.
 
 The pairwise masks of Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure
 Aggregation for Privacy-Preserving Machine Learning, CCS 2017, without their recovery of drop-outs. Two members agree on
-a secret by X25519 (RFC 7748) of keys that one process of each makes for one run; HKDF-SHA-256 (RFC 5869) makes a key
-for this upload of it, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added modulo 2^64. Without all its partners'
-masks an upload is as good as random. `docs/security.md` has test vectors.
+a secret by X25519 (RFC 7748) with keys that one process of each makes for one run; HKDF-SHA-256 (RFC 5869) derives a
+key for this upload, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added modulo 2^64. Without the masks of all
+its partners an upload is indistinguishable from random numbers. `docs/security.md` has test vectors.
 
-A stream must never be used twice. It depends on all that a server could ask for anew: the run, the round, the members
-with their keys, what they weigh together and the form of the upload; and a site masks for one such table in a round.
-Keys are never on a disk (`fedkin.deploy.maskkeys`), so no older state of a disk brings a stream back.
+A stream must never be used twice. It depends on everything that a server could vary: the run, the round, the members
+with their keys, their total weight and the form of the upload; and a site masks for one such table in a round. Keys are
+never on a disk (`fedkin.deploy.maskkeys`), so no older state of a disk brings a stream back.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedkin.core import Bundle
 from fedkin.deploy.table import Table
-from fedkin.deploy.wire import LetterError
+from fedkin.deploy.wire_format import LetterError
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time
 
 
 def new_secret() -> bytes:
-    """A private key, 32 bytes, from the operating system's generator."""
+    """Return a private key, 32 bytes, from the operating system's generator."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_of(secret: bytes) -> str:
-    """The public key of a private one, in hexadecimal digits."""
+    """Return the public key of a private one, in hexadecimal digits."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
 
 
@@ -60,7 +60,7 @@ class Signer:
         """Read a key in OpenSSH's format, as `fedkin.deploy.keys` makes it.
 
         Raises:
-            ValueError: it is another kind of key, or encrypted.
+            ValueError: the key is of another kind, or encrypted.
         """
         with _value_errors():
             key = load_ssh_private_key(content, None)
@@ -75,7 +75,7 @@ class Signer:
 
 @dataclass(frozen=True)
 class Signed:
-    """A node's public key, which its signatures are checked with."""
+    """A node's public key, with which its signatures are checked."""
 
     key: ec.EllipticCurvePublicKey
 
@@ -84,7 +84,7 @@ class Signed:
         """Read a key in OpenSSH's format.
 
         Raises:
-            ValueError: it is not one on an elliptic curve.
+            ValueError: the key is not one on an elliptic curve.
         """
         with _value_errors():
             key = load_ssh_public_key(content)
@@ -93,7 +93,7 @@ class Signed:
         return cls(key)
 
     def signed(self, signature: str, run: str, client: str, public: str) -> bool:
-        """Return whether a signature is this node's, of this client's key for the masks of this run."""
+        """Return whether a signature was made by this node for this client's key for the masks of this run."""
         try:
             raw = base64.b64decode(signature, validate=True)
             self.key.verify(raw, _statement(run, client, public), ec.ECDSA(SHA384()))
@@ -115,20 +115,21 @@ def _other_kind(key: object) -> ValueError:
 
 
 def _statement(run: str, client: str, public: str) -> bytes:
-    """Return what is signed; its beginning tells it from all else that a node signs."""
+    """Return the signed bytes; their beginning distinguishes them from everything else that a node signs."""
     return json.dumps(["fedkin key for masks 1", run, client, public]).encode()
 
 
 def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
-    """One member's addend with its masks.
+    """Return one member's addend with its masks.
 
     Args:
         addend: int64 tensors, see `fedkin.privacy.secure_sum.fixed`.
-        number: of the member in the table.
-        secret: its private key.
+        table: the members of the sum.
+        number: number of the member in the table.
+        secret: private key of the member.
 
     Raises:
-        LetterError: another member's public key is none.
+        LetterError: the public key of another member is invalid.
     """
     names = sorted(addend)
     flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
@@ -142,7 +143,7 @@ def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
         try:
             shared = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
         except ValueError as e:
-            raise LetterError(f"the public key of member {other} is none") from e
+            raise LetterError(f"the public key of member {other} is not valid") from e
         at = 0
         for numbers in _stream(HKDF(SHA256(), 32, None, info).derive(shared), len(flat)):
             part = flat[at : at + len(numbers)]  # a view; unsigned numbers wrap at 2^64
@@ -154,7 +155,7 @@ def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
 
 
 def _stream(key: bytes, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint64]]]:
-    """So many 64-bit numbers of a key, in blocks."""
+    """Yield ``count`` 64-bit numbers generated from a key, in blocks."""
     cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     left = 8 * count
     while left:

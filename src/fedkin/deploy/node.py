@@ -1,4 +1,4 @@
-"""A client's host: a SuperNode, and beside it the site that does the work."""
+"""A client's host: a SuperNode, and next to it the process that holds the data and does the work."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from pathlib import Path
 
 from fedkin.core import ConfigError
 from fedkin.data import SOURCES
-from fedkin.deploy.account import Limits
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import Lateness
 from fedkin.deploy.maskkeys import Signing
 from fedkin.deploy.offline import check_version, program
-from fedkin.deploy.own import Allowed
+from fedkin.deploy.privacy_budget import Limits
 from fedkin.deploy.private import private_folder
-from fedkin.deploy.store import checked_name
 from fedkin.deploy.supernode import SuperNode
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Counter, Duty, Watch
 from fedkin.storage.files import for_this_user, open_to_others
 
-_LONGEST_SOCKET = 100  # bytes of a path that every system takes for a socket
-_AGAIN = 5.0  # seconds between two tries
-_PATIENCE = 120.0  # seconds of tries that fail: a link takes a node for connected up to 60 s after it was killed
+_LONGEST_SOCKET = 100  # bytes: the longest path of a socket that every system accepts
+_AGAIN = 5.0  # seconds between two attempts
+_PATIENCE = 120.0  # seconds of failing attempts: a link takes a node for connected up to 60 s after it was killed
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Node:
-    """This client and how it reaches the link."""
+    """A client and its way to the link; the fields are the flags of ``fedkin node``."""
 
     data: str
-    """This site's own data: a csv or npz file, a folder of idx files or images; with --share, anything."""
+    """Data of this client: a csv or npz file, a folder of idx files or images; with --share, anything."""
     client_id: str
-    """What this client is called: 1 to 64 of the characters A-Z a-z 0-9 . _ -"""
+    """Name of this client: 1 to 64 of the characters A-Z a-z 0-9 . _ -"""
     link: str = "127.0.0.1:8000"
     """HOST:PORT of the link."""
     folder: Path = Path("fedkin-node")
-    """Where this client keeps its state, its model and Flower's files; keep it between starts."""
+    """Folder for this client's state, its model and Flower's files; keep it between starts."""
     ca: Path | None = None
     """Certificate of the authority that signed the link's (ca.crt)."""
     key: Path | None = None
     """This node's private key, as made by fedkin keys node."""
     share: int | None = None
-    """For trying out: take this share of a data set that is dealt out by the run's settings."""
+    """For trials: use this share of a data set that is split by the run's settings."""
     text: tuple[str, ...] = ()
     """Columns of a table that are to be read as texts although they hold numbers here."""
     max_metadata_epsilon: float | None = None
@@ -59,36 +59,36 @@ class Node:
     max_epsilon: float | None = None
     """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
     target: str | None = None
-    """The column of a table that holds the class; a run that takes another column is refused. The server is told its
-    different values. Default: any column with at most 50."""
+    """Column of a table that holds the class; a run that uses another column is refused. The server receives its
+    distinct values. Default: any column with at most 50."""
     only_masked: bool = False
     """Take part only in runs with secure aggregation: no upload leaves without masks."""
     peers: Path | None = None
-    """Folder with the public keys (NAME.pub) of the other clients, got from them and not from the link's operator: an
-    upload is masked only for a sum with these."""
+    """Folder with the public keys (NAME.pub) of the other clients, received from them and not from the link's operator:
+    an upload is masked only for a sum with these."""
     keep_scores: bool = False
-    """Tell no results of evaluations: they are exact numbers, of models that the server chooses."""
+    """Send no results of evaluations: they are exact numbers, of models that the server chooses."""
     allow_code: tuple[str, ...] = ()
-    """Code that runs may name beside the methods and networks of the catalogue: installed packages (team), modules
+    """Code that runs may name in addition to the built-in methods and networks: installed packages (team), modules
     (team.nets) or files (./nets.py, named nets:build). A run that names other code is refused."""
     insecure_test: bool = False
-    """No certificates and no keys: for trying out on one machine."""
+    """No certificates and no keys: for trials on one machine."""
 
     def __post_init__(self) -> None:
         checked_name(self.client_id, "client-id")
         _limits(self)
         if self.peers is not None and not self.only_masked:
             raise ConfigError(
-                "--peers says with whom masked uploads are added up, and without --only-masked a run may ask for "
-                "uploads without masks; give --only-masked, too"
+                "--peers restricts the clients whose masked uploads are added up, and without --only-masked a run may "
+                "ask for uploads without masks; add --only-masked"
             )
         Allowed.of(self.allow_code)
         if self.data not in SOURCES and not Path(self.data).exists():
-            raise ConfigError(f"no data at {self.data}; give this site's own file or folder with --data")
+            raise ConfigError(f"no data at {self.data}; set --data to this client's file or folder")
         if self.insecure_test == (self.ca is not None or self.key is not None):
             raise ConfigError(
                 "a node needs --ca (the link's authority) and --key (its own private key), see fedkin keys; "
-                "or --insecure-test alone, for trying out on one machine"
+                "or --insecure-test alone, for trials on one machine"
             )
         if not self.insecure_test and (self.ca is None or self.key is None):
             raise ConfigError("a node needs both --ca and --key, see fedkin keys")
@@ -99,11 +99,11 @@ class Node:
 
 
 def run_node(node: Node, say: Say) -> None:
-    """Runs until the user stops it; a SuperNode that ends, or answers too late, is started again.
+    """Run until the user stops it; a SuperNode that ends, or answers too late, is restarted.
 
     Raises:
         ConfigError: Flower is missing or of another version.
-        EngineError: the SuperNode does not stay up; its last words are in the text.
+        EngineError: the SuperNode does not stay up; the end of its log is in the text.
     """
     check_version()
     supernode = program("flower-supernode")
@@ -124,7 +124,7 @@ def run_node(node: Node, say: Say) -> None:
 
 
 class _Attentive(Watch):
-    """A watch that notices when the server has its client's answers too late."""
+    """A watch that also detects when the client's answers reach the server too late."""
 
     def __init__(self, duty: Duty) -> None:
         super().__init__(duty)
@@ -150,7 +150,7 @@ def _duty(node: Node, data: str, folder: Path) -> Duty:
 
 
 def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Say) -> None:
-    """Starts the SuperNode again whenever it ends or is late; raises `EngineError` if it keeps ending at once."""
+    """Restart the SuperNode whenever it ends or is late; raise `EngineError` if it keeps ending at once."""
     failing = time.monotonic()
     while True:
         supernode, late = SuperNode(command, folder), None
@@ -187,7 +187,7 @@ def _command(supernode: str, node: Node, place: Path) -> list[str]:
 
 
 def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path:
-    """In the node's folder, or, where that is too long a path for a socket, in a new one of this user's."""
+    """Return the place of the socket: in the node's folder or, where that path is too long, in a new private folder."""
     place = folder / f"{client}.sock"
     if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
         return place

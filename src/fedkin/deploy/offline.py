@@ -1,8 +1,8 @@
-"""Flower's programs: found, of a version that was tried, and kept from calling home.
+"""Flower's programs: their paths, the supported versions, and an environment without calls to the internet.
 
-Flower sends telemetry, looks for updates and installs what an app asks for, all by default; an environment made by
-`environment` turns each of these off. Nothing here imports flwr: its programs are started, its version is read from
-the installed package's metadata.
+By default Flower sends telemetry, looks for updates and installs what an app requires; an environment made by
+`environment` turns each of these off. This module does not import flwr: its programs are started, and its version is
+read from the installed package's metadata.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SWITCHES: Mapping[str, str] = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",  # the engine below Flower's own simulator reports its use as well
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray, the engine of Flower's own simulator, also reports its use
 }
-CONNECTION = "fedkin"  # the name of our SuperLink in Flower's configuration file
+CONNECTION = "fedkin"  # the name of fedkin's SuperLink in Flower's configuration file
 INSTALL = "pip install 'fedkin[flower]'"
 
 _OLDEST, _TOO_NEW = (1, 40), (1, 43)
@@ -33,15 +33,15 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for Flower's programs.
+    """Return the environment for Flower's programs.
 
     Args:
-        home: folder of Flower's own files (its configuration, unpacked apps); made by whoever writes into it.
-        base: what to start from; ours if None.
+        home: folder of Flower's own files (its configuration, unpacked apps); created by the code that writes into it.
+        base: environment to start from; this process's if None.
 
     Returns:
         ``base`` with the switches that keep Flower offline, ``FLWR_HOME``, Python's programs first on ``PATH`` (a
-        SuperLink starts others by name), and no proxy on the way to this machine itself.
+        SuperLink starts other programs by name), and no proxy for connections to this machine itself.
     """
     env = dict(os.environ if base is None else base)
     env.update(SWITCHES)
@@ -53,23 +53,23 @@ def environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def program(name: str) -> str:
-    """The path of one of Flower's programs, such as ``flower-superlink``: beside this Python, else on ``PATH``.
+    """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``.
 
     Raises:
         ConfigError: it is not installed.
     """
     found = shutil.which(name, path=str(_beside())) or shutil.which(name)
     if found is None:
-        raise ConfigError(f"Flower's program {name} was not found beside {sys.executable} nor on PATH; {INSTALL}")
+        raise ConfigError(f"Flower's program {name} was not found next to {sys.executable} nor on PATH; {INSTALL}")
     return found
 
 
 def check_version() -> str:
-    """The version of the installed flwr.
+    """Return the version of the installed flwr.
 
     Raises:
-        ConfigError: flwr is not installed, or of a version that fedkin was not tried with. Flower changes its
-            transport and its command lines between minor versions, and a mismatch shows as nodes that wait for ever.
+        ConfigError: flwr is not installed, or its version is not one that fedkin was tested with. Flower changes its
+            transport and its command lines between minor versions, and a mismatch shows as nodes that wait forever.
     """
     try:
         version = metadata.version("flwr")
@@ -81,22 +81,22 @@ def check_version() -> str:
 
 
 def supported() -> str:
-    """The versions of flwr that are taken, as a requirement: ``flwr>=1.40,<1.43``."""
+    """Return the supported versions of flwr as a requirement: ``flwr>=1.40,<1.43``."""
     return "flwr>=" + ".".join(map(str, _OLDEST)) + ",<" + ".".join(map(str, _TOO_NEW))
 
 
 def write_connection(home: Path, address: str, certificate: Path | None) -> Path:
-    """Writes Flower's ``config.toml`` into its home, with one connection, `CONNECTION`.
+    """Write Flower's ``config.toml`` into its home, with one connection, `CONNECTION`.
 
-    Without it Flower's command writes one of its own that names servers of Flower Labs.
+    Without this file Flower's command writes a default one that names servers of Flower Labs.
 
     Args:
-        home: the folder given to `environment`.
+        home: folder given to `environment`.
         address: ``HOST:PORT`` of the SuperLink.
-        certificate: of the authority that signed the SuperLink's; None for plain HTTP.
+        certificate: certificate of the authority that signed the SuperLink's; None for plain HTTP.
 
     Returns:
-        The file's path.
+        Path of the file.
     """
     trust = {"insecure": True} if certificate is None else {"root-certificates": str(certificate.resolve())}
     content = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
@@ -106,7 +106,7 @@ def write_connection(home: Path, address: str, certificate: Path | None) -> Path
 
 
 def _beside() -> Path:
-    """The folder of this Python's programs; not resolved, as a virtual environment's Python is a link."""
+    """Return the folder of this Python's programs; not resolved, as a virtual environment's Python is a link."""
     return Path(sys.executable).parent
 
 

@@ -1,4 +1,4 @@
-"""Ports of this machine: taken, free, answering."""
+"""Ports of this machine: listening sockets, free ports, and whether a port answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedkin.core.errors import ConfigError
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there, without blocking; port 0 takes a free one.
+    """Return a non-blocking socket that listens on a port; port 0 takes a free one.
 
     Raises:
-        ConfigError: the port is taken, or the host is not this machine's.
+        ConfigError: the port is taken, or the host is not an address of this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -24,13 +24,13 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that no program listens on now."""
+    """Return a port that no program listens on now."""
     with listening(host, 0) as found:
         return int(found.getsockname()[1])
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody takes a connection there."""
+    """Return whether a program accepts connections on a port."""
     with suppress(OSError):
         socket.create_connection((host, port), timeout=1.0).close()
         return True

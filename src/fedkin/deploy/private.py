@@ -1,4 +1,4 @@
-"""Folders for this user only, with errors that say what to do."""
+"""Folders for this user only, with errors that state the remedy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ def private_folder(folder: Path, *, tighten: bool = True) -> bool:
     """Make a folder and its missing parents with mode 0700.
 
     Args:
-        folder: may exist.
-        tighten: also take the rights of other users from a folder that exists.
+        folder: folder, which may exist.
+        tighten: also revoke the rights of other users on an existing folder.
 
     Returns:
         Whether the folder existed and was open to other users.
 
     Raises:
-        ConfigError: it cannot be made, or belongs to another user and is open to others.
+        ConfigError: the folder cannot be made, or belongs to another user and is open to others.
     """
     try:
         return make_private(folder, tighten=tighten)
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be a folder for this user only ({error}); name another folder, or have its owner do: "
+            f"{folder} cannot be a folder for this user only ({error}); choose another folder, or have its owner do: "
             f"chmod 700 {folder}"
         ) from error

@@ -1,4 +1,4 @@
-"""Programs of Flower's that run beside ours: started, watched, ended with all that they started."""
+"""Flower's programs as child processes: started, watched, and ended with all processes that they started."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedkin.storage.files import for_this_user
 
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 
-# Runs in the new process before the program: Linux is asked to end it when its starter dies in whatever way, so that
-# no SuperLink is left behind that holds the port and the database. What it writes, models among it, is for us alone
+# Runs in the new process before the program: Linux kills the process when its starter dies for any reason, so that no
+# SuperLink is left behind that holds the port and the database. Files that it writes are readable by this user only
 _LAUNCH = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -31,14 +31,14 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Program:
-    """A program with its output in a log file.
+    """A program whose output goes to a log file.
 
     On Linux it ends with the *thread* that started it, so start it from one that lives as long as it is needed.
 
     Attributes:
-        name: how it is called in messages.
-        log: the file that its output is added to.
-        command: what was started.
+        name: name of the program in messages.
+        log: file that its output is appended to.
+        command: program and arguments.
     """
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
@@ -52,19 +52,21 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C is for us to hand on, in our order
+                start_new_session=True,  # fedkin receives Ctrl-C and ends its programs in order
             )
 
     @property
     def pid(self) -> int:
+        """Process id of the program."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the program still runs."""
         return self._process.poll() is None
 
     def stop(self, seconds: float = 10.0) -> None:
-        """Asks it to end, then ends it; and whatever it started that does not follow by itself."""
+        """Ask the program to end, then kill it; also kill its descendants that do not end by themselves."""
         family = descendants(self.pid)
         if self.alive:
             self._process.terminate()
@@ -82,24 +84,24 @@ class Program:
                 os.kill(pid, signum)
 
     def trim(self) -> None:
-        """Begins the log anew if it has become long; the former one is kept beside it."""
+        """Truncate the log if it has become long; the former one is kept next to it."""
         if self.log.stat().st_size > LOG_BYTES:
             shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
-            os.truncate(self.log, 0)  # it is written by appending, so what follows begins at the new end
+            os.truncate(self.log, 0)  # it is opened for appending, so later output begins at the new end
 
     def ended(self) -> EngineError:
-        """The error of a program that ended by itself, with the last lines that it wrote."""
+        """Return the error of a program that ended by itself, with the last lines that it wrote."""
         return EngineError(
-            f"{self.name} ended with exit code {self._process.returncode}; its last words, of {self.log}:\n"
+            f"{self.name} ended with exit code {self._process.returncode}; the end of {self.log}:\n"
             + last_lines(self.log)
         )
 
 
 def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> None:
-    """Waits until a program does what it was started for.
+    """Wait until a program is ready.
 
     Raises:
-        EngineError: it ended, or the time is over.
+        EngineError: the program ended, or the time is over.
     """
     end = time.monotonic() + seconds
     while program.alive:
@@ -107,7 +109,7 @@ def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> N
             return
         if time.monotonic() > end:
             raise EngineError(
-                f"{program.name} is not ready after {seconds:g} s; its last words, of {program.log}:\n"
+                f"{program.name} is not ready after {seconds:g} s; the end of {program.log}:\n"
                 + last_lines(program.log)
             )
         time.sleep(0.1)
@@ -115,7 +117,7 @@ def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> N
 
 
 def last_lines(log: Path, count: int = 8) -> str:
-    """The end of a log file, indented; colours of a terminal left out."""
+    """Return the end of a log file, indented, without the colour codes of a terminal."""
     if not log.exists():
         return "  (nothing)"
     with log.open("rb") as file:
@@ -126,9 +128,9 @@ def last_lines(log: Path, count: int = 8) -> str:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """The processes that a process started, and those that they started: id -> when, which tells a reused id.
+    """Return the processes that a process started, and their descendants: id -> start time, which reveals a reused id.
 
-    Empty where the machine has no ``/proc``.
+    The mapping is empty where the machine has no ``/proc``.
     """
     parents: dict[int, list[int]] = {}
     started: dict[int, str] = {}
@@ -147,7 +149,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def _left(family: Mapping[int, str]) -> list[int]:
-    """Those that still run."""
+    """Return the processes that still run."""
     left = []
     for pid, begun in family.items():
         known = _stat(pid)
@@ -157,7 +159,7 @@ def _left(family: Mapping[int, str]) -> list[int]:
 
 
 def _stat(pid: int) -> tuple[str, int, str] | None:
-    """State, parent and start of a process; None if it is gone."""
+    """Return state, parent and start time of a process; None if it is gone."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
 """One connection through the gate: each request is judged by its signed head, then streamed to the SuperLink.
 
-No byte of a body is read, and the SuperLink is not asked, before the head's signature is known to be that of a
-registered node. Requests are parsed by h11 and written anew from what it understood, so that nothing can reach the
-SuperLink which the gate read differently (RFC 9112, section 11.2); every request gets a connection of its own to the
+No byte of a body is read, and the SuperLink is not contacted, before the head's signature is known to be that of a
+registered node. Requests are parsed by h11 and written again from the parsed events, so that nothing can reach the
+SuperLink that the gate read differently (RFC 9112, section 11.2); every request uses a separate connection to the
 SuperLink.
 """
 
@@ -20,11 +20,11 @@ from typing import TypeAlias
 import h11
 
 PIECE = 1 << 16  # bytes read at once
-HEAD = 1 << 14  # longest head of a request, bytes: Flower's are below 1 kB
+HEAD = 1 << 14  # maximum bytes of a request's head: Flower's are below 1 kB
 
-# the fleet's calls are words with hyphens: whatever else an address can hold (%2e, .., //, ;, ?, a host) is refused
+# the fleet's calls are words with hyphens: all else that an address can hold (%2e, .., //, ;, ?, a host) is refused
 _FLEET = re.compile(rb"/v1/fleet(?:/[A-Za-z0-9_-]+)+")
-_ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n)|\0")  # folded lines, lone line ends: where parsers disagree
+_ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n)|\0")  # folded lines, lone line ends: parsers disagree about these
 _HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer transfer-encoding "
     b"upgrade http2-settings".split()
@@ -47,12 +47,12 @@ Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
 Note = Callable[[str], None]
 Admit = Callable[[h11.Request], None]
-"""Raises `Refused` for a request whose head no registered node has signed, or whose node has too many connections."""
+"""Raises `Refused` for a request without the signature of a registered node, or whose node has too many connections."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What connections may use.
+    """Limits of connections.
 
     Attributes:
         body: bytes of one request. Flower sends pieces of 5 MB.
@@ -60,12 +60,13 @@ class Limits:
         head_seconds: for a request's head, from its first byte on; also for a TLS handshake.
         idle_seconds: between two requests of a registered node.
         body_seconds: for one request with its body and answer.
-        stall_seconds: without a single byte moving.
-        linger_seconds: after a refusal. A client in the midst of its body would meet a reset before it has read why.
-        connections: at the same time, from all nodes.
-        strangers: connections at the same time that have sent no signed request yet. One more takes the place of the
-            oldest from the address that has the most, so that idle ones cannot keep others out.
-        per_key: connections of one registered node at the same time. Flower's nodes use 3.
+        stall_seconds: without transfer of a single byte.
+        linger_seconds: after a refusal. A client that still sends its body would otherwise meet a reset before it has
+            read the reason.
+        connections: simultaneous connections of all nodes.
+        strangers: simultaneous connections that have not sent a signed request yet. One more replaces the oldest of the
+            address that has the most, so that idle connections cannot keep others out.
+        per_key: simultaneous connections of one registered node. Flower's nodes use 3.
     """
 
     body: int = 8 << 20
@@ -82,18 +83,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where the SuperLink listens on this machine; ``context`` is None where it speaks plain HTTP."""
+    """The place where the SuperLink listens on this machine; ``context`` is None where it uses plain HTTP."""
 
     host: str
     port: int
     context: ssl.SSLContext | None
 
     async def connect(self) -> tuple[Reader, Writer]:
+        """Open a connection to the SuperLink."""
         return await asyncio.open_connection(self.host, self.port, ssl=self.context, limit=PIECE)
 
 
 class Refused(Exception):
-    """A request that does not pass; ``status`` and ``why`` are the answer."""
+    """A request that is not passed on; ``status`` and ``why`` are the answer."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -101,10 +103,10 @@ class Refused(Exception):
 
 
 def judge(request: h11.Request, limit: int) -> None:
-    """Lets a request pass that is a call of the fleet, and of a size that is taken.
+    """Check that a request is a call of the fleet, and of an acceptable size.
 
     Raises:
-        Refused: with 403 for whatever is not exactly such a call, 413 for a body that is said to be larger than
+        Refused: with 403 for everything that is not exactly such a call, 413 for a body that is declared larger than
             ``limit`` bytes, 400 where its length is given in two ways.
     """
     if request.method != b"POST" or not _FLEET.fullmatch(request.target):
@@ -119,12 +121,12 @@ def judge(request: h11.Request, limit: int) -> None:
 async def relay(
     reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, admit: Admit, note: Note
 ) -> None:
-    """Serves one client's requests, one after another, until it leaves or one is refused.
+    """Serve one client's requests, one after another, until it leaves or one is refused.
 
     Args:
-        peer: the client's address, for the log and for the SuperLink's.
+        peer: the client's address, for the logs of the gate and the SuperLink.
         admit: called with the head of each request before its body is read.
-        note: takes a line for each refused request.
+        note: receives a line for each refused request.
     """
     passage = _Passage(reader, writer, peer, upstream, limits, admit)
     try:
@@ -136,14 +138,14 @@ async def relay(
 
 
 async def close(writer: Writer) -> None:
-    """Ends a connection; without its peer's farewell if that does not come within a second."""
+    """Close a connection; without the peer's closing handshake if that does not arrive within a second."""
     writer.close()
     try:
         async with asyncio.timeout(1.0):
             await writer.wait_closed()
     except OSError:
         writer.transport.abort()
-        await asyncio.sleep(0.01)  # the loop lets go of the socket in its next turns
+        await asyncio.sleep(0.01)  # the loop releases the socket in its next turns
 
 
 class _Passage:
@@ -158,12 +160,12 @@ class _Passage:
         self.what = "?"
 
     async def next(self) -> bool:
-        """Serves the next request; whether another may follow."""
+        """Serve the next request; return whether another may follow."""
         self.what = "?"
         try:
             async with asyncio.timeout(self.patience):
                 first = await self.reader.read(1)
-        except TimeoutError:  # no connection wanted anything
+        except TimeoutError:  # no request arrived
             return False
         try:
             if not first:
@@ -182,7 +184,7 @@ class _Passage:
         return again
 
     async def head(self, first: bytes) -> h11.Request:
-        """The next request's head, of which ``first`` has come already."""
+        """Return the next request's head, of which ``first`` has arrived already."""
         try:
             text = first + await self.reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
@@ -203,7 +205,7 @@ class _Passage:
         return request
 
     async def carry(self, request: h11.Request) -> bool:
-        """A judged request to the SuperLink and its answer back; whether another may follow."""
+        """Pass a judged request to the SuperLink and its answer back; return whether another may follow."""
         judge(request, self.limits.body)
         self.admit(request)
         try:
@@ -220,7 +222,7 @@ class _Passage:
         return self.ours.our_state is h11.DONE and self.ours.their_state is h11.DONE and not self.ours.trailing_data[0]
 
     async def refuse(self, error: Refused) -> None:
-        """The answer to a request that does not pass, if it is not being answered already; the connection ends."""
+        """Answer a request that is not passed on, unless its answer has begun already; the connection ends."""
         if self.ours.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         # in the form of Flower's own errors, so that a SuperNode has the reason in its log
@@ -238,10 +240,10 @@ class _Passage:
                         break
 
     def _written(self, request: h11.Request) -> h11.Request:
-        """The request as the SuperLink gets it: without what concerns this connection only."""
+        """Return the request for the SuperLink: without the headers that concern this connection only."""
         named = b",".join(value for name, value in request.headers if name == b"connection").lower().split(b",")
         dropped = _HOP | _OURS | {name.strip() for name in named}
-        dropped -= {b"content-length"}  # whoever names it must not make the body's end a matter of opinion
+        dropped -= {b"content-length"}  # a header that names it must not make the body's end ambiguous
         kept = [(n, v) for n, v in request.headers if n not in dropped and not n.startswith(b"x-forwarded-")]
         if any(name == b"transfer-encoding" for name, _ in request.headers):
             kept.append((b"transfer-encoding", b"chunked"))
@@ -250,7 +252,7 @@ class _Passage:
         return h11.Request(method=request.method, target=request.target, headers=[*ours, *kept])
 
     async def _ask(self, request: h11.Request, writer: Writer, theirs: h11.Connection) -> None:
-        """The request to the SuperLink, its body as it comes."""
+        """Send the request to the SuperLink, its body as it arrives."""
         try:
             writer.write(theirs.send(self._written(request)) or b"")
             if self.ours.they_are_waiting_for_100_continue:
@@ -265,10 +267,10 @@ class _Passage:
             writer.write(theirs.send(h11.EndOfMessage()) or b"")  # trailing headers, if there were any, stay here
             await self._drained(writer)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the SuperLink may answer, and hang up, before it has read a whole body: its answer counts
+            pass  # the SuperLink may answer, and close, before it has read a whole body: its answer counts
 
     async def _piece(self) -> h11.Data | h11.EndOfMessage:
-        """The next piece of the client's body, or its end."""
+        """Return the next piece of the client's body, or its end."""
         while (event := self.ours.next_event()) is h11.NEED_DATA:
             async with asyncio.timeout(self.limits.stall_seconds):
                 try:
@@ -280,7 +282,7 @@ class _Passage:
         return event
 
     async def _answer(self, reader: Reader, theirs: h11.Connection) -> None:
-        """The SuperLink's answer, streamed to the client."""
+        """Stream the SuperLink's answer to the client."""
         while not isinstance(event := await self._heard(reader, theirs), h11.EndOfMessage):
             if isinstance(event, h11.Response):
                 headers = [(n, v) for n, v in event.headers if n not in _HOP]
@@ -294,7 +296,7 @@ class _Passage:
         await self._drained(self.writer)
 
     async def _heard(self, reader: Reader, theirs: h11.Connection) -> h11.Event:
-        """What the SuperLink says next."""
+        """Return the next event from the SuperLink."""
         try:
             while (event := theirs.next_event()) is h11.NEED_DATA:
                 async with asyncio.timeout(self.limits.stall_seconds):

@@ -1,6 +1,6 @@
-"""A simulation through Flower's own simulator, which spreads clients with Ray over processes, and over machines.
+"""A simulation in Flower's own simulator, which distributes clients with Ray over processes and machines.
 
-The apps are those of real hosts; only the nodes are made up. A SuperLink of this run's own is started for it on this
+The apps are those of real hosts; only the nodes are simulated. A SuperLink for this run alone is started on this
 machine and ended with it.
 """
 
@@ -21,18 +21,18 @@ from fedkin.deploy.ports import answers, free_port
 from fedkin.deploy.programs import Program, wait_until
 from fedkin.experiment.settings import Settings
 
-_DAY = 86400.0  # seconds: no client is late in a simulation
+_DAY = 86400.0  # deadline in seconds: no client is late in a simulation
 _READY_SECONDS = 60.0
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A run as Flower's simulator is to play it.
+    """A run for Flower's simulator.
 
     Attributes:
-        settings: with all clients waited for.
-        clients: how many nodes are to be made up.
+        settings: settings of the run, which waits for all clients.
+        clients: number of nodes to simulate.
     """
 
     settings: Settings
@@ -40,11 +40,11 @@ class Scale:
 
 
 def scaled(settings: Settings) -> Scale:
-    """A run of ``fedkin run`` for Flower's simulator.
+    """Return a run of ``fedkin run`` for Flower's simulator.
 
     Raises:
         ConfigError: Ray is not installed.
-        DataError, ConfigError: the data cannot be read or shared out.
+        DataError, ConfigError: the data cannot be read or split.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
@@ -55,7 +55,7 @@ def scaled(settings: Settings) -> Scale:
 
 
 def _check_cluster(address: str) -> None:
-    """Raises `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
+    """Raise `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host and not answers(host, int(port)):
         raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
@@ -63,7 +63,7 @@ def _check_cluster(address: str) -> None:
 
 @contextmanager
 def simulating_link() -> Iterator[Control]:
-    """A SuperLink that simulates its nodes, for as long as the context is open; whatever runs then ends with it.
+    """Run a SuperLink that simulates its nodes while the context is open; runs still in progress end with it.
 
     It listens on this machine only and asks for no password: other users of this machine could submit code to it.
 

@@ -1,4 +1,4 @@
-"""A run on the server: the simulator's loop, folder and report, over clients on real hosts."""
+"""A run on the server: the simulator's round loop, run folder and report, with clients on real hosts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import tomli_w
 
 from fedkin.core import ConfigError
-from fedkin.deploy.enrol import Clock
-from fedkin.deploy.fleet import Fleet
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import Post
+from fedkin.deploy.channel import Post
+from fedkin.deploy.joining import Clock
+from fedkin.deploy.participants import Members
+from fedkin.deploy.transport import Fleet
 from fedkin.engines import Report, hand_over
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of
@@ -36,19 +36,20 @@ def serve(
     on_round: OnRound | None = None,
     clock: Clock | None = None,
 ) -> Result:
-    """Runs the rounds that are left and lets every client keep its model.
+    """Run the remaining rounds, then have every client store its model.
 
-    Begins in a new folder, or goes on in one that holds a run with the same settings.
+    Starts in a new folder, or continues in one that holds a run with the same settings.
 
     Args:
-        settings: the run; its ``[data]`` says how sites read and split what they have, not where it is.
-        post: how nodes are reached.
-        folder: the run folder, as the simulator's; ``clients.json`` says who is who, ``events.jsonl`` what happened.
-        command: how to make this run again, for summary and report; by default at the link in ``fedkin-link``.
+        settings: settings of the run; its ``[data]`` describes how sites read and split their data, not where it is.
+        post: channel to the nodes.
+        folder: the run folder, as the simulator's; ``clients.json`` lists the clients, ``events.jsonl`` the events.
+        command: command that repeats this run, for summary and report. Default: submission at the link in
+            ``fedkin-link``.
 
     Raises:
-        ConfigError: a setting that belongs to a simulation only.
-        EngineError: too few clients came.
+        ConfigError: a setting that applies to simulations only.
+        EngineError: too few clients connected.
         RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
     _only_simulated(settings)
@@ -63,9 +64,9 @@ def _served(
     table = settings.table()
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
-    here.keeps_best = False  # clients' states are with the clients
+    here.keeps_best = False  # the clients keep their states
     members = Members.load(folder)
-    del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they come again
+    del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they join again
     fleet = Fleet(post, settings, members, clock)
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
     fleet.open(e.net, e.marks["network"])
@@ -87,15 +88,15 @@ def _served(
 def _keep(e: Experiment, fleet: Fleet, result: Result) -> None:
     missing = hand_over(e.method, e.net, fleet, e.plan, result.server)
     for i, why in missing.items():
-        log.warning("%s has no model of its own to keep: %s", fleet.members.listed[i].client, why)
+        log.warning("%s has no model to store: %s", fleet.members.listed[i].client, why)
 
 
 def _warn_of(settings: Settings) -> None:
-    """Says before the first round that clients will have nothing to take home after the last."""
+    """Warn before the first round that clients will not have a model after the last."""
     try:
         rule(settings.method)
     except ConfigError as e:
-        log.warning("no client will have a model of its own in the end: %s", e)
+        log.warning("no client will have a model after the last round: %s", e)
 
 
 def _require_possible(settings: Settings) -> None:

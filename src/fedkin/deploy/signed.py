@@ -1,4 +1,4 @@
-"""Requests of Flower's nodes, judged by their signed headers alone.
+"""Verification of requests of Flower's nodes by their signed headers alone.
 
 A SuperNode signs the time with its private key and sends its public key, the time and the signature as headers of
 every request (``flwr-public-key``, ``flwr-timestamp``, ``flwr-signature``; flwr 1.40 to 1.42). A SuperLink checks them
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from fedkin.core.errors import ConfigError
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
-AGE_SECONDS = 305.0  # Flower's own bound: 300 s, and 5 s for clocks that differ
+AGE_SECONDS = 305.0  # Flower's limit: 300 s, and 5 s for clocks that differ
 SKEW_SECONDS = 5.0
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -31,7 +31,7 @@ class Unsigned(Exception):
     """A request that no registered node has signed; the text gives the reason.
 
     Attributes:
-        honest: whether a node of Flower's may well have sent it, so that its operator needs the reason.
+        honest: whether a node of Flower may have sent it, so that its operator needs the reason.
     """
 
     def __init__(self, why: str, *, honest: bool = False) -> None:
@@ -42,7 +42,7 @@ class Unsigned(Exception):
 class Keyring:
     """The public keys of the nodes that may send requests, each with the name of its file.
 
-    `load` may be called from another thread than `holder`.
+    `load` may be called from a thread other than the one that calls `holder`.
     """
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
@@ -53,7 +53,7 @@ class Keyring:
         return len(self._keys)
 
     def load(self, paths: Iterable[Path]) -> None:
-        """Replaces all keys by those of some ``NAME.pub`` files.
+        """Replace all keys by those of some ``NAME.pub`` files.
 
         Raises:
             ConfigError: a file is not a public key on an elliptic curve; the former keys stay.
@@ -70,11 +70,11 @@ class Keyring:
         self._keys = keys  # replaced whole: a reader in another thread sees the former keys or the new ones
 
     def holder(self, headers: Headers, now: datetime | None = None) -> str:
-        """Returns the name of the node that signed a request.
+        """Return the name of the node that signed a request.
 
         Args:
-            headers: of the request, with names in lower case.
-            now: this machine's time.
+            headers: headers of the request, with names in lower case.
+            now: time of this machine. Default: the current time.
 
         Raises:
             Unsigned: a header is missing or there twice, the key is not registered, the time is too far from this
@@ -104,5 +104,5 @@ class Keyring:
 def _only(headers: Headers, name: bytes) -> bytes:
     values = [value for given, value in headers if given == name]
     if len(values) != 1:
-        raise Unsigned(f"{len(values)} headers {name.decode()}, expected 1: it is not a request of Flower's nodes")
+        raise Unsigned(f"{len(values)} headers {name.decode()}, expected 1: it is not a request of a Flower node")
     return values[0]

@@ -1,4 +1,4 @@
-"""Submits a run to the link on this machine: Flower gets an app of ten lines that never changes."""
+"""Submission of a run to the link on this machine: Flower receives an app of ten lines that never changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ server = server_app()
 
 
 def write_app(folder: Path) -> Path:
-    """Writes the app that Flower sends to every node; the same for every run."""
+    """Write the app that Flower sends to every node; it is the same for every run."""
     (folder / "fedkin_app").mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PROJECT)
     (folder / "fedkin_app" / "__init__.py").write_text("")
@@ -58,16 +58,16 @@ def write_app(folder: Path) -> Path:
 
 
 def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = None) -> str:
-    """Hands a run to the link; its number there. The run itself goes on by itself, in ``folder``.
+    """Submit a run to the link and return its number there. The run then continues by itself, in ``folder``.
 
     Args:
-        settings: the run.
-        folder: its run folder, new, or one to go on in.
-        link: the operator's side of the link.
+        settings: settings of the run.
+        folder: run folder: new, or one to continue in.
+        link: operator's access to the link.
         nodes: number of nodes that Flower simulates, each with a share of the run's data, at a link that simulates.
 
     Raises:
-        EngineError: the link did not take it.
+        EngineError: the link refused it.
     """
     check_version()
     if nodes is None:
@@ -87,11 +87,11 @@ def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = 
         told = {}
     if done.returncode or not told.get("success", False):
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise EngineError(f"the link did not take the run: {said[-1] if said else 'no reason given'}; is it up?")
+        raise EngineError(f"the link did not accept the run: {said[-1] if said else 'no reason given'}; is it up?")
     return str(told.get("run-id", told.get("run_id", "")))
 
 
 def _data(settings: Settings) -> str:
-    """The run's data as they are called from any folder."""
+    """Return a name of the run's data that is valid in any folder."""
     data = settings.data.data
     return data if data in SOURCES else str(Path(data).resolve())

@@ -1,4 +1,4 @@
-"""What a submitted run is: settings and the place of its folder, through Flower's own configuration of a run."""
+"""Submitted runs: settings and the path of the run folder, passed through Flower's own configuration of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, TextIO
 import msgspec
 
 from fedkin.core import ConfigError, FedkinError
-from fedkin.deploy.own import require_installed
-from fedkin.deploy.post import Post
+from fedkin.deploy.allowed_code import require_installed
+from fedkin.deploy.channel import Post
 from fedkin.deploy.serve import serve
-from fedkin.deploy.wire import LetterError, convert, head_of
+from fedkin.deploy.wire_format import LetterError, convert, head_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.report.page import write_page
@@ -32,7 +32,7 @@ class Virtual:
     """A run without hosts: Flower simulates its nodes, and each works on a share of the run's data.
 
     Attributes:
-        folder: the run folder, where every machine that simulates finds it.
+        folder: path of the run folder on every machine that simulates.
         data: the data, likewise: a built-in name or a path.
     """
 
@@ -41,61 +41,61 @@ class Virtual:
 
 
 def packed(settings: Settings, folder: Path, link: Path | None = None, data: str | None = None) -> str:
-    """A run as one word that survives any configuration file.
+    """Return a run as one word that is safe in any configuration file.
 
     Args:
         settings, folder: the run and its folder.
-        link: the folder of the link it is submitted to; None for ``fedkin-link``, and where nodes are simulated.
-        data: of a run whose nodes Flower simulates.
+        link: folder of the link that it is submitted to; None for ``fedkin-link``, and where nodes are simulated.
+        data: data of a run whose nodes Flower simulates.
 
     Raises:
-        ConfigError: its method, network or start is in a file.
+        ConfigError: its method, network or initial weights are in a file.
     """
     require_installed(settings.name, settings.model.model)
     if settings.model.init_weights is not None:
         raise ConfigError(
-            f"[model] init_weights = {settings.model.init_weights!r}: nodes make the start themselves and have no such "
-            "file; leave it out, or put the values into a network of an installed package"
+            f"[model] init_weights = {settings.model.init_weights!r}: nodes initialise the network themselves and have "
+            "no such file; leave it out, or put the values into a network of an installed package"
         )
     told = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
     return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
 
 
 def unpacked(word: object) -> tuple[Settings, Path]:
-    """The run again.
+    """Return the settings and the folder of a packed run.
 
     Raises:
-        ConfigError: it is not what `packed` gave.
+        ConfigError: it is not a result of `packed`.
     """
     told = _read(word)
     return settings_from(told.settings, "the submitted run"), Path(told.folder)
 
 
 def virtual(word: object) -> Virtual | None:
-    """What simulated nodes need to know of a run; None if its nodes are real.
+    """Return what simulated nodes need to know of a run; None if its nodes are real.
 
     Raises:
-        ConfigError: it is not what `packed` gave.
+        ConfigError: it is not a result of `packed`.
     """
     told = _read(word)
     return Virtual(Path(told.folder), told.data) if told.data else None
 
 
 def link_folder(word: object) -> Path | None:
-    """The folder of the link that a run was submitted to; None where it is not known.
+    """Return the folder of the link that a run was submitted to; None where it is not known.
 
     Raises:
-        ConfigError: it is not what `packed` gave.
+        ConfigError: it is not a result of `packed`.
     """
     link = _read(word).link
     return Path(link) if link else None
 
 
 def command(word: object) -> str:
-    """What submits such a run once more.
+    """Return the command that submits such a run again.
 
     Raises:
-        ConfigError: it is not what `packed` gave.
+        ConfigError: it is not a result of `packed`.
     """
     told = _read(word)
     words = ["fedkin", "submit", str(Path(told.folder) / "config.toml")]
@@ -104,7 +104,7 @@ def command(word: object) -> str:
 
 
 def _log_to(stream: TextIO) -> None:
-    """Our own lines alone: Flower's client of HTTP has one for every look at the link, 20 a second."""
+    """Log fedkin's lines only: Flower's HTTP client logs one for every look at the link, 20 a second."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     ours = logging.getLogger("fedkin")
@@ -113,7 +113,7 @@ def _log_to(stream: TextIO) -> None:
 
 
 class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A submitted run as it is written into Flower's configuration; see `packed`."""
+    """A submitted run as it is stored in Flower's configuration; see `packed`."""
 
     settings: dict[str, Any]
     folder: str
@@ -123,14 +123,14 @@ class _Word(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _read(word: object) -> _Word:
     try:
-        text = base64.urlsafe_b64decode(f"{word}===".encode())  # more padding than it lacks does no harm
+        text = base64.urlsafe_b64decode(f"{word}===".encode())  # surplus padding is ignored
         return convert(head_of(text), _Word, "the word")
     except (ValueError, LetterError) as e:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
 def run_submitted(post: Post, word: object) -> Result:
-    """Plays a submitted run, as `packed`, to its end and writes its report."""
+    """Run a submitted run, as returned by `packed`, to its end and write its report."""
     _log_to(sys.stdout)
     with says_why(word):
         settings, folder = unpacked(word)
@@ -140,7 +140,7 @@ def run_submitted(post: Post, word: object) -> Result:
         accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
-    with writing(folder), says_why(word):  # a second server of the same run leaves no failed.txt to the first
+    with writing(folder), says_why(word):  # a second server of the same run must not write failed.txt for the first
         (folder / "failed.txt").unlink(missing_ok=True)
         result = serve(settings, post, folder, command=command(word), on_round=on_round)
         write_page(folder)
@@ -149,32 +149,32 @@ def run_submitted(post: Post, word: object) -> Result:
 
 @contextmanager
 def says_why(word: object) -> Iterator[None]:
-    """Write ``failed.txt`` into the folder of a submitted run if what is done inside ends by an exception, whichever.
+    """Write ``failed.txt`` into the folder of a submitted run if the context ends with an exception of any kind.
 
-    ``fedkin submit`` follows the folder: the process on the server has no screen.
+    ``fedkin submit`` watches the folder: the process on the server has no terminal.
     """
     try:
         yield
-    except BaseException as e:  # Flower ends a run that was stopped by SystemExit or KeyboardInterrupt
+    except BaseException as e:  # Flower stops a run by SystemExit or KeyboardInterrupt
         try:
             folder = Path(_read(word).folder)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "failed.txt").write_text(f"{_why(e, folder)}\n", encoding="utf-8")
-        except (ConfigError, OSError) as error:  # the disk is full, for example: the log is what is left
+        except (ConfigError, OSError) as error:  # the disk is full, for example: only the log is left
             log.error("why the run ended could not be written down: %s", error)
         raise
 
 
 def _why(e: BaseException, folder: Path) -> str:
-    """The reason of a run's end in one or two sentences, with what to do."""
-    again = f"the rounds that are whole are kept; go on with: fedkin submit {shlex.quote(str(folder))}"
+    """Return the reason of a run's end in one or two sentences, with the remedy."""
+    again = f"complete rounds are kept; continue with: fedkin submit {shlex.quote(str(folder))}"
     if isinstance(e, FedkinError):
         return str(e)
     if isinstance(e, OSError):
-        return f"{e}; when that is mended, {again}"
+        return f"{e}; when that is fixed, {again}"
     if isinstance(e, Exception):
         return (
-            f"the run ended by an error that fedkin did not expect ({type(e).__name__}: {e}); its traceback is in the "
+            f"the run ended with an unexpected error ({type(e).__name__}: {e}); its traceback is in the "
             f"link's log (logs/superlink.log); {again}"
         )
     return f"the run was stopped ({type(e).__name__}); {again}"

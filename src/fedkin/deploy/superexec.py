@@ -1,8 +1,8 @@
 """Flower's SuperExec with task tokens in private files: ``python -m fedkin.deploy.superexec FOLDER FLAGS...``.
 
 A SuperExec asks a SuperNode for tasks and starts a client app for each, with ``--token TOKEN`` on its command line. Any
-user of the machine can read command lines, and the holder of a token can take the task's letter from the SuperNode or
-answer it. Flower's client app also takes ``--token-file FILE``, so the token is written to a file of this user's.
+user of the machine can read command lines, and with the token a program can take the task's letter from the SuperNode
+or answer it. Flower's client app also accepts ``--token-file FILE``, so the token is written to a private file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FLAG, _FILE_FLAG, _PREFIX = "--token", "--token-file", "token-"
 
 
 def without_token(command: Sequence[str], folder: Path) -> list[str]:
-    """The same command with its token in a file of mode 0600 in ``folder``; files of former commands are deleted.
+    """Return the command with its token in a file of mode 0600 in ``folder``; files of former commands are deleted.
 
-    A SuperNode has one task at a time, and a former task's token is of no use by then.
+    A SuperNode has one task at a time, and a former task's token is useless by then.
     """
     words = list(command)
     if _FLAG not in words[:-1]:
@@ -35,7 +35,7 @@ def without_token(command: Sequence[str], folder: Path) -> list[str]:
 
 
 def main(args: Sequence[str]) -> None:
-    """Runs Flower's SuperExec in this process until it ends."""
+    """Run Flower's SuperExec in this process until it ends."""
     folder = Path(args[0])
 
     class Popen(subprocess.Popen[Any]):
@@ -44,7 +44,7 @@ def main(args: Sequence[str]) -> None:
         def __init__(self, command: Any, *more: Any, **options: Any) -> None:
             super().__init__(without_token(command, folder), *more, **options)
 
-    # Flower has no setting for how the programs that it starts get their tokens
+    # Flower has no setting for the way of passing tokens to the programs that it starts
     subprocess.Popen = Popen  # type: ignore[assignment, misc]
     (superexec,) = entry_points(group="console_scripts", name="flower-superexec")
     sys.argv = ["flower-superexec", *args[1:]]

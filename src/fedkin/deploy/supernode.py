@@ -1,9 +1,9 @@
 """Flower's programs at a client: a SuperNode, and the SuperExec that starts a client app for each letter.
 
 A SuperNode serves its client apps over HTTP on a port of this machine, which every user of the machine can reach. By
-default it hands the next letter to whoever asks. Here the SuperExec is started apart from it (``--isolation process``)
-and signs what it asks with a secret that both read from a file of this user's; the port has a certificate that is made
-anew at each start, so that no other program can pose as the SuperNode either.
+default it gives the next letter to any program that asks. Here the SuperExec is started apart from it (``--isolation
+process``) and signs its requests with a secret that both read from a private file; the port uses a certificate that is
+made at each start, so that no other program can pose as the SuperNode either.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fedkin.deploy.programs import Program, last_lines
 from fedkin.storage.files import for_this_user
 
 _HOST = "127.0.0.1"
-_DAYS = 3650.0  # the certificate is made anew at each start of the SuperNode
+_DAYS = 3650.0  # the certificate is replaced at each start of the SuperNode
 
 
 class SuperNode:
     """A SuperNode and its SuperExec, from construction to `stop`.
 
     Args:
-        command: the SuperNode's program and flags, but for those of its port for client apps.
-        folder: of the client; gets the logs, Flower's files, and ``runtime`` with the secret and the certificate.
+        command: the SuperNode's program and flags, except those of its port for client apps.
+        folder: folder of the client; receives the logs, Flower's files, and ``runtime`` with secret and certificate.
 
     Attributes:
-        log: the SuperNode's log.
-        port: where it serves its client apps on this machine.
+        log: log of the SuperNode.
+        port: port that serves its client apps on this machine.
     """
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
@@ -49,7 +49,7 @@ class SuperNode:
         self._superexec: Program | None = None
 
     def look(self) -> bool:
-        """Returns whether both programs run; starts the SuperExec once the SuperNode answers, keeps the logs short."""
+        """Return whether both programs run; start the SuperExec once the SuperNode answers, limit the logs' size."""
         if self._superexec is None and self._supernode.alive and answers(_HOST, self.port):
             self._superexec = self._started()
         for program in self._programs():
@@ -57,17 +57,17 @@ class SuperNode:
         return all(program.alive for program in self._programs())
 
     def stop(self) -> None:
-        """Ends both programs; may be called twice."""
+        """End both programs; may be called twice."""
         for program in reversed(self._programs()):
             program.stop()
 
     def ended(self) -> EngineError:
-        """The error of the program that ended by itself, with the last lines that it wrote."""
+        """Return the error of the program that ended by itself, with the last lines that it wrote."""
         ended = [program for program in self._programs() if not program.alive]
         return (ended or [self._supernode])[0].ended()
 
     def last_words(self) -> str:
-        """The end of the log of the program that ended."""
+        """Return the end of the log of the program that ended."""
         ended = [program for program in self._programs() if not program.alive]
         return last_lines((ended or [self._supernode])[0].log)
 
@@ -89,8 +89,8 @@ class SuperNode:
 
 
 def _write_runtime(folder: Path) -> None:
-    """A new secret, and a new certificate for this machine whose authority's key is not kept."""
-    from fedkin.deploy import certificates  # here: it comes with Flower
+    """Write a new secret, and a new certificate for this machine whose authority's key is not kept."""
+    from fedkin.deploy import certificates  # imported here: it is installed with Flower
 
     private_folder(folder)
     for former in folder.glob("token-*"):
@@ -100,5 +100,5 @@ def _write_runtime(folder: Path) -> None:
     with for_this_user():
         made = {"ca.crt": ca, "server.pem": server, "server.key": key, "secret": secrets.token_hex(32).encode()}
         for name, content in made.items():
-            (folder / name).unlink(missing_ok=True)  # so that the new file has the mode of a new file
+            (folder / name).unlink(missing_ok=True)  # so that the file is created with its mode
             (folder / name).write_bytes(content)

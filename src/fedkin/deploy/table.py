@@ -1,4 +1,4 @@
-"""What a site is told of those with whom its upload is added up, and on what terms it masks one for them."""
+"""The members of a secure sum as a client receives them, and the conditions for masking an upload for them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedkin.deploy.heads import PoolTold
-from fedkin.deploy.wire import LetterError, convert
+from fedkin.deploy.wire_format import LetterError, convert
 from fedkin.privacy.secure_sum import LEAST
 
 
 class Unmasked(Exception):
-    """An upload was not masked, and so does not leave.
+    """An upload was not masked and therefore is not sent.
 
     Attributes:
-        code: why, as the server is told.
-        more: what else it is told.
+        code: reason that is sent to the server.
+        more: further entries that are sent.
 
     Args:
-        words: what this client's own log says.
+        words: reason for this client's own log.
     """
 
     def __init__(self, code: str, words: str = "", **more: str) -> None:
@@ -29,14 +29,14 @@ class Unmasked(Exception):
 
 @dataclass(frozen=True)
 class Table:
-    """Who adds up with whom in a round, as the server told one of them.
+    """The members of a secure sum of one round, as the server described it to one of them.
 
     Attributes:
-        run, round: which sum this is.
-        members: number and public key of each, ascending by number.
-        weight: what the one who was told weighs.
-        total: what all weigh together.
-        signed: by number, the name of a member and its node's signature of its key; empty for those without.
+        run, round: identify the sum.
+        members: number and public key of each member, ascending by number.
+        weight: weight of the receiver.
+        total: total weight of all members.
+        signed: by number, the name of a member and its node's signature of its key; members without one are missing.
     """
 
     run: str
@@ -48,14 +48,14 @@ class Table:
 
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> Table:
-        """From the head of a letter.
+        """Read the table from the head of a letter.
 
         Raises:
-            LetterError: it is none, has too few members, or some twice.
+            LetterError: it does not fit, has too few members, or lists one twice.
         """
         told = convert(head.get("pool"), PoolTold, "the table of those whose uploads are added up")
         if told.weight > told.total:
-            raise LetterError(f"weights that cannot be: {told.weight:g} of {told.total:g}")
+            raise LetterError(f"a weight above the total: {told.weight:g} of {told.total:g}")
         if len(told.members) < LEAST:
             raise LetterError(f"a sum of {len(told.members)} uploads; at least {LEAST} are needed")
         members = tuple(sorted((m.number, m.key) for m in told.members))
@@ -65,18 +65,18 @@ class Table:
         return cls(str(head["run"]), int(head["round"]), members, told.weight, told.total, signed)
 
     def require(self, number: int, key: str, size: int, last: int, signature: str = "") -> None:
-        """Makes sure that this member may mask an upload for this table.
+        """Check that this member may mask an upload for this table.
 
         Args:
-            number: of the member.
-            key: its public key.
-            size: its training samples.
-            last: the round of its last masked upload.
-            signature: of its public key by its node, if there is one.
+            number: number of the member.
+            key: public key of the member.
+            size: number of its training samples.
+            last: round of its last masked upload.
+            signature: signature of its public key by its node, if there is one.
 
         Raises:
-            LetterError: it weighs more than its samples, or than the places there are to be drawn for.
-            Unmasked: it has masked for this round before, or others were told another key.
+            LetterError: its weight is larger than its number of samples, or than the places that are drawn.
+            Unmasked: it has masked for this round before, or other members received another key.
         """
         if not (self.weight.is_integer() and self.weight <= max(size, len(self.members))):
             raise LetterError(f"a weight of {self.weight:g} for {size} samples")

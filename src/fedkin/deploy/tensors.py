@@ -1,4 +1,4 @@
-"""Bundles in letters, and out of them."""
+"""Conversion of bundles to letters and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.deploy.wire import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
+from fedkin.deploy.wire_format import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
 
 _TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -19,10 +19,10 @@ _TYPES = {str(t).removeprefix("torch."): t for t in (
 
 
 def letter(head: Mapping[str, Any], bundle: Bundle | None = None) -> Letter:
-    """A letter with the tensors of a bundle.
+    """Return a letter with the tensors of a bundle.
 
     Raises:
-        LetterError: a tensor of a type that does not travel.
+        LetterError: a tensor has a type that is not sent.
     """
     listed, parts = [], []
     for name, t in (bundle or Bundle()).items():
@@ -36,10 +36,10 @@ def letter(head: Mapping[str, Any], bundle: Bundle | None = None) -> Letter:
 
 
 def bundle(of: Letter, limit: int = BODY_LIMIT) -> Bundle:
-    """The tensors of a letter, each in memory of its own.
+    """Return the tensors of a letter, each in its own memory.
 
     Raises:
-        LetterError: see `entries`; or whatever else keeps them from being made, such as too little memory.
+        LetterError: see `entries`; or a tensor cannot be made for another reason, such as too little memory.
     """
     found = Bundle()
     for e in entries(of, limit):
@@ -52,7 +52,7 @@ def bundle(of: Letter, limit: int = BODY_LIMIT) -> Bundle:
 
 def _tensor(content: bytes, e: Entry) -> Tensor:
     if e.dtype == "bool" and any(b > 1 for b in set(content)):
-        raise LetterError(f"tensor {e.name[:40]!r} holds bytes that are no truth values")
+        raise LetterError(f"tensor {e.name[:40]!r} holds bytes that are not truth values")
     t = torch.empty(e.shape, dtype=_TYPES[e.dtype])
     if t.numel():
         t.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
@@ -60,5 +60,5 @@ def _tensor(content: bytes, e: Entry) -> Tensor:
 
 
 def mark(of: Letter) -> str:
-    """A fingerprint of all that a letter says, for telling two with the same number apart."""
+    """Return a fingerprint of a letter's whole content, which distinguishes two letters with the same number."""
     return hashlib.blake2b(head_bytes(of) + of.body, digest_size=16).hexdigest()

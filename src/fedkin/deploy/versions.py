@@ -1,4 +1,4 @@
-"""What both sides must have in common to compute the same: versions, and the text of the programs themselves."""
+"""Equality of both sides as far as results depend on it: versions, and the text of the programs themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = ("core", "functional", "engines", "models", "data")
 
 
 def versions(method: Method) -> dict[str, str]:
-    """fedkin, flwr, torch, and fingerprints of fedkin's own computing parts and of the method's text."""
+    """Return the versions of fedkin, flwr and torch, and fingerprints of fedkin's engine and of the method's text."""
     return {
         "fedkin": __version__,
         "flwr": _installed("flwr"),
@@ -29,9 +29,9 @@ def versions(method: Method) -> dict[str, str]:
 
 
 def unlike(theirs: object, ours: dict[str, str]) -> str | None:
-    """What differs, with both values; None if nothing does."""
+    """Return the differences with both values; None if there are none."""
     if not isinstance(theirs, dict):
-        return "it does not say which versions it runs"
+        return "it does not report its versions"
     told = {
         name: str(theirs.get(name, "none"))[:64]
         for name in ("fedkin", "flwr", "torch", "method", "engine")
@@ -63,7 +63,7 @@ def _engine() -> str:
 
 
 def _text_of(method: Method) -> str:
-    """Of the files that the method and those that it wraps are written in."""
+    """Return the text of the files that define the method and those that it wraps."""
     inside = [m for m in vars(method).values() if isinstance(m, Method)]
     kinds = [type(method), *(type(m) for m in inside)]
     return _digest(*(Path(inspect.getfile(kind)).read_bytes() for kind in kinds))

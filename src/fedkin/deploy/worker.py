@@ -1,6 +1,6 @@
-"""The process that holds a site's data and does its work; and the one that watches over it.
+"""The process that holds a client's data and does its work, and the watch over it.
 
-A step may hang, run out of memory or be killed. So the work is done in a process of its own, which stays between
+A step may hang, run out of memory or be killed. So the work is done in a separate process, which stays alive between
 letters (torch, the data and the network are loaded once); `Watch` ends it at a letter's deadline, answers in its place,
 and starts another.
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire import Letter, LetterError, receive, refusal, send
+from fedkin.deploy.wire_format import Letter, LetterError, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -29,7 +29,7 @@ _START = 120.0  # seconds for a worker to load torch
 
 @dataclass(frozen=True)
 class Duty:
-    """What a worker is started with.
+    """The start parameters of a worker.
 
     Attributes:
         client: what the site is called.
@@ -39,7 +39,7 @@ class Duty:
         only_masked, keep_scores, target: likewise.
         allow_code: code that runs may name, see `Allowed.of`.
         key: file of the node's private key, which signs its keys for masks.
-        peers: folder of the keys of those with whom its uploads may be added up.
+        peers: folder of the keys of the clients that its uploads may be added up with.
     """
 
     client: str
@@ -68,7 +68,7 @@ class Watch:
         self._closed = False
 
     def ask(self, letter: Letter) -> Letter:
-        """The site's answer, or that it died or needed longer than the letter's deadline."""
+        """Return the site's answer, or the report that it died or exceeded the letter's deadline."""
         with self._one:
             try:
                 seconds = max(envelope(letter).deadline, 0.1)
@@ -81,7 +81,7 @@ class Watch:
                 send(to, letter)
                 answer = receive(to, seconds=seconds)
             except TimeoutError:
-                log.error("no answer within %g s: the worker is ended and started anew", seconds)
+                log.error("no answer within %g s: the worker is ended and restarted", seconds)
                 self._anew()
                 return self._no(letter, "deadline")
             except (OSError, LetterError, ValueError) as e:
@@ -89,13 +89,13 @@ class Watch:
                 self._anew()
                 return self._no(letter, "died")
             if answer is None:
-                log.error("the worker died (%s); it is started anew", self._code())
+                log.error("the worker died (%s); it is restarted", self._code())
                 self._anew()
                 return self._no(letter, "died")
             return answer
 
     def start(self) -> None:
-        """Starts the worker, so that the first letter need not wait for it.
+        """Start the worker, so that the first letter need not wait for it.
 
         Raises:
             OSError: it could not be started.
@@ -104,7 +104,7 @@ class Watch:
             self._running()
 
     def close(self) -> None:
-        """Ends the worker; may be called twice."""
+        """End the worker; may be called twice."""
         with self._one:
             self._closed = True
             self._end()
@@ -113,7 +113,7 @@ class Watch:
         if self._to is None or self._process is None or self._process.poll() is not None:
             self._end()
             here, there = socket.socketpair()
-            # -P: no module is looked for in the working folder, where -m would look first
+            # -P: modules are not imported from the working folder, which -m would search first
             command = [sys.executable, "-P", "-m", "fedkin.deploy.worker"]
             command += [str(there.fileno()), json.dumps(asdict(self._duty))]
             self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
@@ -124,7 +124,7 @@ class Watch:
         return self._to
 
     def _anew(self) -> None:
-        """Ends the worker, and starts another before one is needed: loading torch takes seconds."""
+        """End the worker, and start another before one is needed: loading torch takes seconds."""
         self._end()
         threading.Thread(target=self._try_to_start, daemon=True).start()
 
@@ -156,7 +156,7 @@ class Watch:
 
 
 class Counter:
-    """Takes letters from a socket of this machine, as Flower's client app brings them, and hands them to a watch."""
+    """Accepts letters on a socket of this machine, as Flower's client app sends them, and passes them to a watch."""
 
     def __init__(self, place: Path, watch: Watch) -> None:
         self.place, self._watch = place, watch
@@ -169,6 +169,7 @@ class Counter:
         self._thread.start()
 
     def close(self) -> None:
+        """Close the socket and delete its file."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -192,8 +193,8 @@ class Counter:
 
 
 class _Printable(logging.Formatter):
-    """Lines without control characters: a text of a letter must not make up lines of the log, nor write to a terminal
-    as its programs do."""
+    """A formatter without control characters: the text of a letter must not forge lines of the log, nor control a
+    terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
@@ -201,14 +202,14 @@ class _Printable(logging.Formatter):
 
 
 def main(args: Sequence[str]) -> None:
-    """The worker: answers letters on the socket it was given until the other side closes it."""
+    """Answer letters on the given socket until the other side closes it."""
     import torch
 
     from fedkin.data import SiteData
-    from fedkin.deploy.account import Limits
+    from fedkin.deploy.allowed_code import Allowed
+    from fedkin.deploy.client import Site
     from fedkin.deploy.maskkeys import Signing
-    from fedkin.deploy.own import Allowed
-    from fedkin.deploy.site import Site
+    from fedkin.deploy.privacy_budget import Limits
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))

@@ -1,15 +1,15 @@
-"""How well a federation did, and whether it paid: pure functions on counts and numbers, no models and no files.
+"""Quality of a federation's models, and comparison with a reference: pure functions on counts and numbers.
 
 ``scores``  one client in one round (from confusion matrices), and the summary over clients
-``choice``  which figure comes first: accuracy, or balanced accuracy where a constant answer is nearly always right
+``choice``  the headline metric: accuracy, or balanced accuracy where a constant answer is nearly always right
 ``rounds``  the final figures of a run: mean over its last fifth, last round, best round by validation, cost to a target
-``intervals`` how sure a single accuracy is
-``paired``  what paired differences over seeds and clients say of their mean
+``intervals`` confidence interval of a single accuracy
+``paired``  the mean of paired differences over seeds and clients, with an interval
 ``answers``, ``harm``  single test samples: which clients gain or lose, how many are harmed
-``marks``   which methods of a table are marked as the best
+``marks``   the methods of a table that are marked as the best
 ``divergence`` whether training diverged, and when
 ``verdict`` a method against a reference (Local), client by client, in one sentence
-``warnings`` what to know before the figures are believed
+``warnings`` caveats to read before trusting the results
 """
 
 from fedkin.evaluate.answers import Answers, Changed, answers_of, changed

@@ -1,4 +1,4 @@
-"""Single test samples of a client: which are predicted correctly, and what changes from one method to another."""
+"""Single test samples of a client: correct predictions, and their changes from one method to another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Answers:
 
     Attributes:
         right: one bit per sample in test order, the most significant first: 1 where the prediction is correct.
-        n: test samples.
-        digest: a digest of the samples; two runs with equal digests tested the client on the same ones.
+        n: number of test samples.
+        digest: digest of the samples; two runs with equal digests tested the client on the same samples.
     """
 
     right: bytes
@@ -35,7 +35,7 @@ def answers_of(line: Mapping[str, Any]) -> Answers | None:
     """Read a client's line of the last evaluated round (``right``, ``test_digest``, ``n_test``).
 
     Returns:
-        the client's answers; None where the line has none, as in folders of older versions.
+        The client's answers; None where the line has none, as in folders of older versions.
 
     Raises:
         DataError: the bits are not hexadecimal, or not one for each test sample.
@@ -52,11 +52,11 @@ def answers_of(line: Mapping[str, Any]) -> Answers | None:
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """What changes for the test samples of one client from the reference to a method.
+    """Changes for the test samples of one client from the reference to a method.
 
     Attributes:
         net: by sample, int8 ``[n]``: 1 where only the method is correct, -1 where only the reference is, else 0.
-        digest: a digest of the samples.
+        digest: digest of the samples.
     """
 
     net: NDArray[np.int8]
@@ -64,7 +64,7 @@ class Changed:
 
 
 def changed(reference: Answers, method: Answers) -> Changed | None:
-    """Compare sample by sample; None where the two were not tested on the same samples."""
+    """Return the differences sample by sample; None where the two were not tested on the same samples."""
     if (reference.digest, reference.n) != (method.digest, method.n):
         return None
     a, b = (np.unpackbits(np.frombuffer(x.right, np.uint8), count=x.n).astype(np.int8) for x in (reference, method))

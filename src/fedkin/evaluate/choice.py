@@ -1,4 +1,4 @@
-"""Which figure comes first: accuracy, unless at many clients one constant answer is nearly always right.
+"""Choice of the headline: accuracy, unless a constant answer is nearly always right at many clients.
 
 Accuracy cannot tell a model that always gives the same answer from a good one where nearly all test samples are of one
 class. Balanced accuracy (Brodersen, Ong, Stephan and Buhmann, "The balanced accuracy and its posterior distribution",
@@ -18,20 +18,20 @@ ONE_SIDED = 0.8
 client one-sided. It leaves at most 20 points between a model that learned nothing and a perfect one: about
 the width of the 95 % interval (Wilson's) of such an accuracy on 50 test samples."""
 MANY_CLIENTS = 0.25
-"""From this fraction of one-sided clients on accuracy does not come first. Partitions with two classes per client make
-8 to 11 % of the clients one-sided by the luck of the draw (digits, Fashion-MNIST): with a limit of 10 % balanced
+"""Fraction of one-sided clients from which on accuracy is not the headline. Partitions with two classes per client make
+8 to 11 % of the clients one-sided by chance (digits, Fashion-MNIST): with a limit of 10 % balanced
 accuracy would come first in 25 to 50 % of the seeds, with this one in 0 to 3 %."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What always predicting a client's most frequent training class gets right on its test part.
+    """Result of always predicting a client's most frequent training class on its test part.
 
     Attributes:
-        client: how sentences call the client, such as "switzerland" or "client 3".
-        answer: the name of that class; None where the training counts are not known.
-        right: test samples of that class.
-        n_test: all test samples, at least 1.
+        client: name of the client in sentences, such as "switzerland" or "client 3".
+        answer: name of that class; None where the training counts are not known.
+        right: number of test samples of that class.
+        n_test: number of all test samples, at least 1.
     """
 
     client: str
@@ -41,13 +41,13 @@ class Constant:
 
     @property
     def accuracy(self) -> float:
-        """The accuracy of the constant answer, a fraction."""
+        """Accuracy of the constant answer, a fraction."""
         return self.right / self.n_test
 
     @property
     def one_sided(self) -> bool:
-        """Whether the accuracy of this client says little. Where the answer is right for all samples, the test part has
-        one class, and no other figure says more."""
+        """Whether the accuracy of this client is uninformative. Where the answer is right for all samples, the test
+        part has one class, and other metrics are equally uninformative."""
         return self.accuracy >= ONE_SIDED and self.right < self.n_test
 
     def __str__(self) -> str:
@@ -57,12 +57,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which figure comes first.
+    """The headline metric.
 
     Attributes:
         metric: its key among the figures of a round.
-        one_sided: the clients because of which accuracy says little, the most one-sided first.
-        tested: clients with test samples.
+        one_sided: clients at which accuracy is uninformative, the most one-sided first.
+        tested: number of clients with test samples.
     """
 
     metric: Literal["accuracy", "balanced"]
@@ -71,12 +71,12 @@ class Choice:
 
     @property
     def fair(self) -> bool:
-        """Whether accuracy comes first."""
+        """Whether accuracy is the headline."""
         return self.metric == "accuracy"
 
     @property
     def reason(self) -> str:
-        """One sentence, without a full stop, why accuracy does not come first; "" where it does."""
+        """One sentence, without a full stop, why accuracy is not the headline; "" where it is."""
         if self.fair:
             return ""
         first, count = self.one_sided[0], len(self.one_sided)
@@ -89,25 +89,25 @@ class Choice:
 
     @property
     def sentence(self) -> str:
-        """`reason` as a whole sentence; "" where accuracy comes first."""
+        """`reason` as a whole sentence; "" where accuracy is the headline."""
         return f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
 
 
 def majority_class(counts: Sequence[int]) -> int | None:
-    """The most frequent class, the lowest of equals (as scikit-learn's ``DummyClassifier``).
+    """Return the most frequent class, the lowest of equals (as scikit-learn's ``DummyClassifier``).
 
     Args:
         counts: training samples by class ``[C]``.
 
     Returns:
-        the class; None without any sample, as where a client keeps its counts to itself.
+        The class; None without any sample, as where a client does not report its counts.
     """
     most = max(counts, default=0)
     return counts.index(most) if most > 0 else None
 
 
 def choose(clients: Iterable[Constant]) -> Choice:
-    """Accuracy comes first, unless `MANY_CLIENTS` or more of the clients are one-sided: then balanced accuracy does.
+    """Choose accuracy, unless `MANY_CLIENTS` or more of the clients are one-sided: then balanced accuracy.
 
     Args:
         clients: every client with test samples, of all seeds together where there are several.

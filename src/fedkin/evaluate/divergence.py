@@ -1,4 +1,4 @@
-"""Whether training diverged, from the lines of a run's rounds."""
+"""Detection of diverged training from the lines of a run's rounds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Line = Mapping[str, Any]
 
 ADVICE = "a smaller learning rate (--lr) is the first thing to try"
 _NUMBERS = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
-"""What the reasons for which an upload is not used have in common where its numbers are too large or not finite."""
+"""Part of every reason for refusing an upload because its numbers are too large or not finite."""
 
 
 def diverged(rounds: Iterable[Line]) -> int | None:
-    """Find the round from which on training has diverged; None if it has not.
+    """Return the round from which on training has diverged; None if it has not.
 
     A round fails by its uploads where more than half of them are not used because a number in them is not finite or
     beyond the bound on uploads; and by its models where more than half of the clients that were evaluated predict NaN.
     A run has diverged if, in one of these two respects, the last round that can be judged fails. It did so in the
     first of the failed rounds at the end. A single client's refused upload, attackers below one half, rounds from
-    which training recovered, and an accuracy that collapses while all numbers are finite are none of this.
+    which training recovered, and an accuracy that collapses while all numbers are finite do not count.
 
     Args:
         rounds: the lines of all rounds, as in ``rounds.jsonl``, ascending.
@@ -32,17 +32,17 @@ def diverged(rounds: Iterable[Line]) -> int | None:
 
 
 def not_finite(reason: object) -> bool:
-    """Whether the reason for which an upload was not used is that its numbers are too large or not finite."""
+    """Return whether an upload was not used because its numbers are too large or not finite."""
     return bool(_NUMBERS.search(str(reason)))
 
 
 def sentence(first: int) -> str:
-    """Say that a run diverged in round ``first``, and what to try."""
+    """Return a sentence on a run that diverged in round ``first``, with a remedy."""
     return f"training diverged from round {first} on: numbers are not finite or too large; {ADVICE}"
 
 
 def _uploads(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:
-    """Rounds that had uploads, and whether they fail."""
+    """Yield the rounds that had uploads, and whether they fail."""
     for line in lines:
         refused = [r for r in (line.get("refused") or {}).values() if not str(r).startswith("evaluation: ")]
         kept_back = [r for r in (line.get("missing") or {}).values() if not_finite(r)]  # with secure aggregation
@@ -52,7 +52,7 @@ def _uploads(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:
 
 
 def _models(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:
-    """Evaluated rounds, and whether they fail."""
+    """Yield the evaluated rounds, and whether they fail."""
     for line in lines:
         if line.get("evaluated", True):
             clients = (line.get("clients") or 0) + (line.get("clients_without_test") or 0)
@@ -61,7 +61,7 @@ def _models(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:
 
 
 def _since(judged: Iterable[tuple[int, bool]]) -> int | None:
-    """The first of the failed rounds at the end, None if the last one did not fail."""
+    """Return the first of the failed rounds at the end, None if the last one did not fail."""
     first: int | None = None
     for round, failed in judged:
         first = (round if first is None else first) if failed else None

@@ -1,4 +1,4 @@
-"""Which clients gain or lose, and how many are harmed: from the predictions on which two methods differ."""
+"""Clients that gain or lose, and the number of harmed clients: from the predictions on which two methods differ."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedkin.evaluate.answers import Changed
 from fedkin.evaluate.paired import FEWEST
 
 DELTA = 0.01
-"""A client is harmed where its true accuracy is more than this (a fraction) below that with the reference."""
+"""A client is harmed if its true accuracy is lower than with the reference by more than this (a fraction)."""
 LEVEL = 0.9
 """Nominal probability that the range of the number of harmed clients contains the true number."""
-_UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients without any true gain, for the lower end
-_CROWD = 25  # clients beyond this make the assumed shape of a crowd no truer
-_TINY = np.float32(1e-30)  # a client too far out for its density to be a number belongs to those that differ
-_NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are left out
-_DIRECT = 256  # clients up to which the number of successes is built up client by client
+_UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients with a true gain of zero, for the lower end
+_CROWD = 25  # beyond this number, clients do not make the assumed distribution more accurate
+_TINY = np.float32(1e-30)  # a client so far out that its density underflows counts as one that differs
+_NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are omitted
+_DIRECT = 256  # maximum number of clients for adding clients one by one
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
 
@@ -80,9 +80,9 @@ def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts
 
 
 def client_p(gained: int, lost: int, *, exact: bool = False) -> float:
-    """Two-sided p-value of one client: does its accuracy differ at all?
+    """Return the two-sided p-value of one client, for the hypothesis that its accuracy does not differ.
 
-    Of the samples that the two methods do not agree on, each is won by either with probability 1/2 if there is no
+    Among the samples on which the two methods disagree, each is won by either with probability 1/2 if there is no
     difference (McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika
     1947). The mid-p version counts half of what was observed; it keeps its size in practice with far more power
     (Fagerland, Lydersen and Laake, "The McNemar test for binary matched-pairs data", BMC Med. Res. Methodol. 2013).
@@ -102,7 +102,7 @@ def client_p(gained: int, lost: int, *, exact: bool = False) -> float:
 
 
 def most_differing(correct: int, correct_reference: int, n: int) -> tuple[int, int]:
-    """Bounds of the number of differing samples where only correct ones were counted: (gained, lost) at the most.
+    """Return the largest possible number of differing samples, (gained, lost), where only correct ones were counted.
 
     The p-value of a client grows with the number of differing samples while their difference stays, so that
     ``client_p(*most_differing(...))`` is an upper bound of the true one.
@@ -121,11 +121,11 @@ def most_differing(correct: int, correct_reference: int, n: int) -> tuple[int, i
 
 
 def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Clients that gain, and that lose, beyond the chance of their test samples: Holm's correction of exact p-values.
+    """Return the clients that gain, and that lose, significantly: Holm's correction of exact p-values.
 
     Returns:
-        client ids in ascending order; the probability that any is named without reason is at most ``1 - level``. Fewer
-        than six differing samples can never name a client.
+        Client ids in ascending order; the probability that any is listed wrongly is at most ``1 - level``. With fewer
+        than six differing samples a client is never listed.
     """
     p = _sign_test(found.gained, found.lost, exact=True)
     chosen = _holm(p, 1 - level)
@@ -134,15 +134,15 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
 
 
 def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> Harmed | None:
-    """The range of `harmed`, with no lower end below the number of clients that each surely lose more than ``delta``.
+    """Return the range of `harmed`, with a lower end of at least the clients that surely lose more than ``delta``.
 
-    A crowd that is taken for normal makes a single client far out look like noise. Its own samples may show that it is
+    A normal distribution of gains makes a single client far out look like noise. Its own samples may show that it is
     harmed: clients whose exact one-sided p-value for a loss of at most ``delta`` passes Holm's correction.
     """
     crowd = harmed(found.net, found.differing, found.samples, level, delta)
     if crowd is None:
         return None
-    from scipy.special import bdtr  # here: a run that reports nothing need not wait for it
+    from scipy.special import bdtr  # imported here: a run without a report need not wait for it
 
     q = found.gained + found.lost
     chance = np.clip((1 - delta * found.samples / np.maximum(q, 1)) / 2, 0, 0.5)  # of winning one, at a loss of delta
@@ -151,14 +151,14 @@ def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> H
 
 
 def _holm(p: Floats, level: float) -> NDArray[np.int64]:
-    """The tests that are rejected, by Holm's step-down procedure at this level, smallest p-value first."""
+    """Return the tests that are rejected by Holm's step-down procedure at this level, smallest p-value first."""
     order = np.argsort(p, kind="stable")
     passed = p[order] <= level / np.arange(len(p), 0, -1)
     return order[: len(p) if passed.all() else int(np.argmin(passed))]
 
 
 def _sign_test(gained: NDArray[np.int64], lost: NDArray[np.int64], exact: bool) -> Floats:
-    from scipy.special import bdtr, gammaln  # here: a run that reports nothing need not wait for it
+    from scipy.special import bdtr, gammaln  # imported here: a run without a report need not wait for it
 
     fewer, q = np.minimum(gained, lost), gained + lost
     twice = 2 * bdtr(fewer.astype(np.float64), q, 0.5)
@@ -170,21 +170,21 @@ def _sign_test(gained: NDArray[np.int64], lost: NDArray[np.int64], exact: bool) 
 def harmed(
     net: Floats, differing: Floats, samples: Floats, level: float = LEVEL, delta: float = DELTA
 ) -> Harmed | None:
-    """A range for the number of clients whose true gain is below ``-delta``.
+    """Return a range for the number of clients whose true gain is below ``-delta``.
 
-    Counting the clients that were measured below the reference counts noise: of 50 clients with 24 test samples each
-    and no true difference 19 are. Here the true gains are drawn from a crowd, a fraction p0 of which is untouched and
-    the rest normal, and each gain is measured with the variance that its differing samples give it. Grids over p0,
-    mean and spread are integrated; the number of harmed clients at each node is Poisson-binomial. The lower end is the
-    5 % quantile where many clients may be untouched, the upper end the 95 % quantile where all may differ: data cannot
-    tell the two apart, so the range spans both.
+    Counting the clients that were measured below the reference counts noise: 19 of 50 clients with 24 test samples each
+    and no true difference are. Here the true gains follow a mixture: a fraction p0 of the clients has gain zero, the
+    others' gains are normal, and each gain is measured with the variance that its differing samples give it. The
+    posterior is integrated over grids of p0, mean and spread; the number of harmed clients at each node is
+    Poisson-binomial. The lower end is the 5 % quantile where many clients may have gain zero, the upper end the 95 %
+    quantile where all may differ: data cannot distinguish the two, so the range spans both.
 
-    That the crowd is normal is an assumption, and more clients do not make it truer. The likelihood of more than 25
-    clients is therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it
-    mostly misses the truth where the crowd has two parts. docs/compare.md has the coverage.
+    Normality is an assumption that more clients do not make more accurate. The likelihood of more than 25 clients is
+    therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it mostly misses
+    the truth where the gains have two groups. docs/compare.md has the coverage.
 
-    Clients whose every prediction stays as it was are measured so exactly that next to them a crowd that loses looks
-    like noise. The upper end is therefore no lower than that of a crowd of the other clients alone.
+    Clients whose every prediction is unchanged are measured so exactly that next to them losses of the others look like
+    noise. The upper end is therefore at least that of the other clients alone.
 
     Args:
         net: samples gained minus samples lost, by client ``[K]``.
@@ -194,7 +194,7 @@ def harmed(
         delta: a smaller loss, a fraction, does not count as harm.
 
     Returns:
-        the range, or None for fewer than `FEWEST` clients.
+        The range, or None for fewer than `FEWEST` clients.
     """
     if len(net) < FEWEST:
         return None
@@ -213,7 +213,7 @@ def harmed(
 
 
 def _alone(gain: Floats, variance: Floats, delta: float) -> Floats:
-    """P(number of harmed clients <= i) of these clients; without a crowd, each by its own samples, where too few."""
+    """Return P(number of harmed clients <= i), each client by its own samples, for too few clients."""
     from scipy.special import ndtr
 
     if len(gain) >= FEWEST:
@@ -222,7 +222,7 @@ def _alone(gain: Floats, variance: Floats, delta: float) -> Floats:
 
 
 def _distribution(gain: Numbers, variance: Numbers, untouched: Sequence[float], steps: int, delta: float) -> Floats:
-    """P(number of harmed clients <= i), ``[K + 1]``, over a grid of crowds."""
+    """Return P(number of harmed clients <= i), ``[K + 1]``, over a grid of mixtures."""
     from scipy.special import ndtr
 
     share, mu, t = (x.astype(np.float32) for x in _grid(gain, untouched, steps))  # quantiles are read to a percent
@@ -243,7 +243,7 @@ def _distribution(gain: Numbers, variance: Numbers, untouched: Sequence[float], 
 
 
 def _grid(gain: Numbers, untouched: Sequence[float], steps: int) -> tuple[Floats, Floats, Floats]:
-    """Nodes ``[G, 1]``: the fraction of untouched clients, and mean and spread of the true gains of the others."""
+    """Return nodes ``[G, 1]``: the fraction of clients with gain zero, mean and spread of the others' gains."""
     sd = max(float(gain.std(ddof=1)), 0.001)
     share, x, t = np.meshgrid(
         np.array(untouched), np.arange(-3, 3.1, 0.75), 2 * sd * (np.arange(steps) + 0.5) / steps, indexing="ij"
@@ -257,9 +257,9 @@ def _normal(x: Numbers, variance: Numbers) -> Numbers:
 
 
 def _poisson_binomial(q: Numbers) -> Numbers:
-    """Probabilities of 0..K successes of K independent trials ``[G, K + 1]``, from their chances ``[G, K]``."""
+    """Return probabilities ``[G, K + 1]`` of 0..K successes of K independent trials with probabilities ``[G, K]``."""
     nodes, trials = q.shape
-    if trials > _DIRECT:  # a product of polynomials
+    if trials > _DIRECT:  # as a product of polynomials
         length, half = trials + 1, trials // 2
         parts = [np.fft.rfft(_poisson_binomial(part), length, axis=1) for part in (q[:, :half], q[:, half:])]
         return np.fft.irfft(parts[0] * parts[1], length, axis=1)

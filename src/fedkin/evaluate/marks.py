@@ -1,11 +1,11 @@
-"""Which methods of a table are marked (bold): the best one is among them with 90 % probability."""
+"""The methods of a table that are marked (bold): the best one is among them with 90 % probability."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 LEAST = 0.025
-"""A method is set apart from the highest where the tail of their difference is below this, as in a verdict ..."""
+"""A method differs from the highest where the tail of their difference is below this, as in a verdict ..."""
 WRONG = 0.10
 """... and below this, divided by the number of comparisons: the probability that the best method is not marked."""
 
@@ -13,7 +13,7 @@ WRONG = 0.10
 def marked(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set[str]:
     """Choose the methods to mark in a table.
 
-    Methods are compared with that of the highest mean and kept unless they are clearly below it (Bonferroni's
+    Methods are compared with that of the highest mean and kept unless they are significantly below it (Bonferroni's
     correction for the number of comparisons). Every method with a mean at or above the lowest mean kept is marked, so
     that no method stays plain while a lower one is marked. Closing upwards only adds methods: where the interval holds
     its size, the truly best method is marked with a probability of at least 90 % (97.5 % for two methods).
@@ -24,7 +24,7 @@ def marked(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set
             where there is no interval, which keeps the method.
 
     Returns:
-        the marked methods; none if that would be all of them.
+        The marked methods; empty if all of them would be marked.
     """
     if not means:
         return set()

@@ -15,9 +15,9 @@ from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.intervals import check_level
 
 FEWEST = 6
-"""Paired figures below which no interval is given: that five all have one sign happens by chance in 1 of 16 times."""
+"""Minimum number of paired figures for an interval: five all have the same sign by chance in 1 of 16 cases."""
 SEED_EFFECT = 0.2
-"""Prior median of the effect that a seed has on all its clients, in standard deviations between clients."""
+"""Prior median of the effect of a seed on all its clients, in standard deviations between clients."""
 NODES = 200
 """Points at which the prior is evaluated; the quadrature is then exact to 0.02 % of the half-width."""
 _NOTHING = 1e-24  # a sum of squares below this, relative to that of the gains, is rounding
@@ -31,14 +31,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference over seeds and clients, with what can be said of it; all fractions.
+    """A paired difference over seeds and clients with its interval; all fractions.
 
     Attributes:
         mean: mean over seeds of the mean over clients.
-        low, high: ends of its interval; None where there are too few figures for one.
+        low, high: ends of its interval; None where there are too few figures.
         level: nominal probability that the interval contains the true mean.
-        seeds, clients: number of each that it rests on.
-        tail: probability that is left for a true mean of zero or below; below ``(1 - level) / 2`` where the interval
+        seeds, clients: numbers of seeds and of clients that it is based on.
+        tail: remaining probability of a true mean of zero or below; less than ``(1 - level) / 2`` where the interval
             lies above zero. None without an interval.
         identical: every single difference is exactly zero.
     """
@@ -54,10 +54,10 @@ class Difference:
 
     @property
     def word(self) -> Word:
-        """What the interval says: the whole of it must lie on one side of zero.
+        """Conclusion from the interval: the whole of it must lie on one side of zero.
 
-        With one seed the words are "ahead", "behind" and "level": they are about this one run, since clients that
-        share a model share its luck. "better" and "worse" need two seeds or more.
+        With one seed the words are "ahead", "behind" and "level": they concern this one run, since clients that share a
+        model share its randomness. "better" and "worse" need two seeds or more.
         """
         if self.identical:
             return "identical"
@@ -71,7 +71,7 @@ class Difference:
 def difference(
     gains: Sequence[Gains], level: float = 0.95, same_clients: bool | None = None, *, seed_effect: float = SEED_EFFECT
 ) -> Difference:
-    """Estimate the mean of paired differences with an interval for the luck of seeds and of clients.
+    """Estimate the mean of paired differences with an interval for the randomness of seeds and of clients.
 
     The gain of client k in seed s is modelled as the true mean, plus an effect of the seed that all its clients share,
     plus a deviation of the client. Two or three seeds cannot estimate the size r of the seed effect, relative to the
@@ -126,17 +126,17 @@ class _Error:
     free: Floats
 
     def tail(self, x: float) -> float:
-        """The probability beyond ``x``."""
-        from scipy.special import stdtr  # here: a run that reports nothing need not wait for it
+        """Return the probability beyond ``x``."""
+        from scipy.special import stdtr  # imported here: a run without a report need not wait for it
 
-        if not self.scales.all():  # no error at all
+        if not self.scales.all():  # the error is zero
             return 0.0 if x > 0 else 1.0 if x < 0 else 0.5
         return float(self.weights @ stdtr(self.free, -x / self.scales))
 
     def half_width(self, level: float) -> float:
-        """The ``x`` with a tail of ``(1 - level) / 2``, to about 1e-12 of it.
+        """Return the ``x`` with a tail of ``(1 - level) / 2``, to a relative accuracy of about 1e-12.
 
-        False position (the Illinois rule) on logarithms, in which a tail is nearly a line: 10 steps, not 45.
+        False position (the Illinois rule) on logarithms, in which a tail is nearly linear: 10 steps instead of 45.
         """
         if not self.scales.all():
             return 0.0
@@ -156,7 +156,7 @@ class _Error:
             if abs(at) < 1e-12:
                 break
             if at > 0:
-                at_high /= 2 if side > 0 else 1  # one end that stays twice pulls less
+                at_high /= 2 if side > 0 else 1  # an end that stays twice gets less weight
                 low, at_low, side = middle, at, 1
             else:
                 at_low /= 2 if side < 0 else 1
@@ -169,7 +169,7 @@ def _student(scale: float, free: float) -> _Error:
 
 
 def _error(table: Floats, same: bool, seed_effect: float) -> _Error:
-    """The error of the mean; ``table [seeds, clients]`` has NaN where a figure is missing."""
+    """Return the error of the mean; ``table [seeds, clients]`` has NaN where a figure is missing."""
     there = np.isfinite(table)
     sizes, seeds = there.sum(1), len(table)
     means = np.nansum(table, 1) / sizes
@@ -197,7 +197,7 @@ def _error(table: Floats, same: bool, seed_effect: float) -> _Error:
 
 
 def _shares(rest: Floats, there: NDArray[np.bool_], v: float, nu: int) -> tuple[float, float, int]:
-    """Where clients repeat: the variances of a seed's mean, in units of ``v``, that seeds and clients leave.
+    """Return the variances of a seed's mean due to seeds and clients, in units of ``v``, where clients repeat.
 
     Args:
         rest: deviations from the mean of the seed ``[seeds, clients]``, 0 where ``there`` is False.
@@ -206,8 +206,8 @@ def _shares(rest: Floats, there: NDArray[np.bool_], v: float, nu: int) -> tuple[
         nu: its degrees of freedom.
 
     Returns:
-        that of a seed against other seeds, from the deviations that do not repeat; S times that of the overall mean,
-        from the sums over seeds of each client; and the degrees of freedom of the latter.
+        The variance of a seed against other seeds, from the deviations that do not repeat; S times that of the overall
+        mean, from the sums over seeds of each client; and the degrees of freedom of the latter.
     """
     sizes, (seeds, clients) = there.sum(1), there.shape
     apart = float((1 / sizes).mean())
@@ -221,5 +221,5 @@ def _shares(rest: Floats, there: NDArray[np.bool_], v: float, nu: int) -> tuple[
 
 @lru_cache(maxsize=8)
 def _squares(median: float) -> Floats:
-    """Squares of the half-Cauchy's quantiles at the middles of `NODES` equal shares."""
+    """Return squares of the half-Cauchy's quantiles at the middles of `NODES` equal shares."""
     return (median * np.tan(np.pi / 2 * (np.arange(NODES) + 0.5) / NODES)) ** 2

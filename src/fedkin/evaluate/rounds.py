@@ -30,8 +30,8 @@ METRICS = (
 GROUPED = ("ari", "ari_evaluated")
 """Adjusted Rand index of the clusters that the server used, and of those that clients chose at the evaluation."""
 OTHER_MOMENT = ("accuracy_trained", "accuracy_delivered")
-"""Accuracy of the model after a client's last local training; where that is the headline, of the one that it would
-predict with now."""
+"""Accuracy of the model after a client's last local training; where that is the headline, of the model with which it
+would predict now."""
 MOST = 10
 """Maximum number of rounds that final figures are averaged over."""
 RULE = f"evaluated rounds of the last fifth of the run, at most {MOST}"
@@ -42,7 +42,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reached:
-    """A target was reached in ``round``, after ``rounds`` rounds and ``bytes`` sent up and down in all."""
+    """A target was reached in ``round``, after ``rounds`` rounds and ``bytes`` sent up and down in total."""
 
     round: int
     rounds: int
@@ -50,17 +50,17 @@ class Reached:
 
 
 def evaluated(lines: Iterable[Line]) -> list[Line]:
-    """The lines of evaluated rounds, by round; of two lines of one round the later counts."""
+    """Return the lines of evaluated rounds, by round; of two lines of one round the later counts."""
     by_round = {int(line["round"]): line for line in lines if line.get("evaluated", True)}
     return [by_round[key] for key in sorted(by_round)]
 
 
 def window(rounds: Iterable[int], total: int) -> list[int]:
-    """The rounds that final figures are averaged over, ascending: of the evaluated ``rounds`` those in the last fifth
-    of a run, ``5 t > 4 total``, at most the last ten of them; where none lies there, the last one.
+    """Return the rounds that final figures are averaged over, ascending: the evaluated ``rounds`` in the last fifth of
+    a run, ``5 t > 4 total``, at most the last ten of them; where none lies there, the last one.
 
-    The rule of every table, figure, sweep and verdict. A fifth, because a mean over more averages the climb of a short
-    run; ten, because a mean over more rounds of a long run costs more evaluations than it saves noise.
+    Every table, figure, sweep and verdict uses this rule. A fifth, because a mean over more includes the climb of a
+    short run; ten, because a mean over more rounds of a long run costs more evaluations than it reduces noise.
 
     Args:
         rounds: the evaluated rounds, from 1.
@@ -71,33 +71,33 @@ def window(rounds: Iterable[int], total: int) -> list[int]:
 
 
 def span(rounds: Sequence[int]) -> str:
-    """Ascending rounds as text: "rounds 81 to 100", "round 1", or "no round"."""
+    """Return ascending rounds as text: "rounds 81 to 100", "round 1", or "no round"."""
     if not rounds:
         return "no round"
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
 def spans(texts: Iterable[str]) -> str:
-    """What `span` says of several runs: the text that all share, else the rule in words."""
+    """Return the text of `span` that several runs share, else the rule in words."""
     found = set(texts)
     return found.pop() if len(found) == 1 else RULE
 
 
 def over(rounds: str) -> str:
-    """What `span` or `spans` says, to go after "mean over clients": "and rounds 81 to 100", but "in round 1"."""
+    """Return the text of `span` or `spans` to follow "mean over clients": "and rounds 81 to 100", "in round 1"."""
     return f"in {rounds}" if rounds.startswith("round ") else f"and {rounds}"
 
 
 def final(rounds: Iterable[Line]) -> dict[str, Any]:
-    """Compute the final figures of a run: the mean of each metric over the rounds of `window`.
+    """Return the final figures of a run: the mean of each metric over the rounds of `window`.
 
     A metric that is missing in some of these rounds is averaged over the others, None if missing in all.
 
     Args:
-        rounds: the lines of all rounds of the run, those without an evaluation among them.
+        rounds: the lines of all rounds of the run, including those without an evaluation.
 
     Returns:
-        the metrics (floats or None), and the rounds that were averaged: ``rounds`` as text, such as "rounds 81 to 100",
+        The metrics (floats or None), and the rounds that were averaged: ``rounds`` as text, such as "rounds 81 to 100",
         ``rounds_averaged`` (their number), ``first_round`` and ``last_round`` (None without an evaluated round).
     """
     everything = list(rounds)
@@ -117,13 +117,13 @@ def final(rounds: Iterable[Line]) -> dict[str, Any]:
 
 
 def latest(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
-    """The last evaluated round: ``round`` and its metrics; None if no round was evaluated."""
+    """Return the last evaluated round: ``round`` and its metrics; None if no round was evaluated."""
     lines = evaluated(rounds)
     return _one(lines[-1]) if lines else None
 
 
 def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
-    """The round with the highest *validation* accuracy, the earliest of equals; the test part has no say.
+    """Return the round with the highest *validation* accuracy, the earliest of equals; the test part is not used.
 
     Returns:
         ``round`` and that round's metrics; None if no round has a validation accuracy.
@@ -140,7 +140,7 @@ def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
 
 
 def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -> Reached | None:
-    """Rounds and bytes until ``metric`` first reaches ``target`` (a fraction); None if it never does.
+    """Return rounds and bytes until ``metric`` first reaches ``target`` (a fraction); None if it never does.
 
     Needs *all* rounds, not only the evaluated ones: ``bytes_up`` and ``bytes_down`` of every round are added up.
     """
@@ -156,16 +156,16 @@ def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -
 
 
 def final_by_client(clients: Iterable[Line], total: int | None = None, metric: str = "accuracy") -> dict[int, float]:
-    """Compute each client's final figure: the mean of ``metric`` over the client's evaluations in the rounds of
+    """Return each client's final figure: the mean of ``metric`` over the client's evaluations in the rounds of
     `window`, or its last evaluation where it has none there.
 
     Args:
         clients: lines with ``round``, ``client`` and the metric, as in ``clients.jsonl``.
-        total: the last round of the run; None: the last one that a line is about.
-        metric: which key.
+        total: the last round of the run; None: the last round of the lines.
+        metric: key of the metric.
 
     Returns:
-        client id -> mean, by id. Clients for which the metric never exists (no test samples) are left out.
+        Client id -> mean, by id. Clients for which the metric never exists (no test samples) are omitted.
     """
     series: dict[int, dict[int, float]] = {}
     seen: set[int] = set()
@@ -184,13 +184,13 @@ def _mean_in(by_round: Mapping[int, float], averaged: Sequence[int]) -> float:
 
 
 def _one(line: Line) -> dict[str, float | int | None]:
-    """The metrics of one round."""
+    """Return the metrics of one round."""
     metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if m in line)]
     return {"round": int(line["round"]), **{metric: _number(line.get(metric)) for metric in metrics}}
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
+    """Return a finite number, or None for everything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None

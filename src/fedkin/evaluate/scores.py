@@ -1,4 +1,4 @@
-"""One client's score in one evaluated round, and the summary of all clients' scores."""
+"""Score of one client in one evaluated round, and the summary over all clients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedkin.evaluate.choice import majority_class
 
 @dataclass(frozen=True)
 class ClientScore:
-    """What one client's test and validation parts say in one round.
+    """Score of one client in one round, on its test and validation parts.
 
     Accuracies and F1 are fractions in 0..1, None where there is nothing to count; ``balanced`` is balanced accuracy.
-    ``majority`` is the number of test samples that are of the client's most frequent training class: what always
-    predicting it gets right; None where the training counts are not known. ``few``, ``medium``, ``many`` and
+    ``majority`` is the number of test samples of the client's most frequent training class: the number that always
+    predicting this class gets right; None where the training counts are not known. ``few``, ``medium``, ``many`` and
     ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
     client; the four totals add up to ``n_test``.
     """
@@ -40,13 +40,13 @@ class ClientScore:
     unseen: tuple[int, int]
 
     def line(self, round: int) -> dict[str, Any]:
-        """The line of ``clients.jsonl``: every field and the round, in types that JSON knows."""
+        """Return the line of ``clients.jsonl``: every field and the round, in types that JSON has."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         return {"round": round, **fields}
 
 
 def confusion(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Confusion matrix, int64 ``[classes, classes]``: rows are true classes, columns predicted ones.
+    """Return the confusion matrix, int64 ``[classes, classes]``: rows are true classes, columns predicted ones.
 
     ``true`` and ``predicted`` are integer ``[n]`` with values in ``0..classes-1``.
 
@@ -70,15 +70,15 @@ def score(
     few_below: int = 30,
     many_above: int = 80,
 ) -> ClientScore:
-    """Score one client.
+    """Return the score of one client.
 
     Args:
-        client: its id.
+        client: id of the client.
         test: confusion matrix of its test part, integer ``[C, C]``, rows true, columns predicted.
         validation: the same for its validation part; None if it has none.
         train_counts: its training samples per class, integer ``[C]``.
         few_below: a class with 1..few_below-1 training samples here is *few*, with none *unseen*.
-        many_above: a class with more training samples here than this is *many*; what lies between is *medium*
+        many_above: a class with more training samples here than this is *many*; classes in between are *medium*
             (30 and 80 as in DA-PFL, Table IV).
 
     Raises:
@@ -128,7 +128,7 @@ def score(
 
 
 def _macro_f1(matrix: Tensor) -> float | None:
-    """Mean of F1 = 2 tp / (true + predicted) over the classes that are true or predicted at least once."""
+    """Return the mean of F1 = 2 tp / (true + predicted) over the classes that are true or predicted at least once."""
     right = matrix.diagonal().to(torch.float64)
     either = (matrix.sum(0) + matrix.sum(1)).to(torch.float64)
     present = either > 0
@@ -138,8 +138,8 @@ def _macro_f1(matrix: Tensor) -> float | None:
 
 
 def _balanced(matrix: Tensor) -> float | None:
-    """Balanced accuracy: the mean over the true classes of the fraction of their samples that is predicted correctly
-    (Brodersen et al., ICPR 2010)."""
+    """Return the balanced accuracy: the mean over the true classes of the fraction of their samples that is predicted
+    correctly (Brodersen et al., ICPR 2010)."""
     total = matrix.sum(1)
     present = total > 0
     if not bool(present.any()):
@@ -148,9 +148,9 @@ def _balanced(matrix: Tensor) -> float | None:
 
 
 def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
-    """The summary of one evaluated round; all fractions, None where nothing can be said.
+    """Return the summary of one evaluated round; all fractions, None where a figure is undefined.
 
-    Clients without test samples are left out of everything about the test part, and counted.
+    Clients without test samples are omitted from all figures on the test part, and counted.
 
     Returns:
         ``accuracy`` mean over clients (the headline); ``pooled`` over all samples (micro); ``std`` of the clients'
@@ -196,9 +196,9 @@ def _pooled(parts: Sequence[tuple[int, int]]) -> float | None:
 
 
 def adjusted_rand(labels: Tensor, groups: Tensor) -> float | None:
-    """Adjusted Rand index of a clustering against the true groups: 1 equal up to names, about 0 by chance.
+    """Return the adjusted Rand index of a clustering against true groups: 1 if equal up to names, about 0 by chance.
 
-    Both integer ``[K]``; a client marked -1 in either is left out. None if no client remains.
+    Both integer ``[K]``; a client marked -1 in either is omitted. None if no client remains.
 
     Raises:
         DataError: the two have different lengths.
@@ -208,6 +208,6 @@ def adjusted_rand(labels: Tensor, groups: Tensor) -> float | None:
     known = (labels >= 0) & (groups >= 0)
     if not bool(known.any()):
         return None
-    from sklearn.metrics import adjusted_rand_score  # here, because importing it costs a second
+    from sklearn.metrics import adjusted_rand_score  # imported here, because the import takes a second
 
     return float(adjusted_rand_score(groups[known].tolist(), labels[known].tolist()))

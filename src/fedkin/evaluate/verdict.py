@@ -1,4 +1,4 @@
-"""Did it pay? A method against a reference, client by client, and one honest sentence about it."""
+"""Verdict on a method against a reference, client by client, and one sentence that summarises it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Spread:
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Mean and spread of the values that exist; None if none does."""
+    """Return mean and spread of the values that exist; None if none does."""
     known = tuple(float(v) for v in values if v is not None)
     if not known:
         return None
@@ -40,10 +40,10 @@ class Against:
         gains: client id -> final accuracy of the method minus that of the reference, a fraction.
         mean: mean gain over clients, a fraction.
         identical: every single gain is exactly zero.
-        left_out: clients that only one of the two has a figure for; they are not compared.
-        tolerance: how far a client may move, as a fraction, and still be drawn as unchanged.
-        changed: client id -> what changes for its single test samples in the last evaluated round; empty where these
-            are not known.
+        left_out: clients for which only one of the two has a figure; they are not compared.
+        tolerance: maximum change, as a fraction, of a client that is drawn as unchanged.
+        changed: client id -> changes for its single test samples in the last evaluated round; empty where these are not
+            known.
     """
 
     gains: dict[int, float]
@@ -64,9 +64,9 @@ def against(
 
     Args:
         local: the reference, client id -> final accuracy, as from :func:`fedkin.evaluate.final_by_client`.
-        method: the same for the method; gains are method minus local.
+        method: the method, likewise; gains are method minus local.
         tolerance: gains of at most this size, as a fraction, are drawn as unchanged.
-        answers: single test samples of the reference and of the method by client, where they are known.
+        answers: single test samples of the reference and of the method by client, where known.
 
     Raises:
         ConfigError: the tolerance is negative.
@@ -95,15 +95,15 @@ def against(
 
 @dataclass(frozen=True)
 class Finding:
-    """What the comparisons of all seeds say together.
+    """Conclusions from the comparisons of all seeds together.
 
     Attributes:
         difference: the mean gain with its interval.
         harmed: a range for the number of harmed clients in the last evaluated round; None where single test samples are
             not known, or clients are too few.
-        of: what it counts: "clients", or "client results" where each seed has other clients.
-        gaining, losing: clients that are clearly better, or worse, off in these runs (see
-            :func:`fedkin.evaluate.clear_clients`); none where seeds have different clients.
+        of: unit of the count: "clients", or "client results" where each seed has different clients.
+        gaining, losing: clients that are significantly better, or worse, in these runs (see
+            :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
     """
 
     difference: Difference
@@ -114,12 +114,12 @@ class Finding:
 
 
 def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Finding:
-    """Judge a method by its comparisons with a reference, one per seed.
+    """Return the conclusions from a method's comparisons with a reference, one per seed.
 
     Args:
         comparison: one per seed.
-        same_clients: whether a client id means the same client in every seed. Not known (None), the interval treats
-            clients as the same, and single clients as different: both are the cautious choice.
+        same_clients: whether a client id means the same client in every seed. If unknown (None), the interval treats
+            clients as the same, and single clients as different: both are the conservative choice.
 
     Raises:
         DataError: no comparison was given.
@@ -141,20 +141,20 @@ def verdict(
     same_clients: bool | None = None,
     names: Sequence[str] = (),
 ) -> str:
-    """Say in one sentence: better, worse or no clear difference, by how much, how sure, how many are harmed.
+    """Return one sentence: better, worse or no clear difference, by how much, with which interval, how many are harmed.
 
-    "Better" and "worse" are said only where the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one
-    side of zero, and for two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
+    "Better" and "worse" require that the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one side of
+    zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
     samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
     the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
     is said to have collapsed to it, unless the two are Local and Local (full).
 
     Args:
-        method: its display name.
-        comparison: one per seed, or what `judge` found.
-        reference: the display name of what it was compared with.
+        method: display name of the method.
+        comparison: one per seed, or the result of `judge`.
+        reference: display name of the reference.
         same_clients: as for `judge`.
-        names: what the clients are called, by number.
+        names: names of the clients, by number.
 
     Raises:
         ConfigError: no comparison was given.
@@ -183,7 +183,7 @@ def verdict(
 
 
 def harmed_text(finding: Finding) -> str:
-    """The range for the number of harmed clients in words; "" where there is none."""
+    """Return the range for the number of harmed clients in words; "" where there is none."""
     found = finding.harmed
     if found is None:
         return ""
@@ -200,7 +200,7 @@ def _points(value: float, sign: bool = False) -> str:
 
 
 def _interval(found: Difference) -> str:
-    """The interval and what it is over; only the latter where there are too few figures for one."""
+    """Return the interval and its seeds and clients; only the latter where there are too few figures."""
     if found.low is None or found.high is None:
         return "; one seed" if found.seeds == 1 else f" over {found.seeds} seeds"
     over = "clients" if found.seeds == 1 else f"{found.seeds} seeds"
@@ -208,7 +208,7 @@ def _interval(found: Difference) -> str:
 
 
 def _for_whom(finding: Finding, names: Sequence[str]) -> str:
-    """For which clients it is clearly otherwise than on average."""
+    """Return the clients for which the result clearly differs from the average."""
     word = finding.difference.word
     gain = (
         f"better for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
@@ -219,7 +219,7 @@ def _for_whom(finding: Finding, names: Sequence[str]) -> str:
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:
-    """Their names, "client 3", "clients 3 and 7", or how many where that would be a long list."""
+    """Return the clients' names, "client 3", "clients 3 and 7", or their number where the list would be long."""
     if len(ids) > 5:
         return f"{len(ids)} clients"
     named = all(i < len(names) for i in ids)

@@ -1,4 +1,4 @@
-"""What a careful colleague would say about a run before anyone believes its figures. Pure functions on lines."""
+"""Caveats to read before trusting the results of a run: pure functions on lines of its files."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from fedkin.evaluate.verdict import Against
 
 Line = Mapping[str, Any]
 NEARLY_ALL = 0.9
-"""A cluster with more than this share of the clients is called nearly everybody."""
+"""A cluster with more than this fraction of the clients holds nearly all clients."""
 STILL_RISING = 0.01
-"""Accuracy that grew by more than this (a fraction) over the last fifth of the evaluated rounds is still rising."""
+"""Accuracy still rises if it grew by more than this (a fraction) over the last fifth of the evaluated rounds."""
 SMALLER = 0.95
-"""Cohorts with on average less than this fraction of the clients that they are meant to have are called smaller."""
+"""Cohorts are smaller than planned if they have on average less than this fraction of the planned clients."""
 OFTEN = 0.2
-"""A client that was refused in more than this share of its rounds was refused often."""
+"""A client was refused often if it was refused in more than this fraction of its rounds."""
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class Warning:
-    """One thing to know. ``kind`` is a short stable name, ``text`` a sentence or two."""
+    """A caveat. ``kind`` is a short stable name, ``text`` a sentence or two."""
 
     kind: str
     text: str
 
 
 def data(notes: Iterable[str]) -> list[Warning]:
-    """What was noted when the data became clients."""
+    """Return the notes of the conversion of data to clients as warnings."""
     return [Warning("data", f"{note}.") for note in notes]
 
 
 def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
-    """Every client's accuracy is the reference's to the last digit."""
+    """Warn if every client's accuracy equals the reference's to the last digit."""
     if not against.identical:
         return []
     what = "no client learns from another" if reference.startswith("Local") else "all clients get one model"
@@ -48,7 +48,7 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
 
 
 def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains: Mapping[int, float]) -> list[Warning]:
-    """The test parts are too small for most of the gains shown: they lie within their own interval."""
+    """Warn if the test parts are too small for most of the gains: they lie within their own interval."""
     known = [c for c in gains if n_test.get(c) and c in accuracy and gains[c] != 0]
     unsure = [c for c in known if abs(gains[c]) < half_width(accuracy[c], n_test[c])]
     if not known or 2 * len(unsure) <= len(known):
@@ -57,12 +57,12 @@ def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains:
     return [Warning(
         "small tests",
         "Most clients' gains are smaller than what chance alone explains on their own test parts "
-        f"(median: {middle} samples; 95 %): do not read single clients.",
+        f"(median: {middle} samples; 95 %): do not interpret single clients.",
     )]  # fmt: skip
 
 
 def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
-    """The method is not above always predicting each client's most frequent training class; both fractions."""
+    """Warn if the method is not above always predicting each client's most frequent training class; both fractions."""
     if accuracy is None or majority is None or accuracy > majority:
         return []
     return [Warning(
@@ -73,7 +73,7 @@ def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
 
 
 def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = ()) -> list[Warning]:
-    """Clients that never took part, clients refused often, and rounds that were abandoned."""
+    """Warn of clients that never took part, clients refused often, and rounds that were abandoned."""
     answered = Counter(i for line in rounds for i in line.get("answered") or ())
     refused = Counter(int(i) for line in rounds for i in line.get("refused") or ())
     found = []
@@ -94,9 +94,9 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
 
 
 def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
-    """Return a warning if the method drew clearly fewer different clients than ``participation``, in (0, 1], asks for.
+    """Warn if the method drew clearly fewer different clients than ``participation``, in (0, 1], specifies.
 
-    Then it trained less than a method beside it that takes whole cohorts, and sent less.
+    It then trained less, and sent less, than a method next to it that trains whole cohorts.
     """
     known, meant, drawn = 0, 0, 0
     for line in rounds:
@@ -113,7 +113,7 @@ def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
 
 
 def course(rounds: Sequence[Line]) -> list[Warning]:
-    """Accuracy that still rises at the end, and runs that diverged."""
+    """Warn of accuracy that still rises at the end, and of runs that diverged."""
     lines = evaluated(rounds)
     found = []
     values = [line.get("accuracy") for line in lines]
@@ -132,7 +132,7 @@ def course(rounds: Sequence[Line]) -> list[Warning]:
 
 
 def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
-    """One cluster holds nearly everybody; ``usual`` is each client's cluster towards the end, -1 unknown."""
+    """Warn if one cluster holds nearly all clients; ``usual`` is each client's cluster towards the end, -1 unknown."""
     sizes = Counter(int(c) for c in usual if c >= 0)
     total = sum(sizes.values())
     if total < 3 or not sizes:
@@ -141,16 +141,16 @@ def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
     if size <= NEARLY_ALL * total:
         return []
     who = f"{title}: cluster" if title else "Cluster"
-    return [Warning("one cluster", f"{who} {label} holds {size} of {total} clients: nearly everybody learns from "
-                                   "everybody, as with a single model.")]  # fmt: skip
+    return [Warning("one cluster", f"{who} {label} holds {size} of {total} clients: nearly all clients train one "
+                                   "common model.")]  # fmt: skip
 
 
 def seeds(count: int) -> list[Warning]:
-    """One seed ranks nothing."""
+    """Warn of a comparison with one seed."""
     if count > 1:
         return []
-    return [Warning("one seed", "One seed only: another seed deals other data and other starts, and may rank the "
-                                "methods otherwise. Compare over several (fedkin compare --seeds 0 1 2).")]  # fmt: skip
+    return [Warning("one seed", "One seed only: another seed gives other data and initial weights, and may rank the "
+                                "methods differently. Compare several (fedkin compare --seeds 0 1 2).")]  # fmt: skip
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:

@@ -49,11 +49,13 @@ class TensorBoard:
             self._writer.add_text("config", f"| setting | value |\n| :-- | :-- |\n{rows}")
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """Log the figures of a round."""
         for name, value in figures.items():
             self._writer.add_scalar(name, value, number)
         self._writer.flush()
 
     def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        """Log the final figures and the path of the report."""
         for name, value in figures.items():
             self._writer.add_scalar(f"final/{name}", value, 0)
         if report is not None:
@@ -79,10 +81,12 @@ class MLflow:
         self.id = known
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """Log the figures of a round."""
         for name, value in figures.items():
             self._client.log_metric(self.id, name, value, step=number)
 
     def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        """Log the final figures and the report, and end the run."""
         for name, value in figures.items():
             self._client.log_metric(self.id, f"final_{name}", value)
         if report is not None:
@@ -111,9 +115,11 @@ class WeightsAndBiases:
         self.id = str(self._run.id)
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """Log the figures of a round."""
         self._run.log(dict(figures), step=number)
 
     def end(self, figures: Mapping[str, float], report: Path | None) -> None:
+        """Log the final figures and the report, and end the run."""
         self._run.summary.update({f"final/{name}": value for name, value in figures.items()})
         if report is not None:
             self._run.log({"report": self._html(report.read_text(encoding="utf-8"), inject=False)})

@@ -1,19 +1,19 @@
-"""A model to take home: what a client predicts with, as a folder that needs no fedkin; and what a newcomer would get.
+"""Export of a client's model as a folder that needs no fedkin, and the cold start of a joining client.
 
 ``finished`` a run after its last round, with its clients
-``writing``  clients' models taken from it
-``taken``    what an export is made of, at a simulated run or at the host of a client
+``writing``  export of clients' models from such a run
+``export_source`` the content of an export, from a simulated run or at the host of a client
 ``folders``  the folder of an export
-``decoding`` checks its files, which may come from anywhere
-``loader``   loads it; lies in every export as ``load.py``, beside `fedkin.data.standalone` as ``prepare.py``
-``ranges``   what training had, for comparison with what is predicted
+``decoding`` strict checks of its files, which may come from anywhere
+``loader``   loads it; copied into every export as ``load.py``, next to `fedkin.data.standalone` as ``prepare.py``
+``ranges``   ranges of the training data, for comparison with inputs at prediction
 ``network``  a network as a list of torch layers
-``rules``    how a method predicts, in the loader's words
-``card``     what an export says of itself
-``programs`` the same as one program: torch.export, ONNX
+``rules``    the rule by which a method predicts, in the loader's terms
+``card``     the description of an export
+``programs`` the model as one program: torch.export, ONNX
 ``inputs``   files that a model predicts
-``drill``    a newcomer after the end of training
-``newcomer`` its data, read as the run's and compared with them
+``cold_start`` a client that joins after the end of training
+``joining_client`` its data, prepared as the run's and compared with them
 """
 
 from fedkin.exporting.inputs import load_export

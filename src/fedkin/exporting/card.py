@@ -1,4 +1,4 @@
-"""What stands beside an exported model: what it is, how good it is, how it was made."""
+"""The card of an exported model: its content, its accuracy and its origin."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from torch import Tensor
 
 from fedkin.core import Net
 from fedkin.data.preparation import Preparation
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.loader import FORMAT
 from fedkin.exporting.rules import WORDS
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.models import MODELS
 from fedkin.version import __version__
 
 
 def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, Any]:
-    """What is known before the model is tried on the client's test part.
+    """Return the entries of the card that are known before the model is tried on the client's test part.
 
     Args:
-        tensors: what each of the bundle's is: a network, several, or neither.
+        origin: the run.
+        taken: the model.
+        tensors: kind of each tensor of the bundle: a network, several networks, or neither.
     """
     net, shard, model = origin.net, taken.shard, str(origin.table["model"]["model"])
     return {
@@ -55,7 +57,7 @@ def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, 
 
 
 def network_of(net: Net, name: str) -> dict[str, Any]:
-    """The network's name, head and parameters in the order of the flat vector."""
+    """Return the network's name, head and parameters in the order of the flat vector."""
     return {
         "name": name,
         "head": net.head_name,
@@ -64,11 +66,11 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
 
 
 def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
-    """What the exported model makes of the test part.
+    """Return the result of the exported model on the test part.
 
     Args:
         found: its confusion matrix ``[C, C]``, rows true classes.
-        evaluated: that of the run's evaluation of the same round, None if there was none.
+        evaluated: the matrix of the run's evaluation of the same round, None if there was none.
     """
     n, right = int(found.sum()), int(found.diagonal().sum())
     return {
@@ -89,14 +91,14 @@ def readme(
     prepared: Preparation | None,
     ranges: Mapping[str, Any] | None = None,
 ) -> str:
-    """The card for people, as Markdown.
+    """Return the card as Markdown.
 
     Args:
-        card: what is known.
+        card: entries of the card.
         labels: names of the classes.
-        standalone: the network is written down in the folder.
-        prepared: how raw data become inputs, where that is known.
-        ranges: what training had, where the folder keeps it.
+        standalone: whether the folder describes the network.
+        prepared: preparation of raw data, where it is known.
+        ranges: ranges of the training data, where the folder contains them.
     """
     who = "all clients" if card["client"] is None else f"client {card['client']}"
     who += f" ({card['client_name']})" if card["client_name"] else ""
@@ -123,7 +125,7 @@ def readme(
         "## Use",
         "",
         "```python",
-        "from load import load  # load.py lies beside this file",
+        "from load import load  # load.py lies next to this file",
         "",
         'model = load("THIS FOLDER")',
         "model.predict(x)  # numbers of classes; model.labels has their names",
@@ -143,24 +145,25 @@ def readme(
 
 
 def _raw(made: Preparation) -> str:
-    """How raw data become inputs, in words; the numbers are in ``preparation.json``."""
+    """Return the preparation of raw data in words; the numbers are in ``preparation.json``."""
     if made.kind == "table":
         return (
-            "`preparation.json` says how a row becomes `x`, column by column. A number becomes `(value - mean) / std`, "
-            "and 0 where the field is empty or `std` is 0; with `gaps`, a second input behind it is 1 where the field "
-            'is empty. A text becomes one input for each of its `categories`, 1 for its own; an empty field is "".'
+            "`preparation.json` describes how a row becomes `x`, column by column. A number becomes "
+            "`(value - mean) / std`, and 0 where the field is empty or `std` is 0; with `gaps`, a second input behind "
+            "it is 1 where the field is empty. A text becomes one input for each of its `categories`, 1 for the "
+            'matching one; an empty field is "".'
         )
     scale = "" if made.factor == 1 else f"; its values are multiplied by {made.factor:.6g}"
     if made.kind == "array":
-        return f"`preparation.json` says how an array becomes `x`: as it is{scale}."
+        return f"`preparation.json` describes how an array becomes `x`: as it is{scale}."
     height, width = made.size or (0, 0)
     size = f"is brought to {height} x {width} pixels" if made.resized else f"has {height} x {width} pixels"
     colour = "grey" if made.mode == "L" else "colour, red first"
-    return f"`preparation.json` says how an image becomes `x`: it {size}, {colour}{scale}."
+    return f"`preparation.json` describes how an image becomes `x`: it {size}, {colour}{scale}."
 
 
 def _prepare(made: Preparation) -> list[str]:
-    """The code for it; ``fedkin predict`` does the same."""
+    """Return the code that prepares raw data; ``fedkin predict`` does the same."""
     if made.kind == "table":
         names = ", ".join(f"{column.name!r}: ..." for column in made.columns)
         return [
@@ -196,10 +199,10 @@ def _chosen(card: dict[str, Any]) -> str:
 
 
 def _ranges(ranges: Mapping[str, Any]) -> str:
-    """What ``ranges.json`` is for, and what it gives away."""
+    """Return the purpose of ``ranges.json``, and what it reveals."""
     use = (
-        f"`ranges.json` says in which range {ranges['of']} lie; what is predicted is compared with it, and values on "
-        "another scale are warned of. "
+        f"`ranges.json` states the range of {ranges['of']}; inputs at prediction are compared with it, and values on "
+        "another scale raise a warning. "
     )
     if "samples" in ranges:
         return use + "It holds extremes, which are values of single samples: keep it where the client's data are."
@@ -211,21 +214,21 @@ def _accuracy(card: dict[str, Any]) -> str:
     if test is None:
         return "It is the same for every client."
     if not test["n"]:
-        return "The client has no test samples, so nothing is known of its accuracy."
+        return "The client has no test samples, so its accuracy is unknown."
     text = f"Right on {test['correct']} of {test['n']} test samples of this client ({100 * test['accuracy']:.1f} %)."
     if test["as_evaluated"] is not False:
         return text
     other = f"In the run's own evaluation of that round it was right on {test['correct_as_evaluated']}"
-    return f"{text} {other}: rounding, or private training that draws other noise each time."
+    return f"{text} {other}: due to rounding, or to private training, which draws new noise each time."
 
 
 def _limits(card: dict[str, Any]) -> str:
-    soft = "Probabilities are a softmax of the logits and were not calibrated."
+    soft = "Probabilities are a softmax of the logits and are not calibrated."
     if card["client"] is None:
-        return f"The model was tried on nothing here: each client's own figures are in the run's report. {soft}"
+        return f"The model was not tested here: each client's figures are in the run's report. {soft}"
     return (
         "The accuracy is that on this client's own test part, from the federation's data; on data from elsewhere it "
-        f"may be much lower. {soft} A model can give away something of the data that it was trained on."
+        f"may be much lower. {soft} A model can reveal information about its training data."
     )
 
 
@@ -238,21 +241,21 @@ def _trained(card: dict[str, Any], labels: list[str]) -> list[str]:
 
 
 def _needs(card: dict[str, Any], standalone: bool) -> list[str]:
-    """What loading takes beside the folder, and whom it has to trust."""
+    """Return the requirements of loading besides the folder, and the programs that have to be trusted."""
     data = (
         "With fedkin also from the command line: `fedkin predict THIS_FOLDER FILE`, which reads this folder as data: "
-        "nothing in it is run, imported or unpickled. `load.py` is a program, as any Python file that comes along; "
-        "where the folder comes from somebody else, use `fedkin predict`."
+        "nothing in it is run, imported or unpickled. `load.py` is a program like any other Python file; "
+        "if you did not export the folder yourself, use `fedkin predict`."
     )
     if standalone:
         return ["`load.py` needs torch and safetensors, and nothing of fedkin.", data]
     name = card["network"]["name"]
     if card["network"]["by_name"]:
-        return [f"`load.py` needs torch and safetensors, and fedkin, in whose catalogue the network `{name}` is.", data]
+        return [f"`load.py` needs torch and safetensors, and fedkin, which contains the network `{name}`.", data]
     flag = f" --network {name}" if ":" in name else " --network ./FILE.py:FUNCTION"
     return [
         f"**The network's code is not in this folder** (`{name}`; it could not be written down as torch layers). "
-        f"Whoever has it, gives it: `fedkin predict THIS_FOLDER FILE{flag}`, or in Python "
+        f"Pass it with `fedkin predict THIS_FOLDER FILE{flag}`, or in Python "
         "`load(folder, network=a_function_that_makes_it)`. `load.py` needs torch and safetensors.",
         data,
     ]

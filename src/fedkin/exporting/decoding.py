@@ -24,10 +24,10 @@ from fedkin.data.limits import Budget, advice, limit_gb, size_of
 from fedkin.exporting import loader
 from fedkin.exporting.rules import WORDS
 
-_LARGEST_FILE = 64 << 20  # bytes of a JSON file
-_MOST_NUMBERS = 2**40  # in one tensor; files are limited by their sizes
-_DEEPEST = 8  # rules inside rules
-_MOST_REPEATS = 1000  # of a recurrent layer; each makes parameters of its own
+_LARGEST_FILE = 64 << 20  # maximum bytes of a JSON file
+_MOST_NUMBERS = 2**40  # maximum numbers in one tensor; files are limited by their sizes
+_DEEPEST = 8  # maximum depth of nested rules
+_MOST_REPEATS = 1000  # maximum layers of a recurrent layer; each makes its own parameters
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # characters that could drive a terminal
 
 _Text = Annotated[str, Meta(max_length=500)]
@@ -45,7 +45,7 @@ _Labels = Annotated[list[_LongText], Meta(min_length=1, max_length=100_000)]
 
 
 def _require_bounded(shape: list[int]) -> None:
-    """Raises `ValueError`, which msgspec makes its own, if a tensor of this shape has too many numbers."""
+    """Raise `ValueError`, which msgspec converts to its own error, if a tensor of this shape has too many numbers."""
     if math.prod(shape) > _MOST_NUMBERS:
         raise ValueError(f"expected a shape of at most {_MOST_NUMBERS} numbers, got {'x'.join(map(str, shape))}")
 
@@ -83,7 +83,7 @@ class _Rule(msgspec.Struct):
         if self.kind not in WORDS:
             raise ValueError(f"expected one of {', '.join(WORDS)}, got {self.kind!r}")
         if (self.kind == "vote") != (self.of is not None):
-            raise ValueError("a vote, and no other rule, says of what")
+            raise ValueError("a vote, and no other rule, names what is voted on")
         if (self.kind == "additive") != (self.inner is not None):
             raise ValueError("an additive rule, and no other, has an inner one")
         self.depth = 0 if self.inner is None else self.inner.depth + 1
@@ -96,7 +96,7 @@ class _Config(msgspec.Struct):
 
 
 class _Card(msgspec.Struct):
-    """What the loader and `fedkin predict` read of ``card.json``; other keys are for people."""
+    """The keys of ``card.json`` that the loader and `fedkin predict` read; other keys are for people."""
 
     format: str
     client: _Count | None
@@ -174,10 +174,10 @@ class _Ranges(msgspec.Struct):
 
 
 def check_folder(place: Path) -> Mapping[str, Any]:
-    """Reads and checks all files of a model folder but its weights, which `loader.load` reads.
+    """Read and check all files of a model folder except its weights, which `loader.load` reads.
 
     Returns:
-        what ``card.json`` states.
+        The content of ``card.json``.
 
     Raises:
         RunFolderError: a file is missing, too large, not JSON, or holds a value of another type or out of bounds.
@@ -203,11 +203,11 @@ def check_folder(place: Path) -> Mapping[str, Any]:
 
 
 def check_network(place: Path, card: Mapping[str, Any]) -> None:
-    """Tries the network that a folder describes, on inputs without numbers.
+    """Run the network that a folder describes on inputs without numbers (torch's device ``meta``).
 
     Raises:
-        RunFolderError: it does not go through, gives other shapes than the card states, or a step of it takes more
-            memory than the limit on data.
+        RunFolderError: the inputs do not fit, its output or parameters have other shapes than the card states, or a
+            step takes more memory than the limit on data.
     """
     shape, classes = tuple(card["input"]["shape"]), card["classes"]
     try:
@@ -239,7 +239,7 @@ def check_network(place: Path, card: Mapping[str, Any]) -> None:
 
 
 def _sized(network: loader.Network, x: Tensor, place: Path) -> Any:
-    """The network's output, if no step gives a result beyond the limit."""
+    """Return the network's output; raise if a step gives a result beyond the limit."""
     known: dict[str, Any] = {}
     for step in network.steps:
         found = known[step["to"]] = network.step(step, known, x)
@@ -259,12 +259,14 @@ def _bounded(found: Any, what: str, place: Path) -> Any:
 
 
 def _read(place: Path, name: str, kind: Any) -> Any:
-    """What a file of JSON holds, as plain values that fit a type."""
+    """Return the content of a JSON file as plain values that fit a type."""
     file = place / name
     try:
         size = file.stat().st_size
         if size > _LARGEST_FILE:
-            raise RunFolderError(f"{file} has {size} bytes, at most {_LARGEST_FILE} are read; it is not of an export")
+            raise RunFolderError(
+                f"{file} has {size} bytes, at most {_LARGEST_FILE} are read; it does not belong to an export"
+            )
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise RunFolderError(f"{place} is not an exported model: {name} cannot be read ({e})") from e
@@ -273,14 +275,14 @@ def _read(place: Path, name: str, kind: Any) -> Any:
     except (ValueError, OverflowError, RecursionError) as e:
         told = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
         raise RunFolderError(f"{file}: {told[:300]}; it is damaged, export the model again") from e
-    if name != "preparation.json":  # its texts are those of data, and are shown nowhere
+    if name != "preparation.json":  # its texts come from data, and are never printed
         _require_printable(found, file)
     return found
 
 
 def _require_printable(found: Any, file: Path) -> None:
-    """Raises `RunFolderError` if a text has control characters."""
-    waiting = [found]  # by hand: patterns of msgspec 0.22 here ended in a double free when Python ended
+    """Raise `RunFolderError` if a text has control characters."""
+    waiting = [found]  # not by msgspec: patterns of msgspec 0.22 here led to a double free at exit
     while waiting:
         one = waiting.pop()
         if isinstance(one, str) and _CONTROL.search(one):

@@ -1,4 +1,4 @@
-"""A run as it stands after its last whole round, with its clients, so that they can be asked again."""
+"""A run after its last complete round, with its clients, for evaluation and export."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fedkin.storage.row_store import Banks
 from fedkin.storage.toml import read_toml
 
 Run = Result | Path | str
-"""What `fedkin.run` gave, or the folder of a run."""
+"""The result of `fedkin.run`, or the folder of a run."""
 
 
 def finished(run: Run) -> FinishedRun:
-    """The run with its clients. A folder may be of a finished run or of an interrupted one; it is not changed.
+    """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed.
 
     Raises:
-        RunFolderError: no run folder, no round is done, or its checkpoint is damaged or not of its config and data.
+        RunFolderError: not a run folder, no round is done, or its checkpoint is damaged or not of its config and data.
         ConfigError: the folder was written by a program or by a run over real hosts.
     """
     if isinstance(run, Result):
         if run.finished is None:
-            raise ConfigError("this result has no clients with it: only one that fedkin.run gave has")
+            raise ConfigError("this result has no clients: only a result of fedkin.run has")
         return run.finished
     folder = RunFolder.open(run)
     if (folder.path / "clients.json").exists():
@@ -62,18 +62,18 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     folder.about = e.about
     loaded = folder.load(e.marks)
     if loaded is None:
-        raise RunFolderError(f"not one round of {folder.path} is done; go on with it: fedkin resume {folder.path}")
+        raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {folder.path}")
     job = e.job(e.laid_out(federation.clients), outcomes=False)
     joins = join_rounds(len(federation), settings.run.late_joiners)
     return FinishedRun(e, job, federation, joins, *loaded, folder.path)
 
 
 def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
-    """The run as it was after the round with the highest validation accuracy, and the figures of this round.
+    """Return the run as of the round with the highest validation accuracy, and the figures of this round.
 
     Raises:
         ConfigError: no client has validation samples, or the checkpoint of this round was not kept.
-        RunFolderError: it is damaged.
+        RunFolderError: the checkpoint is damaged.
     """
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
@@ -95,17 +95,17 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
 
 
 def _not_kept(folder: RunFolder) -> str:
-    """Why, and what to do."""
-    why = "it was begun with an older version of fedkin, or got more rounds later (--rounds); run it again:"
+    """Return the reason, and the remedy."""
+    why = "it was started with an older version of fedkin, or got more rounds later (--rounds); run it again:"
     if folder.states.exists() or folder.bank_files.exists():
         why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
-        why += " everything in the checkpoint, to the same figures:"
+        why += " everything in the checkpoint, with equal results:"
     return f"{why} fedkin run {folder.path / 'config.toml'} --state memory --out FOLDER"
 
 
 def _banks_of(folder: RunFolder) -> Path:
-    """A place where the banks can be opened, which may write: links to those of a run that is done, copies of others,
-    for opening them takes back the rows of a round that may be under way."""
+    """Return a folder where the banks can be opened with write access: links to those of a run that is done, copies of
+    others, since opening them reverts the rows of a round that may be in progress."""
     place = Path(tempfile.mkdtemp(prefix="fedkin-"))
     weakref.finalize(folder, shutil.rmtree, place, ignore_errors=True)  # open files stay readable
     done = (folder.path / "summary.json").exists()
@@ -119,7 +119,7 @@ def _banks_of(folder: RunFolder) -> Path:
 
 @contextmanager
 def simulation(p: FinishedRun) -> Iterator[Simulation]:
-    """The run's clients, as they were after the last round, each computing as in the run."""
+    """Yield the run's clients as they were after the last round, each computing as in the run."""
     with one_thread():
         session = Loop().start(p.job)
         try:
@@ -131,7 +131,7 @@ def simulation(p: FinishedRun) -> Iterator[Simulation]:
 
 
 def number_of(p: FinishedRun, client: int | str) -> int:
-    """A client's number from its number or its name.
+    """Return a client's number from its number or its name.
 
     Raises:
         ConfigError: there is no such client, or it has not joined yet.
@@ -154,5 +154,5 @@ def number_of(p: FinishedRun, client: int | str) -> int:
 
 
 def name_of(p: FinishedRun, client: int) -> str | None:
-    """What a client is called, if it has a name."""
+    """Return a client's name, if it has one."""
     return None if p.federation.client_names is None else p.federation.client_names[client]

@@ -1,4 +1,4 @@
-"""An export's folder: written beside its place, tried, and moved there whole."""
+"""The folder of an export: written next to its place, tested, and moved there whole."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from fedkin.core import Bundle, EngineError, Net, RunFolderError
 from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.network import described
 from fedkin.exporting.programs import Format, write_program
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.storage.files import sync_to_disk
 
-_TOLERANCE = 1e-4  # logits of the exported model against those of the run's network
+_TOLERANCE = 1e-4  # maximum difference of the exported model's logits from the run's
 
 
 def write_export(
     origin: Origin, taken: Taken, place: Path, formats: Collection[Format] = (), *, force: bool = False
 ) -> None:
-    """Writes one model's folder; when this returns it is on the disk.
+    """Write one model's folder; when this returns, it is on the disk.
 
     Args:
-        origin: the run that it is from.
+        origin: run that the model is from.
         taken: the model.
         place: the new folder.
-        formats: programs to write beside it, see `fedkin.exporting.export`.
-        force: an older export in ``place`` is replaced.
+        formats: programs to write next to it, see `fedkin.exporting.export`.
+        force: replace an older export in ``place``.
 
     Raises:
         RunFolderError: ``place`` holds something else, or an export and not ``force``.
@@ -74,18 +74,18 @@ def write_export(
 
 
 def require_free(place: Path, force: bool) -> None:
-    """Raises `RunFolderError` unless an export may be written to this place."""
+    """Raise `RunFolderError` unless an export may be written to this place."""
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return
     ours = _is_export(place)
     if not ours:
-        raise RunFolderError(f"{place} exists and is no export; name another folder with --out")
+        raise RunFolderError(f"{place} exists and is not an export; name another folder with --out")
     if not force:
         raise RunFolderError(f"{place} exists already; name another folder with --out, or replace it with --force")
 
 
 def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors under the names of the network's parameters, and what each of the bundle's is.
+    """Return the tensors under the names of the network's parameters, and the kind of each tensor of the bundle.
 
     ``network``: a flat vector ``[P]``; ``networks``: rows ``[k, P]``, stored as ``[k, *shape]``; ``plain``: as it is.
     """
@@ -102,7 +102,7 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
-    """The exported model's confusion matrix on the client's test part.
+    """Return the exported model's confusion matrix on the client's test part.
 
     Raises:
         EngineError: its logits are not those of the run's own code.
@@ -118,13 +118,13 @@ def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
         apart = float((got - wanted).nan_to_num().abs().max())
         raise EngineError(
             f"the exported model of client {taken.client} does not give the run's logits (they differ by up to "
-            f"{apart:.2g}); nothing was written. This is a fault of fedkin's: please report it with the config"
+            f"{apart:.2g}); nothing was written. This is a bug in fedkin: please report it with the config"
         )
     return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
 
 
 def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], told: Mapping[str, Any]) -> None:
-    """Writes the card; ``told`` is what `fedkin.exporting.card.readme` is given by keyword."""
+    """Write the card; ``told`` are the keyword arguments of `fedkin.exporting.card.readme`."""
     (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     text = cards.readme(card, list(labels), **told)
     (half / "README.md").write_text(text, encoding="utf-8")
@@ -144,7 +144,7 @@ def _is_export(place: Path) -> bool:
 
 
 def _move(half: Path, place: Path, force: bool) -> None:
-    """Puts the whole folder in its place; what was there is kept until then."""
+    """Move the complete folder to its place; an older export is kept until then."""
     require_free(place, force)
     for file in (*half.iterdir(), half):
         sync_to_disk(file)

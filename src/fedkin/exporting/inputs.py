@@ -1,4 +1,4 @@
-"""An export opened with fedkin, and the files that it predicts: rows of a table, images, arrays."""
+"""Loading of an export with fedkin, and the files that it predicts: rows of a table, images, arrays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ARRAYS = (".npz", ".npy")
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says of a file.
+    """Predictions of a model for a file.
 
     Attributes:
-        rows: what each prediction is of: the number of the row, from 1, or the name of the image.
+        rows: identifies each prediction: the number of the row, from 1, or the name of the image.
         probabilities: float ``[n, C]``.
         labels: names of the classes.
-        notes: what in the file is unlike the training data, a sentence per column: values on another scale, texts and
-            columns that training did not have.
+        notes: differences from the training data, a sentence per column: values on another scale, texts and columns
+            that training did not have.
     """
 
     rows: tuple[str, ...]
@@ -49,17 +49,17 @@ class Predicted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of the predicted class of each row."""
+        """Name of the predicted class of each row."""
         return tuple(self.labels[i] for i in self.probabilities.argmax(1).tolist())
 
 
 class Export:
-    """A model that was taken home.
+    """An exported model.
 
     Attributes:
-        card: what it is and how it was made, as in ``card.json``.
+        card: description and origin of the model, as in ``card.json``.
         labels: names of the classes, in the order of the probabilities.
-        preparation: how raw data become inputs; None where inputs are taken as they were in training.
+        preparation: preparation of raw data; None where inputs are used as they were in training.
     """
 
     def __init__(self, model: loader.Model, preparation: Preparation | None = None) -> None:
@@ -67,7 +67,7 @@ class Export:
         self.card, self.labels = model.card, model.labels
 
     def predict(self, x: Any) -> Tensor:
-        """The number of the predicted class of each input, int64 ``[n]``.
+        """Return the number of the predicted class of each input, int64 ``[n]``.
 
         Args:
             x: inputs ``[n, *shape]`` as in training, array or tensor.
@@ -78,18 +78,18 @@ class Export:
         return _told(lambda: self.model.predict(x))
 
     def probabilities(self, x: Any) -> Tensor:
-        """The softmax of the logits, ``[n, C]``; errors as of `predict`."""
+        """Return the softmax of the logits, ``[n, C]``; errors as of `predict`."""
         return _told(lambda: self.model.probabilities(x))
 
     def predict_file(self, path: Path | str, encoding: str | None = None) -> Predicted:
-        """Reads a file or a folder of images as the training data were read, and predicts it.
+        """Read a file or a folder of images as the training data were read, and predict it.
 
         Args:
             path: the file or the folder.
-            encoding: of the text of a csv file; None: UTF-8.
+            encoding: text encoding of a csv file; None: UTF-8.
 
         Raises:
-            DataError: a file of a kind that this model does not take, a column is not there, an image of another size.
+            DataError: the model does not accept this kind of file, a column is missing, an image has another size.
         """
         rows, x, notes = self._read(Path(path), encoding)
         logits = _told(lambda: self.model.logits(x))
@@ -97,7 +97,7 @@ class Export:
         return Predicted(tuple(rows), logits.softmax(1), self.labels, (*notes, *([strange] if strange else [])))
 
     def read(self, path: Path) -> tuple[Sequence[str], Any]:
-        """What each input is, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
+        """Return a name for each input, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
         return self._read(path)[:2]
 
     def _read(self, path: Path, encoding: str | None = None) -> tuple[Sequence[str], Any, tuple[str, ...]]:
@@ -130,7 +130,7 @@ class Export:
 
     def _preparation(self, kind: str, path: Path, what: str) -> Preparation:
         if self.preparation is None or self.preparation.kind != kind:
-            raise DataError(f"{path}: this model does not take {what}; {self._takes()}")
+            raise DataError(f"{path}: this model does not accept {what}; {self._takes()}")
         return self.preparation
 
     def _takes(self) -> str:
@@ -138,21 +138,22 @@ class Export:
         arrays = f"an .npz or .npy file with inputs [n, {shape}] as in training"
         words = {"table": "a .csv or .parquet file with the columns of the training data, or ",
                  "image": "an image or a folder of images, or "}  # fmt: skip
-        return f"give it {words.get(getattr(self.preparation, 'kind', ''), '')}{arrays}"
+        return f"the model takes {words.get(getattr(self.preparation, 'kind', ''), '')}{arrays}"
 
 
 def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | None = None) -> Export:
-    """The model in the folder that `fedkin.export` wrote.
+    """Return the model in a folder that `fedkin.export` wrote.
 
-    Nothing in the folder is run or imported, whatever its files say.
+    Nothing in the folder is run or imported, whatever its files contain.
 
     Args:
-        network: makes the network, where the folder does not describe it and fedkin's catalogue does not have it: a
-            function, or an import path as of `fedkin.models.get_model`, whose code is run.
+        folder: the folder.
+        network: makes the network, where neither the folder nor fedkin has it: a function, or an import path as of
+            `fedkin.models.get_model`, whose code is run.
 
     Raises:
-        RunFolderError: the folder is no export, not whole, damaged, or needs a network that is not given.
-        ModelError: ``network`` cannot be imported, or does not take the model's inputs.
+        RunFolderError: the folder is not an export, is incomplete or damaged, or needs a network that is not given.
+        ModelError: ``network`` cannot be imported, or does not accept the model's inputs.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -189,7 +190,7 @@ def _by_name(network: str, card: Mapping[str, Any]) -> Callable[[], nn.Module]:
 
 
 def _try(model: loader.Model, place: Path) -> None:
-    """One pass of a single input, for what the shapes of a network alone do not show: its weights and its rule."""
+    """Run a single input through the model, which checks weights and rule as well as shapes."""
     classes = len(model.labels)
     try:
         with torch.no_grad():
@@ -204,7 +205,7 @@ def _try(model: loader.Model, place: Path) -> None:
 
 
 def write_csv(found: Predicted) -> bytes:
-    """``row,label`` and the probability of each class, a line per row."""
+    """Return ``row,label`` and the probability of each class, a line per row."""
     from io import StringIO
 
     text = StringIO()

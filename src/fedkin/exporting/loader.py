@@ -1,6 +1,6 @@
-"""Loads an exported model; needs torch and safetensors, and fedkin only where `card.json` says so.
+"""Load an exported model; needs torch and safetensors, and fedkin only where `card.json` says so.
 
-Lies in every export as ``load.py``::
+Every export contains this file as ``load.py``::
 
     from load import load
 
@@ -10,7 +10,7 @@ Lies in every export as ``load.py``::
     model.predict_csv("rows.csv")  # tables: rows as they are; model.inputs(rows) gives their x
 
 Nothing in the folder is run as a program or unpickled: the network is a list of torch layers in ``network.json``, or
-a network of fedkin's catalogue. A name in ``card.json`` is never imported.
+one of fedkin's built-in networks. A name in ``card.json`` is never imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 FORMAT = "fedkin export 1"
 CHUNK = 256
-"""Samples per pass, as in the evaluation of a run: another number may change the last bit of a logit."""
+"""Samples per pass, as in the evaluation of a run: another number could change the last bit of a logit."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (operator.add, operator.sub, operator.mul, operator.truediv, operator.getitem)},
@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"F.{n}": getattr(F, n) for n in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "log_softmax")},
 }
 """Functions that a network may call between its layers."""
-_ARITHMETIC = ("add", "sub", "mul", "truediv")  # of numbers: the same signs repeat and join texts and lists
+_ARITHMETIC = ("add", "sub", "mul", "truediv")  # on numbers only: the same operators repeat and join texts and lists
 METHODS = (
     "add", "contiguous", "flatten", "mean", "mul", "permute", "relu", "reshape", "sigmoid", "size", "squeeze", "sum",
     "tanh", "transpose", "unsqueeze", "view",
@@ -69,15 +69,15 @@ FAULTS = (
     TypeError,
     ValueError,
 )
-"""What Python and torch raise for values that are not what they should be."""
+"""Exceptions that Python and torch raise for invalid values."""
 
 
 class ExportError(Exception):
-    """The folder is no whole export, or what it is asked does not fit it."""
+    """The folder is not a complete export, or a request does not fit it."""
 
 
 class Network(nn.Module):
-    """A network of torch's layers, from its description: ``layers`` by name, and the ``steps`` from input to output."""
+    """A network of torch layers from its description: ``layers`` by name, and the ``steps`` from input to output."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Network(nn.Module):
         for name, (kind, options) in plan["layers"].items():
             if kind not in LAYERS:
                 raise ExportError(f"network.json: layer {name!r} is of an unknown kind {kind!r}")
-            if {"device", "dtype"} & set(options):  # would take memory before the sizes have been compared
+            if {"device", "dtype"} & set(options):  # would allocate memory before the sizes have been compared
                 raise ExportError(f"network.json: layer {name!r} names a device or a type; expected neither")
             made: nn.Module = getattr(nn, kind)(**{k: _tuples(v) for k, v in options.items()})
             *outer, last = name.split(".")
@@ -97,7 +97,7 @@ class Network(nn.Module):
             at.add_module(last, made)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, C]``."""
+        """Return logits ``[B, C]``."""
         known: dict[str, Any] = {}
         for step in self.steps:
             known[step["to"]] = self.step(step, known, x)
@@ -105,15 +105,15 @@ class Network(nn.Module):
         return out
 
     def step(self, step: Mapping[str, Any], known: Mapping[str, Any], x: Tensor) -> Any:
-        """Result of one step.
+        """Return the result of one step.
 
         Args:
-            step: its description.
+            step: description of the step.
             known: results of the steps before it, by name.
-            x: the network's inputs.
+            x: inputs of the network.
 
         Raises:
-            ExportError: an unknown step, or arguments that it does not take.
+            ExportError: an unknown step, or invalid arguments.
         """
         does, target = step["do"], step.get("target", "")
         if does == "input":
@@ -131,7 +131,7 @@ class Network(nn.Module):
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
-    """A description's arguments with the results of earlier steps put in."""
+    """Return a description's arguments with the results of earlier steps filled in."""
     if isinstance(value, list):
         return [_filled(v, known) for v in value]
     if isinstance(value, Mapping):
@@ -146,7 +146,7 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _numbers(target: str, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments, if the function computes with tensors and numbers of a usual size."""
+    """Return the arguments if the function computes with tensors and numbers of a usual size."""
     if target in _ARITHMETIC and not all(isinstance(a, Tensor | float) or _is_size(a) for a in args):
         raise ExportError(f"network.json: {target} takes tensors and numbers, got {', '.join(map(_kind, args[:5]))}")
     if target == "getitem" and not (args and isinstance(args[0], Tensor | tuple)):
@@ -167,16 +167,16 @@ def _tuples(value: Any) -> Any:
 
 
 class Model:
-    """What one client predicts with.
+    """The model of one client.
 
-    All but `logits` warn (`warnings.warn`) of values unlike those of training.
+    All methods except `logits` warn (`warnings.warn`) of values unlike those of training.
 
     Attributes:
-        card: what the model is and how it was made.
+        card: description and origin of the model.
         labels: names of the classes, in the order of the logits.
         shape: shape of one input.
-        tensors: everything that the method gave the client to predict with, by name; networks as flat vectors.
-        networks: those that are networks, as modules; one, or several that vote.
+        tensors: all tensors that the method gave the client for prediction, by name; networks as flat vectors.
+        networks: the tensors that are networks, as modules: one, or several that vote.
     """
 
     def __init__(
@@ -206,24 +206,24 @@ class Model:
         self._any = {name: bool(t.any()) for name, t in self.tensors.items() if t.dtype == torch.bool}
 
     def predict(self, x: Any) -> Tensor:
-        """The number of the predicted class of each input, int64 ``[n]``."""
+        """Return the number of the predicted class of each input, int64 ``[n]``."""
         return self._warned(x).argmax(1)
 
     def probabilities(self, x: Any) -> Tensor:
-        """The softmax of the logits, ``[n, C]``; how sure the model is, not how often it is right."""
+        """Return the softmax of the logits, ``[n, C]``: the confidence of the model, which is not calibrated."""
         return self._warned(x).softmax(1)
 
     def inputs(self, rows: Sequence[Mapping[str, object]]) -> Tensor:
-        """Inputs ``[n, *shape]`` of rows of a table: the fields by column, as texts or numbers; None where empty.
+        """Return inputs ``[n, *shape]`` of rows of a table: fields by column, texts or numbers; None where empty.
 
         Raises:
-            ExportError: the model takes no tables, a column is not there, a field of a column of numbers is none.
+            ExportError: the model does not accept tables, a column is missing, a field is not a number.
         """
         return self._inputs(rows, None)
 
     def predict_csv(self, path: Path | str, encoding: str | None = None) -> list[dict[str, Any]]:
-        """The label and the probabilities by class of each row of a csv file, whose text is UTF-8 unless ``encoding``
-        says otherwise; errors as of `inputs`."""
+        """Return the label and the probabilities by class of each row of a csv file, whose text is UTF-8 unless
+        ``encoding`` is given; errors as of `inputs`."""
         try:
             rows, places = _prepare().read_records(Path(path), encoding)
         except ValueError as e:
@@ -235,12 +235,12 @@ class Model:
         return found
 
     def ranges(self) -> dict[str, Any]:
-        """What training had, as in ``ranges.json``; empty where the export does not say."""
+        """Ranges of the training data, as in ``ranges.json``; empty where the export does not contain them."""
         there = self.folder is not None and (self.folder / "ranges.json").exists()
         return dict(_json(self.folder, "ranges.json")) if self.folder is not None and there else {}
 
     def beside(self) -> tuple[str, ...]:
-        """Columns that training data may have and the network does not look at: the class, the client, dropped ones."""
+        """Columns that training data may have and the network does not use: the class, the client, dropped ones."""
         data = self.card["config"].get("data", {})
         dropped = str(data.get("drop") or "").split(",")
         return tuple(str(n).strip() for n in (data.get("target"), data.get("client_column"), *dropped) if n)
@@ -248,7 +248,7 @@ class Model:
     def _inputs(self, rows: Sequence[Mapping[str, object]], places: Sequence[str] | None) -> Tensor:
         made = _json(self.folder, "preparation.json") if self.folder is not None else {}
         if made.get("kind") != "table":
-            raise ExportError("this model does not take rows of a table; give predict its inputs as in training")
+            raise ExportError("this model does not accept rows of a table; pass inputs as in training to predict")
         prepare = _prepare()
         columns = prepare.columns_of(made)
         try:
@@ -269,7 +269,7 @@ class Model:
         return found
 
     def logits(self, x: Any) -> Tensor:
-        """Logits ``[n, C]`` of inputs ``[n, *shape]``, prepared as in training.
+        """Return logits ``[n, C]`` of inputs ``[n, *shape]``, prepared as in training.
 
         Raises:
             ExportError: inputs of another shape, or values that are not finite.
@@ -286,13 +286,13 @@ class Model:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
 
     def program(self, x: Tensor) -> Tensor:
-        """Logits ``[n, C]``, in one pass and without checks: for tracing."""
+        """Return logits ``[n, C]``, in one pass and without checks: for tracing."""
         out = self._rule(self.card["rule"], "", x)
         self._seen.clear()
         return out
 
     def _rule(self, rule: Mapping[str, Any], inside: str, x: Tensor) -> Tensor:
-        """Logits by a rule of prediction; ``inside`` stands before the names of a wrapped method's tensors."""
+        """Return logits by a rule of prediction; ``inside`` is the prefix of a wrapped method's tensors."""
         kind, tensor = rule["kind"], self.tensors
         networks = {n[len(inside) :]: found for n, found in self.networks.items() if n.startswith(inside)}
         if kind == "additive":
@@ -313,7 +313,7 @@ class Model:
         return logits
 
     def _second(self, network: nn.Module, head: Tensor) -> Tensor:
-        """Logits of another head ``[H]`` at the features that were just seen."""
+        """Return logits of another head ``[H]`` at the features that were just computed."""
         name = self.card["network"]["head"]
         own = [(n, s) for n, s in self._parameters if n.startswith(f"{name}.")]
         sizes = [torch.Size(shape).numel() for _, shape in own]
@@ -327,7 +327,7 @@ class Model:
         return out
 
     def _network(self, flat: Tensor) -> nn.Module:
-        """The network at a flat vector; its parameters are views of it, as in a run."""
+        """Return the network at a flat vector; its parameters are views of it, as in a run."""
         network = self._make().eval()
         sizes = [torch.Size(shape).numel() for _, shape in self._parameters]
         views = {n: part.view(s) for (n, s), part in zip(self._parameters, flat.split(sizes), strict=True)}
@@ -352,20 +352,20 @@ class Model:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images ``[n, C, H, W]`` with channels innermost in memory, in which the model was evaluated."""
+    """Return images ``[n, C, H, W]`` with channels innermost in memory, as in the evaluation of the run."""
     n, c, h, w = x.shape
     return torch.empty(n, h, w, c).permute(0, 3, 1, 2).copy_(x)
 
 
 def load(folder: Path | str | None = None, network: Callable[[], nn.Module] | None = None) -> Model:
-    """The model in a folder.
+    """Return the model in a folder.
 
     Args:
-        folder: by default the one that this file lies in.
+        folder: the folder. Default: the folder of this file.
         network: makes the network, where the folder does not describe it. Its code is run; the folder's never is.
 
     Raises:
-        ExportError: the folder is no export, not whole, or needs a network that cannot be made.
+        ExportError: the folder is not an export, is incomplete, or needs a network that cannot be made.
     """
     place = Path(__file__).parent if folder is None else Path(folder)
     card, labels = _json(place, "card.json"), _json(place, "labels.json")
@@ -380,17 +380,17 @@ def load(folder: Path | str | None = None, network: Callable[[], nn.Module] | No
     try:
         return Model(card, labels, stored, network or described(place, card), place)
     except KeyError as e:
-        raise ExportError(f"{place} is not whole: it lacks {e}; export the model again") from e
+        raise ExportError(f"{place} is incomplete: {e} is missing; export the model again") from e
     except FAULTS as e:
         raise ExportError(f"{place} is damaged ({type(e).__name__}: {_line(e)}); export the model again") from e
 
 
 def described(place: Path, card: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """A function that makes the network that a folder describes, without numbers (on torch's device ``meta``): sizes
-    that the folder states take no memory before they have been compared with its weights.
+    """Return a function that makes the described network without numbers (on torch's device ``meta``): sizes in the
+    folder take no memory before they have been compared with its weights.
 
     Raises:
-        ExportError: the folder describes none.
+        ExportError: the folder describes no network.
     """
     make = _of_plan(_json(place, "network.json")) if (place / "network.json").exists() else _of_catalogue(card)
 
@@ -411,21 +411,21 @@ def _of_catalogue(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
         from fedkin.models.registry import MODELS
     except ImportError as e:
         raise ExportError(
-            f"the network {name!r} is not described by torch layers here; where it is of fedkin's catalogue, fedkin "
-            "makes it: pip install fedkin. Or give code of your own: load(folder, network=a_function_that_makes_it)"
+            f"the network {name!r} is not described by torch layers here; fedkin can make it if it is built in: "
+            "pip install fedkin. Or pass your own code: load(folder, network=a_function_that_makes_it)"
         ) from e
-    if name not in MODELS:  # whatever the card says is never imported: a folder that is handed on is data
+    if name not in MODELS:  # a name in the card is never imported: a folder from elsewhere is data
         raise ExportError(
-            f"the folder does not describe its network by torch layers (no network.json), and {name!r} is not in "
-            "fedkin's catalogue. It is code, which no model folder brings along; give the file or the module that has "
-            "it, if you trust it: fedkin predict FOLDER FILE --network ./FILE.py:FUNCTION, or in Python "
+            f"the folder does not describe its network by torch layers (no network.json), and {name!r} is not a "
+            "built-in network of fedkin. It is code, which a model folder never contains; pass the file or the module "
+            "that has it, if you trust it: fedkin predict FOLDER FILE --network ./FILE.py:FUNCTION, or in Python "
             "load(folder, network=a_function_that_makes_it)"
         )
     return lambda: MODELS[name](shape, classes)
 
 
 def _prepare() -> ModuleType:
-    """``prepare.py``, which lies beside this file."""
+    """Return ``prepare.py``, which lies next to this file."""
     file = Path(__file__).with_name("prepare.py")
     if not file.exists():  # in fedkin itself
         return importlib.import_module("fedkin.data.standalone")
@@ -447,5 +447,5 @@ def _json(place: Path, name: str) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """An error's text in one short line."""
+    """Return an error's text as one short line."""
     return " ".join(str(error).split())[:300]

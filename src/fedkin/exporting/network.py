@@ -1,4 +1,4 @@
-"""A network written down as a list of torch layers and the steps between them, for a loader without fedkin."""
+"""Description of a network as a list of torch layers and the steps between them, for a loader without fedkin."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NAMES = {function: name for name, function in FUNCTIONS.items()}
 
 
 class _Strange(Exception):
-    """Something that a description has no words for."""
+    """A part of a network that a description cannot express."""
 
 
 def described(net: Net) -> dict[str, Any] | None:
-    """What `loader.Network` makes the same network of, tried out; None where it has parts that only its code knows.
+    """Return a description from which `loader.Network` makes the same network, tested; None if there is none.
 
-    Read by `torch.fx`, so a network whose forward pass branches on values has none.
+    The network is traced by `torch.fx`, so one whose forward pass branches on values has no description.
     """
     try:
         plan = _plan(net.module)
         _require_same(net, plan)
-    except Exception:  # whatever a person's forward raises when it is traced
+    except Exception:  # a user-defined forward may raise anything when it is traced
         return None
     finally:
         net.release()
@@ -56,7 +56,7 @@ def _plan(module: nn.Module) -> dict[str, Any]:
 
 
 def _layer(layer: nn.Module) -> list[Any]:
-    """Its kind and the arguments that make it."""
+    """Return the kind of a layer and the arguments that make it."""
     kind = _known(type(layer).__name__, LAYERS)
     if type(layer) is not getattr(nn, kind):
         raise _Strange(kind)
@@ -77,7 +77,7 @@ def _option(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An argument of a step in JSON's words."""
+    """Return an argument of a step in terms of JSON."""
     if isinstance(value, fx.Node):
         return {"result": value.name}
     if isinstance(value, tuple):
@@ -102,7 +102,7 @@ def _known(name: str, names: tuple[str, ...]) -> str:
 
 
 def _require_same(net: Net, plan: dict[str, Any]) -> None:
-    """Raises `_Strange` unless the description gives the network's very logits."""
+    """Raise `_Strange` unless the description gives exactly the network's logits."""
     made = Network(plan).eval()
     values = net.unflatten(net.w0)
     missing, strange = made.load_state_dict(values, strict=False)

@@ -1,4 +1,4 @@
-"""A model as one program for other runtimes: torch.export and ONNX, each tried before it is kept."""
+"""A model as one program for other runtimes: torch.export and ONNX, each tested before it is kept."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedkin.core import ConfigError
 from fedkin.exporting.loader import Model
 
 Format = Literal["torch-export", "onnx"]
-"""As what a model can be written: ``model.pt2``, ``model.onnx``."""
-_TOLERANCE = 1e-4  # logits of a program against the model's; another runtime adds up in another order
+"""Formats of programs: ``model.pt2``, ``model.onnx``."""
+_TOLERANCE = 1e-4  # maximum difference of the logits: another runtime sums in another order
 
 
 class Program(nn.Module):
-    """Logits ``[n, C]`` of inputs ``[n, *shape]``: the network and all that the method does behind it."""
+    """Logits ``[n, C]`` of inputs ``[n, *shape]``: the network and everything that the method does after it."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -31,15 +31,15 @@ class Program(nn.Module):
         self.networks = nn.ModuleList(n for found in model.networks.values() for n in found)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[n, C]``."""
+        """Return logits ``[n, C]``."""
         return self.model.program(x)
 
 
 def write_program(name: Format, model: Model, folder: Path) -> None:
-    """Writes the model as a program of this format into the folder.
+    """Write the model as a program of this format into the folder.
 
     Raises:
-        ConfigError: the model or this machine does not allow it; the message says why.
+        ConfigError: the model or this machine does not allow it; the message states the reason.
     """
     if name == "onnx":
         _onnx(model, folder / "model.onnx")
@@ -48,7 +48,7 @@ def write_program(name: Format, model: Model, folder: Path) -> None:
 
 
 def require_formats(names: Collection[str]) -> None:
-    """Raises `ConfigError` for a format that there is not."""
+    """Raise `ConfigError` for an unknown format."""
     for name in names:
         if name not in get_args(Format):
             raise ConfigError(f"format must be one of {', '.join(get_args(Format))}, got {name!r}")
@@ -80,25 +80,25 @@ def _onnx(model: Model, path: Path) -> None:
                 input_names=["x"],
                 output_names=["logits"],
             )
-    except Exception as e:  # whatever the exporter raises for an operation that it has no word for
+    except Exception as e:  # the exporter may raise anything for an operation that it does not know
         raise ConfigError(_why("onnx", e)) from e
     session = reference.ReferenceEvaluator(str(path))
     _require_same(model, lambda x: torch.from_numpy(np.asarray(session.run(None, {"x": x.numpy()})[0])), "onnx")
 
 
 def _traced(model: Model, name: str) -> Any:
-    """The program for any number of inputs."""
+    """Return the program for any number of inputs."""
     try:
         with _silent(), torch.no_grad():
             shapes = {"x": {0: torch.export.Dim("n", min=1)}}
             return torch.export.export(Program(model).eval(), (_inputs(model, 3),), dynamic_shapes=shapes, strict=False)
-    except Exception as e:  # whatever tracing raises in a person's network
+    except Exception as e:  # tracing a user-defined network may raise anything
         raise ConfigError(_why(name, e)) from e
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without what exporters say about themselves."""
+    """Suppress the output of exporters about themselves."""
     talkers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     before = [talker.level for talker in talkers]
     try:
@@ -120,12 +120,12 @@ def _require_same(model: Model, run: Callable[[Tensor], Tensor], name: str) -> N
         if got.shape != wanted.shape or not torch.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
             raise ConfigError(
                 f"the model cannot be written as {name}: it gives other logits than the model (at {n} inputs); "
-                "leave --format out, load.py is exact"
+                "omit --format, load.py is exact"
             )
 
 
 def _inputs(model: Model, n: int) -> Tensor:
-    """Inputs to try a program with: numbers in -1..1, all different."""
+    """Return inputs for a test of a program: numbers in -1..1, all different."""
     size = n * torch.Size(model.shape).numel()
     return torch.linspace(-1, 1, size)[torch.randperm(size, generator=torch.Generator().manual_seed(0))].view(
         n, *model.shape
@@ -134,4 +134,4 @@ def _inputs(model: Model, n: int) -> Tensor:
 
 def _why(name: str, e: Exception) -> str:
     text = str(e).strip().splitlines() or [type(e).__name__]
-    return f"the model cannot be written as {name}: {type(e).__name__}: {text[0][:300]}; leave --format out"
+    return f"the model cannot be written as {name}: {type(e).__name__}: {text[0][:300]}; omit --format"

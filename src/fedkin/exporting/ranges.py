@@ -1,7 +1,8 @@
-"""What training had: ranges of columns and pixels, texts of columns, as ``ranges.json`` keeps them beside a model.
+"""Ranges of the training data: of columns and pixels, and texts of columns, as ``ranges.json`` next to a model.
 
-Of one client's training part exactly, since its export stays with the client. Of all clients together, for a model that
-is shared, by quantiles that leave `BEYOND` values or more outside, to two digits; extremes would be single samples.
+Ranges of one client's training part are exact, since its export stays with the client. Ranges of all clients together,
+for a shared model, are quantiles that leave at least `BEYOND` values outside, to two digits; extremes would be single
+samples.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from fedkin.data.preparation import Preparation
 from fedkin.data.standalone import Input, Raw
 
 BEYOND = 10
-"""Values that lie outside a range of all clients, on each side."""
-FEW_VALUES = 5  # a column with no more different values than these is probably a code, whose values are kept
-ENOUGH = 20  # training rows from which a code's values are all there, as far as can be expected
-_MOST = 5_000_000  # values that mean, deviation and quantiles are taken of; more samples are thinned evenly
+"""Minimum number of values outside a range of all clients, on each side."""
+FEW_VALUES = 5  # a column with at most this many distinct values is probably a code, whose values are kept
+ENOUGH = 20  # training rows from which on all values of a code are expected to occur
+_MOST = 5_000_000  # maximum number of values for mean, deviation and quantiles; more samples are thinned evenly
 _QUANTILE = 0.01
 
 Values = npt.NDArray[np.float64]
 
 
 def of_client(shard: ClientData, preparation: Preparation | None) -> dict[str, Any]:
-    """Ranges of one client's training part.
+    """Return the ranges of one client's training part.
 
     Args:
         shard: the client's data.
-        preparation: how its inputs were made; None where that is not known.
+        preparation: preparation of its inputs; None where that is not known.
     """
     x = shard.train.x.numpy()
     found: dict[str, Any] = {"of": "the client's training samples", "samples": len(x)}
@@ -46,11 +47,11 @@ def of_client(shard: ClientData, preparation: Preparation | None) -> dict[str, A
 
 
 def of_all(federation: Federation, *, exact: bool = False) -> dict[str, Any]:
-    """Ranges of the training parts of all clients together.
+    """Return the ranges of the training parts of all clients together.
 
     Args:
         federation: the clients' data.
-        exact: with extremes and all digits, for a comparison that stays here.
+        exact: return extremes and all digits, for a comparison that stays on this machine.
     """
     made, n = federation.preparation, int(federation.sizes()[:, 0].sum()) * prod(federation.shape)
     each = [_thinned(shard.train.x.numpy(), n) for shard in federation.clients]
@@ -70,7 +71,7 @@ def _is_table(preparation: Preparation | None) -> TypeGuard[Preparation]:
 
 
 def _column(values: Raw, column: Input) -> dict[str, Any]:
-    """What training had in one column."""
+    """Return the range or the texts of one column."""
     if column.kind == "text":
         return {"texts": [column.categories[int(i)] for i in np.unique(values) if i >= 0]}
     there = values[~np.isnan(values)]
@@ -87,7 +88,7 @@ def _column(values: Raw, column: Input) -> dict[str, Any]:
 
 
 def _inputs(x: Values, least: float, most: float) -> dict[str, Any]:
-    """Range of inputs ``[n, ...]``; mean and deviation of each channel of images ``[n, channels, height, width]``."""
+    """Return the range of inputs ``[n, ...]``; mean and deviation per channel of images ``[n, channels, h, w]``."""
     low, high = np.quantile(x, (_QUANTILE, 1 - _QUANTILE))
     told = {"min": least, "max": most, "low": low, "high": high, "mean": x.mean(), "std": x.std()}
     found: dict[str, Any] = {name: _digits(value, 6) for name, value in told.items()}
@@ -101,7 +102,7 @@ def _inputs(x: Values, least: float, most: float) -> dict[str, Any]:
 
 
 def _coarse(told: dict[str, Any], values: Values) -> dict[str, Any]:
-    """The same without extremes: quantiles that leave enough values outside, to two digits; nothing of few values."""
+    """Return a range without extremes: quantiles with enough values outside, to two digits; empty for few values."""
     there = values[~np.isnan(values)]
     if there.size < 10 * BEYOND:
         return {}
@@ -113,7 +114,7 @@ def _coarse(told: dict[str, Any], values: Values) -> dict[str, Any]:
 
 
 def _thinned(x: npt.NDArray[Any], n: int) -> Values:
-    """Evenly chosen samples of ``x [m, ...]``, where all ``n`` values would be too many; at least the first."""
+    """Return evenly chosen samples of ``x [m, ...]`` where all ``n`` values would be too many; at least the first."""
     return np.ascontiguousarray(x[:: max(1, -(-n // _MOST))], dtype=np.float64)
 
 

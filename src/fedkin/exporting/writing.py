@@ -1,4 +1,4 @@
-"""One client's model as a folder of its own."""
+"""Export of one client's model to a folder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from fedkin.core import Bundle, ConfigError
 from fedkin.engines import asked, common
 from fedkin.experiment.result import FinishedRun
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
 from fedkin.exporting.folders import require_free, write_export
 from fedkin.exporting.programs import Format, require_formats
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
-from fedkin.exporting.taken import Origin, Taken
 
 Round = Literal["last", "best"]
-"""After which round models are taken."""
+"""The round after which models are exported."""
 Figures = dict[str, Any]
 
 
@@ -34,25 +34,25 @@ def export(
     formats: Collection[Format] = (),
     force: bool = False,
 ) -> Path:
-    """Writes what a client predicts with after the run's last or best round to a folder of its own.
+    """Export the model that a client predicts with after the run's last or best round.
 
-    What is trained for it, is trained just as in an evaluation: figures are the run's own.
+    Training that a method does for prediction is the same as in an evaluation, so figures equal the run's.
 
     Args:
-        run: what `fedkin.run` gave, or a run folder; an interrupted run gives the models of its last whole round.
-        client: number or name.
+        run: result of `fedkin.run`, or a run folder; an interrupted run provides the models of its last complete round.
+        client: number or name of the client.
         out: the new folder. Default: ``exports/client-NAME`` in the run's folder, with ``round="best"``
             ``exports/best/client-NAME``.
         round: "last", or "best": the round with the highest validation accuracy (mean over clients, the earliest of
             equals), which a run with a folder keeps.
-        formats: programs to write beside it: "torch-export" (``model.pt2``), "onnx" (``model.onnx``).
-        force: an older export in ``out`` is replaced.
+        formats: programs to write next to it: "torch-export" (``model.pt2``), "onnx" (``model.onnx``).
+        force: replace an older export in ``out``.
 
     Returns:
-        the folder.
+        The folder.
 
     Raises:
-        ConfigError: no such client; a run whose clients are elsewhere; a method that predicts by code of its own; a
+        ConfigError: no such client; the clients of the run are on other hosts; the method predicts with custom code; a
             format that this model does not allow; a best round that was not kept.
         RunFolderError: ``out`` exists, or the run's folder is damaged.
         EngineError: the written model does not give the run's logits.
@@ -73,7 +73,7 @@ def export_all(
     formats: Collection[Format] = (),
     force: bool = False,
 ) -> Iterator[Path]:
-    """`export` for every client that has joined, each into ``OUT/client-NAME``; gives each folder when it is done."""
+    """`export` every client that has joined, each into ``OUT/client-NAME``; yield each folder when it is done."""
     p, chosen = _at(run, round)
     root = _place(p, out, "", chosen)
     places = {i: root / f"client-{_safe(name_of(p, i) or str(i))}" for i in range(len(p.server.sizes))}
@@ -93,17 +93,17 @@ def export_global(
     formats: Collection[Format] = (),
     force: bool = False,
 ) -> Path:
-    """`export` of the one model that the server sends to all clients.
+    """`export` the one model that the server sends to all clients.
 
     Raises:
-        ConfigError: the method has none.
+        ConfigError: the method has no such model.
     """
     p, chosen = _at(run, round)
     place = _place(p, out, "global", chosen)
     require_free(place, force)
     require_formats(formats)
     method, net = p.experiment.method, p.experiment.net
-    if method.family == "one global model":  # what one client predicts with is what all do
+    if method.family == "one global model":  # the model of one client is the model of all
         with simulation(p) as clients:
             found = next(asked(method, net, clients, p.experiment.plan, p.server, "keep", [0]))[0][0]
         _global(p, Taken(found, rule(method)), place, formats, force, chosen)
@@ -112,15 +112,15 @@ def export_global(
         sent = common(method, net, clients, p.experiment.plan, p.server)
     if method.family in ("clusters", "no federation") or sent.get("model", torch.empty(0)).shape != (net.size,):
         raise ConfigError(
-            f"{p.experiment.title} has no global model: clients get {method.family or 'models of their own'}; export a "
-            "client's (--client) or everybody's (--all)"
+            f"{p.experiment.title} has no global model: clients receive {method.family or 'personal models'}; export "
+            "the model of one client (--client) or of all clients (--all)"
         )
     _global(p, Taken(Bundle(model=sent.model), {"kind": "model"}), place, formats, force, chosen)
     return place
 
 
 def _at(run: Run, round: Round) -> tuple[FinishedRun, Figures | None]:
-    """The run as it was after the round that is wanted, and the figures by which it was chosen."""
+    """Return the run as of the requested round, and the figures by which the round was chosen."""
     if round not in get_args(Round):
         raise ConfigError(f"round must be one of {', '.join(get_args(Round))}, got {round!r}")
     p = finished(run)
@@ -139,7 +139,7 @@ def _written(
     p: FinishedRun, places: dict[int, Path], formats: Collection[Format], force: bool, chosen: Figures | None
 ) -> Iterator[Path]:
     how, c, origin = rule(p.experiment.method), p.experiment, _origin(p, chosen)
-    for at in range(0, len(places), 32):  # a few at a time: no more models in memory than these
+    for at in range(0, len(places), 32):  # a few at a time, which bounds the models in memory
         some = list(places)[at : at + 32]
         with simulation(p) as clients:
             kept, seen = dict[int, Bundle](), dict[int, Bundle]()
@@ -171,11 +171,11 @@ def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Figures | 
     if out is not None:
         return Path(out)
     if p.folder is None:
-        raise ConfigError("this run has no folder of its own: say where the export goes, out='FOLDER'")
+        raise ConfigError("this run has no folder: set the folder of the export, out='FOLDER'")
     root = p.folder / "exports" if chosen is None else p.folder / "exports" / "best"
     return root / _safe(name) if name else root
 
 
 def _safe(name: str) -> str:
-    """A client's name as part of a folder's name."""
+    """Return a client's name as a part of a folder's name."""
     return "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in name)[:80]

@@ -29,24 +29,24 @@ from fedkin.report.folder import Run
 from fedkin.report.headline import headline, rounds_of
 
 CONSTANT = "always its most frequent class"
-"""The series of what a constant answer gets."""
+"""Name of the series of a constant answer."""
 _MEASURES = {"mean over clients": "accuracy", "worst 10 % of clients": "worst_decile"}
 _BALANCED = {"balanced accuracy, mean over clients": "balanced"}
 MOST_BANDS = 8
-"""With more methods than this in one figure the bands would hide the lines, so there are none."""
+"""With more methods than this in one figure the bands would hide the lines, so they are omitted."""
 
 
 def over_rounds(
     groups: Groups, reference: str = "Local", local: float | None = None, first: Choice | None = None
 ) -> Figure:
-    """Accuracy by round: several methods with a band of ± one standard deviation over seeds, or one run with its worst
-    tenth and a band of ± one standard deviation over clients.
+    """Return accuracy by round: several methods with a band of ± one standard deviation over seeds, or one run with its
+    worst tenth and a band of ± one standard deviation over clients.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
-        reference: the method drawn in grey.
+        reference: method drawn in grey.
         local: of one run: final accuracy of the reference, a fraction, drawn as a dashed line.
-        first: which figure comes first; None: accuracy.
+        first: the headline metric; None: accuracy.
     """
     fair, metric = first is None or first.fair, "accuracy" if first is None else first.metric
     if len(groups) == 1 and len(next(iter(groups.values()))) == 1:
@@ -131,7 +131,7 @@ def _one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) 
 
 
 def _over_seeds(title: str, runs: Sequence[Run], measures: Mapping[str, str]) -> list[dict[str, Any]]:
-    """By round, mean and standard deviation over the seeds that were evaluated there, in per cent."""
+    """Return mean and standard deviation over the seeds that were evaluated in a round, in per cent, by round."""
     rows = []
     for measure, key in measures.items():
         values: dict[int, list[float | None]] = {}
@@ -148,8 +148,8 @@ def _over_seeds(title: str, runs: Sequence[Run], measures: Mapping[str, str]) ->
 
 
 def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | None = None) -> Figure:
-    """One row per method in order of its final accuracy, or of ``first``, which figure comes first: a dot per seed, the
-    mean with ± one standard deviation, and the reference's mean as a dashed line."""
+    """Return one row per method in order of its final accuracy, or of the headline metric ``first``: a dot per seed,
+    the mean with ± one standard deviation, and the reference's mean as a dashed line."""
     metric = "accuracy" if first is None else first.metric
     found = {title: spread([run.final.get(metric) for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
@@ -175,7 +175,7 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
         {"mark": {"type": "rule", "strokeWidth": 2},
          "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}},
         {"mark": {"type": "circle", "size": 110, "opacity": 1, "tooltip": True}, "encoding": {"x": x, "color": colour}},
-        # the figures stand in a column of their own, where neither dots nor the dashed line cross them
+        # the figures have a separate column, where neither dots nor the dashed line cross them
         {"mark": {"type": "text", "align": "left", "dx": 12},
          "encoding": {"x": {"value": "width"}, "text": {"field": "text"}}},
     ]  # fmt: skip

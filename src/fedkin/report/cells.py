@@ -1,4 +1,4 @@
-"""Cells of CSV files that a spreadsheet shows and never computes."""
+"""Cells of CSV files that a spreadsheet shows and does not compute."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def cells(row: Iterable[Any]) -> list[Any]:
-    """A row in which texts that a spreadsheet would take for a formula begin with an apostrophe, so that it does not.
+    """Return a row with an apostrophe before texts that a spreadsheet would interpret as a formula.
 
-    Names of clients, classes and columns come from data files. Numbers stay numbers, also negative ones, and those that
-    are written as text.
+    Names of clients, classes and columns come from data files. Numbers stay numbers, including negative ones and those
+    that are written as text.
     """
     return [_cell(value) for value in row]
 

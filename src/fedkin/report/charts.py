@@ -1,7 +1,7 @@
 """Charts as Vega-Lite specifications: drawn to SVG or PNG without a browser, or live in a page, by the same library.
 
-A chart is a plain ``dict`` (https://vega.github.io/vega-lite/docs/spec.html) with its data inside. What all charts have
-in common is in `config`: colours that colour-blind readers can tell apart, quiet axes, one for light and one for dark.
+A chart is a plain ``dict`` (https://vega.github.io/vega-lite/docs/spec.html) with its data inside. The common part of
+all charts is `config`: colours that colour-blind readers can distinguish, plain axes, one for light and one for dark.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from fedkin.storage.files import write_atomic
 
 Spec = dict[str, Any]
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette without its yellow, which vanishes on white, and its black."""
+"""Okabe and Ito's palette without its yellow, which is invisible on white, and its black."""
 MAP = {
     "light": ("#e4edf4", "#a4cbe8", "#4f9dd0", "#176a9f", "#002c47"),
     "dark": ("#28313a", "#1d567d", "#2f8ac2", "#86c3ec", "#e2f3ff"),
 }
-"""From little to much in a map, one hue: little is close to the paper, and yet not the paper, which is unknown."""
+"""From low to high in a map, one hue: low is close to the colour of the paper, which stands for unknown."""
 INK = {
     "light": {"ink": "#1d1d1f", "paper": "#ffffff", "soft": "#5f6368", "line": "#dadce0", "shade": "#f1f3f4",
               "link": "#0b57d0", "warn": "#8a4b00", "warn-paper": "#fff4e5"},
     "dark": {"ink": "#e8eaed", "paper": "#17181a", "soft": "#a5a9ae", "line": "#3c4043", "shade": "#232529",
              "link": "#8ab4f8", "warn": "#ffcc80", "warn-paper": "#33280f"},
 }  # fmt: skip
-"""Colours of the page and of its charts; texts have a contrast of 4.5 : 1 or more to what they stand on."""
+"""Colours of the page and of its charts; texts have a contrast of at least 4.5 : 1 to their background."""
 VERSION = "6.4"
-"""Of Vega-Lite: a newer one may draw otherwise, so it changes with a look at the pictures."""
+"""Version of Vega-Lite: a newer one may draw differently, so it is changed together with a check of the pictures."""
 _ALL = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
-_NOWHERE: list[str] = []  # data lie inside a chart: nothing is ever loaded from an address
+_NOWHERE: list[str] = []  # data lie inside a chart: nothing is loaded from an address
 
 
 def config(*, dark: bool = False) -> Spec:
-    """What all charts look like; give it to Vega-Lite beside the chart."""
+    """Return the common configuration of all charts, for Vega-Lite together with the chart."""
     colours = INK["dark" if dark else "light"]
     ink, soft, line = colours["ink"], colours["soft"], colours["line"]
     return {
@@ -58,7 +58,7 @@ def config(*, dark: bool = False) -> Spec:
 
 
 def svg(spec: Spec, *, dark: bool = False) -> str:
-    """The chart as an SVG image."""
+    """Return the chart as an SVG image."""
     made: str = vl_convert.vegalite_to_svg(
         spec, vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE
     )
@@ -66,7 +66,7 @@ def svg(spec: Spec, *, dark: bool = False) -> str:
 
 
 def png(spec: Spec, *, dark: bool = False, scale: float = 2.0) -> bytes:
-    """The chart as a PNG image, with a number of pixels for each of the specification's."""
+    """Return the chart as a PNG image, with a number of pixels for each of the specification's."""
     made: bytes = vl_convert.vegalite_to_png(
         spec, vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE, scale=scale
     )
@@ -75,15 +75,15 @@ def png(spec: Spec, *, dark: bool = False, scale: float = 2.0) -> bytes:
 
 @cache
 def script() -> str:
-    """JavaScript that draws charts in a page: ``vegaEmbed``, ``vega`` and ``vegaLite``, 0.9 MB, needing no network.
+    """Return JavaScript that draws charts in a page: ``vegaEmbed``, ``vega`` and ``vegaLite``, 0.9 MB, without network.
 
-    Putting it together takes seconds, so it is kept in the user's cache folder.
+    Assembling it takes seconds, so it is kept in the user's cache folder.
     """
     kept = _cache_folder() / f"vega-{version('vl-convert-python')}-{VERSION}.js"
     with contextlib.suppress(OSError):
         return kept.read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(_ALL, vl_version=VERSION)
-    with contextlib.suppress(OSError):  # a cache folder that cannot be written: it is made anew each time
+    with contextlib.suppress(OSError):  # the cache folder cannot be written: it is assembled each time
         write_atomic(kept, made.encode())
     return made
 

@@ -1,4 +1,4 @@
-"""Who learned from whom: cluster membership over rounds, and the clusters' sizes."""
+"""Relations between clients as clusters: membership over rounds, and the clusters' sizes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedkin.report.naming import padded
 
 Line = Mapping[str, Any]
 MOST_COLUMNS = 120
-"""Cluster membership is shown in no more rounds than this."""
+"""Maximum number of rounds in which cluster membership is shown."""
 MOST_MEMBERS = 200
-"""Of more clients than this only the sizes of clusters are shown."""
+"""Maximum number of clients for a map of membership; for more only the sizes of clusters are shown."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Clusters:
     """Cluster membership over rounds.
 
     Attributes:
-        rounds: of the columns, ``[T]``.
+        rounds: rounds of the columns, ``[T]``.
         labels: int ``[K, T]``, -1 where not known: the clusters that the server used.
-        count: clusters that there are at the end, empty ones included; 0 in folders of older versions.
+        count: number of clusters at the end, including empty ones; 0 in folders of older versions.
     """
 
     rounds: list[int]
@@ -38,7 +38,7 @@ class Clusters:
 
     @property
     def names(self) -> list[int]:
-        """All clusters there ever are, empty ones included."""
+        """All clusters that ever existed, including empty ones."""
         return sorted({*range(self.count), *np.unique(self.labels[self.labels >= 0]).tolist()})
 
     @property
@@ -48,7 +48,7 @@ class Clusters:
 
 
 def cluster_table(lines: Iterable[Line], rounds: Iterable[Line] = ()) -> Clusters:
-    """The ``clusters`` lines of ``relations.jsonl`` as a table; those of ``rounds.jsonl`` say how many there are."""
+    """Return the ``clusters`` lines of ``relations.jsonl`` as a table; ``rounds.jsonl`` has their number."""
     by_round = {
         int(line["round"]): np.array([-1 if label is None else label for label in line["labels"]], dtype=np.int32)
         for line in lines
@@ -63,7 +63,7 @@ def cluster_table(lines: Iterable[Line], rounds: Iterable[Line] = ()) -> Cluster
 
 
 def last_known(labels: np.ndarray) -> np.ndarray:
-    """Each client's last label that is known, ``[K]``; -1 if none is."""
+    """Return each client's last known label, ``[K]``; -1 if there is none."""
     result = np.full(len(labels), -1)
     for column in labels.T:
         result = np.where(column >= 0, column, result)
@@ -71,10 +71,10 @@ def last_known(labels: np.ndarray) -> np.ndarray:
 
 
 def usual(labels: np.ndarray) -> np.ndarray:
-    """The cluster that each client was in most often in the last fifth of the columns of ``labels [K, T]``, ``[K]``.
+    """Return each client's most frequent cluster in the last fifth of the columns of ``labels [K, T]``, ``[K]``.
 
-    Of clusters that are equally frequent the one of the later round counts; a client that is in none there has its last
-    known one, -1 if it never had any. A single round, the last one included, says little where clients move to and fro.
+    Of equally frequent clusters the one of the later round counts; a client without a cluster there has its last known
+    one, -1 if it never had any. A single round, including the last one, is not representative where clients move often.
     """
     fifth = labels[:, labels.shape[1] - -(-labels.shape[1] // 5) :]
     result = last_known(labels)
@@ -96,17 +96,17 @@ def cluster_figures(
     names: Sequence[str],
     groups: Sequence[int] | None = None,
 ) -> list[Figure]:
-    """Cluster of every client in every round (where they are few enough), and the clusters' sizes.
+    """Return the cluster of every client in every round (if they are few enough), and the clusters' sizes.
 
     Args:
-        title: the method's display name.
+        title: display name of the method.
         found: the clusters.
-        order: the clients, in the order of the map.
-        names: what they are called, ``[K]``.
+        order: clients in the order of the map.
+        names: names of the clients, ``[K]``.
         groups: true groups ``[K]``, for the adjusted Rand index.
 
     Raises:
-        DataError: there is no client or no round.
+        DataError: there are no clients or no rounds.
     """
     rounds, labels, columns = found.rounds, found.labels, found.columns
     if labels.size == 0:
@@ -143,13 +143,13 @@ def cluster_figures(
 
 
 def members(found: Clusters, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row of a chart's data for each client and drawn round in which its cluster is known."""
+    """Return a row of a chart's data for each client and drawn round in which its cluster is known."""
     return [{"round": found.rounds[c], "client": names[i], "cluster": int(found.labels[i, c])}
             for c in found.columns for i in range(len(found.labels)) if found.labels[i, c] >= 0]  # fmt: skip
 
 
 def clusters_fact(rounds: Sequence[int], labels: np.ndarray, groups: Sequence[int] | None = None) -> str:
-    """How many clusters, the last move, and the adjusted Rand index with the true groups."""
+    """Return a sentence: number of clusters, the last move, and the adjusted Rand index with the true groups."""
     k, last = len(labels), last_known(labels)
     if not (last >= 0).any():
         return "no cluster is known"
@@ -164,7 +164,7 @@ def clusters_fact(rounds: Sequence[int], labels: np.ndarray, groups: Sequence[in
 
 
 def _last_move(rounds: Sequence[int], labels: np.ndarray) -> int | None:
-    """The last round in which a client is in another known cluster than before."""
+    """Return the last round in which a client is in another known cluster than before."""
     before, moved = np.full(len(labels), -1), None
     for column, r in enumerate(rounds):
         now = labels[:, column]

@@ -1,4 +1,4 @@
-"""Figures of what a run is good at and what it costs: kinds of classes, bytes, seconds."""
+"""Figures of a run's quality and cost: groups of classes, bytes, seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedkin.report.figures import (
 from fedkin.report.folder import Run
 
 NOTHING = 0.001
-"""A method that sends less than this share of what the busiest sends has no line over bytes."""
+"""A method that sends less than this fraction of the largest traffic has no line over bytes."""
 KINDS = ("few", "medium", "many", "unseen")
 PARTS = {"exchange_s": "clients and messages", "server_s": "server", "evaluation_s": "evaluation"}
 SHADES = {"clients and messages": "#516a82", "server": "#c2567a", "evaluation": "#a3b4c4"}
@@ -31,7 +31,7 @@ SHADES = {"clients and messages": "#516a82", "server": "#c2567a", "evaluation": 
 
 
 def classes(groups: Groups, reference: str = "Local") -> Figure | None:
-    """Accuracy on classes of which a client has few, medium or many training samples; None if no run says it."""
+    """Return accuracy on classes of which a client has few, medium or many training samples; None if no run has it."""
     rows: list[dict[str, Any]] = []
     for title, runs in groups.items():
         for kind in KINDS:
@@ -64,9 +64,9 @@ def classes(groups: Groups, reference: str = "Local") -> Figure | None:
 
 
 def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
-    """Accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted.
+    """Return accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted.
 
-    A method that sends next to nothing (training alone) is a level line at its final accuracy.
+    A method with negligible traffic (training alone) is a horizontal line at its final accuracy.
     """
     lines = {title: _by_bytes(title, runs[0]) for title, runs in groups.items()}
     most = max((line[-1]["mb"] for line in lines.values() if line), default=0.0)
@@ -105,7 +105,7 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
 
 
 def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
-    """Points of a line: accuracy in per cent against megabytes."""
+    """Return points of a line: accuracy in per cent against megabytes."""
     sent, points = 0, []
     for line in run.rounds:
         sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
@@ -116,7 +116,7 @@ def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
 
 
 def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
-    """Seconds of each method by part, the mean over its seeds; None if no run folder has a timing."""
+    """Return seconds of each method by part, the mean over its seeds; None if no run folder has a timing."""
     found = {title: [taken for run in runs if (taken := spent(run))] for title, runs in groups.items()}
     rows: list[dict[str, Any]] = [
         {"series": title, "part": name, "seconds": round(sum(run[key] for run in runs) / len(runs), 3)}
@@ -143,6 +143,6 @@ def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
 
 
 def spent(run: Run) -> dict[str, float]:
-    """Seconds of all rounds by part; empty if the run has no timing."""
+    """Return seconds of all rounds by part; empty if the run has no timing."""
     lines = list(run.timing)
     return {key: sum(float(line.get(key) or 0) for line in lines) for key in PARTS} if lines else {}

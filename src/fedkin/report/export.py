@@ -17,15 +17,15 @@ from fedkin.storage.files import write_atomic
 
 
 def write_files(folder: Path | str, report: island.Report, reference: str = "Local") -> list[Path]:
-    """Writes them into a folder, which is made if it is missing; files of the same names are replaced.
+    """Write figures and tables into a folder, which is made if it is missing; files of the same names are replaced.
 
     Args:
-        folder: where to write.
-        report: as from :func:`fedkin.report.page.one_run` or :func:`fedkin.report.page.several_runs`.
-        reference: the title of the method that gains are counted from.
+        folder: folder to write to.
+        report: result of :func:`fedkin.report.page.one_run` or :func:`fedkin.report.page.several_runs`.
+        reference: title of the method that gains are relative to.
 
     Returns:
-        the paths, figures first.
+        The paths, figures first.
     """
     folder = Path(folder)
     paths = []
@@ -51,7 +51,7 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
 
 
 def _called(report: island.Report, part: Part) -> str:
-    """What the files of a part are named after: the method, and which seed it is where there are several."""
+    """Return the prefix of a part's files: the method, and the seed where there are several."""
     title = part.run.title
     if len(report.runs[title]) == 1:
         return title
@@ -68,7 +68,7 @@ def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> P
 
 
 def _names(titles: Sequence[str]) -> list[str]:
-    """Titles as parts of file names, no two alike."""
+    """Return titles as parts of file names, all different."""
     found: list[str] = []
     for title in titles:
         name = re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-") or "run"

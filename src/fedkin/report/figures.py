@@ -1,6 +1,6 @@
-"""What the figures of a report have in common: a chart with its words, colours and dashes of methods, axes, thinning.
+"""Common parts of a report's figures: a chart with its texts, colours and dashes of methods, axes, thinning.
 
-Accuracies come as fractions and are drawn in per cent.
+Accuracies are given as fractions and drawn in per cent.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Groups = Mapping[str, Sequence[Run]]
 REFERENCE = "#8c8c8c"
 WIDTH = 640
 MOST_POINTS = 200
-"""Of a line more points than this are not drawn."""
+"""Maximum number of points of a line."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words.
+    """A chart with its texts.
 
     Attributes:
-        name: of its file, and its id in the page.
-        fact: what it shows, in a sentence: its title.
-        caption: how it is read.
+        name: name of its file, and its id in the page.
+        fact: its message in one sentence, used as title.
+        caption: explanation of how it is read.
         spec: the chart, its data inside, without a title.
-        series: names that the page lets its reader show and hide, with their colours; none: there is nothing to hide.
+        series: names that the page's reader can show and hide, with their colours; empty: there is nothing to hide.
     """
 
     name: str
@@ -39,69 +39,69 @@ class Figure:
 
     @property
     def titled(self) -> Spec:
-        """The chart with the fact as its title, to stand alone."""
+        """Return the chart with the fact as its title, for use by itself."""
         return {**self.spec, "title": {"text": self.fact, "limit": WIDTH}}
 
 
 def colours(titles: Sequence[str], reference: str = "Local") -> dict[str, str]:
-    """A colour for each method, in the order given; the reference is grey. After six they come again, other dashes."""
+    """Return a colour for each method, in order; the reference is grey. After six colours repeat, with other dashes."""
     others = [t for t in titles if t != reference]
     return {t: REFERENCE if t == reference else PALETTE[others.index(t) % len(PALETTE)] for t in titles}
 
 
 def dashes(titles: Sequence[str], reference: str = "Local") -> dict[str, list[int]]:
-    """A dash for each method, so that no two look the same; the reference's is its own."""
+    """Return a dash for each method, so that no two look the same; the reference has a separate one."""
     kinds = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]
     others = [t for t in titles if t != reference]
     return {t: [4, 2] if t == reference else kinds[others.index(t) // len(PALETTE) % 4] for t in titles}
 
 
 def coloured(shades: Mapping[str, str], *, legend: bool = True) -> Spec:
-    """The channel of a series' colour."""
+    """Return the channel of a series' colour."""
     scale = {"domain": list(shades), "range": list(shades.values())}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": {"title": None} if legend else None}
 
 
 def dashed(titles: Sequence[str], reference: str) -> Spec:
-    """The channel of a series' dash."""
+    """Return the channel of a series' dash."""
     kinds = dashes(titles, reference)
     scale = {"domain": list(kinds), "range": list(kinds.values())}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": {"title": None}}
 
 
 def x_axis(field: str, title: str, **axis: Any) -> Spec:
-    """A horizontal axis of numbers whose labels never crowd."""
+    """Return a horizontal axis of numbers whose labels do not overlap."""
     ticks = {"tickCount": {"expr": "max(2, floor(width / 70))"}, **axis}
     return {"field": field, "type": "quantitative", "title": title, "axis": ticks}
 
 
 def x_rounds() -> Spec:
-    """The axis of rounds."""
+    """Return the axis of rounds."""
     return {**x_axis("round", "round", tickMinStep=1, grid=False), "scale": {"zero": False, "nice": False}}
 
 
 def y_axis(title: str, field: str = "value") -> Spec:
-    """A vertical axis of numbers that need not begin at zero."""
+    """Return a vertical axis of numbers that need not begin at zero."""
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
 
 
 def y_methods(order: Sequence[str]) -> Spec:
-    """A row for each method."""
+    """Return a row for each method."""
     return {"field": "series", "type": "nominal", "sort": list(order), "title": None}
 
 
 def hidden() -> tuple[list[Spec], list[Spec]]:
-    """A parameter with the names that are not shown, and the filter that leaves them out."""
+    """Return a parameter with the names that are hidden, and the filter that removes them."""
     return [{"name": "hidden", "value": []}], [{"filter": "indexof(hidden, datum.series) < 0"}]
 
 
 def thinned(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
-    """At most a number of them, evenly spaced, the first and the last among them."""
+    """Return at most ``most`` items, evenly spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def percent(value: float) -> float:
-    """A fraction in per cent, to two digits."""
+    """Return a fraction in per cent, to two digits."""
     return round(100 * value, 2)

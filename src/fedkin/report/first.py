@@ -1,4 +1,4 @@
-"""Which figure comes first in tables and on pages, from what runs wrote of their clients."""
+"""The headline metric of tables and pages, chosen from what runs recorded of their clients."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fedkin.report.folder import Run
 from fedkin.storage.json_lines import Record
 
 NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
-"""The names of the figures that may come first, in sentences."""
+"""Names of the possible headline metrics in sentences."""
 
 
 def majority(line: Record) -> tuple[int, int] | None:
-    """Test samples of the client's most frequent training class, and all its test samples, as its line says; None in
-    lines of older versions, and where training counts are not known or nothing was tested."""
+    """Return the number of test samples of the client's most frequent training class, and of all its test samples; None
+    for lines of older versions, and where training counts are not known or nothing was tested."""
     right, n_test = line.get("majority"), line.get("n_test")
     return None if right is None or not n_test else (int(right), int(n_test))
 
 
 def constants_of(run: Run) -> list[Constant]:
-    """What always predicting its most frequent training class gets right at each client, by number; none in folders of
-    versions that did not write it down, nor of clients whose training counts are not known."""
+    """Return the result of always predicting the most frequent training class at each client, by number; empty for
+    folders of versions that did not record it, and without clients whose training counts are not known."""
     right: dict[int, tuple[int, int]] = {}
     answers: dict[int, str] = {}
     for line in run.clients:
@@ -36,12 +36,12 @@ def constants_of(run: Run) -> list[Constant]:
 
 
 def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
-    """The choice for all runs together: the clients of one run of each seed count, since all methods have the same.
+    """Return the choice for all runs together: the clients of one run per seed, since all methods have the same.
 
-    Clients with names are the same in all seeds: their test samples are added up. Others are different clients in
-    each seed.
+    Clients with names are the same in all seeds: their test samples are added up. Others are different clients in each
+    seed.
 
-    Accuracy comes first where a run lacks balanced accuracy, as those of older versions do.
+    Accuracy is the headline where a run lacks balanced accuracy, as those of older versions do.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
@@ -58,7 +58,7 @@ def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
 
 
 def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
-    """A client of several seeds once, with the test samples of all of them."""
+    """Return each client of several seeds once, with the test samples of all seeds."""
     found: dict[str, Constant] = {}
     for one in (constant for constants in seeds.values() for constant in constants):
         known = found.get(one.client, replace(one, right=0, n_test=0))
@@ -67,7 +67,7 @@ def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
 
 
 def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
-    """Every client of every seed, which its name says where there are several."""
+    """Return every client of every seed, with the seed in its name where there are several."""
     several = len(seeds) > 1
     return [
         replace(one, client=f"{one.client} of seed {seed}") if several else one

@@ -1,4 +1,4 @@
-"""A run folder, read for reporting."""
+"""Reading of a run folder for reports."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedkin.storage.json_lines import Lines, Record
 from fedkin.storage.summary import understood, without_digests
 
 LARGE = 64_000_000
-"""Bytes; lines of clients beyond this are read anew on every pass and never all in memory."""
+"""Maximum bytes of lines of clients in memory; larger files are read again on every pass."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a report needs of one run.
+    """The content of one run for a report.
 
     Attributes:
-        title: the display name; runs of equal title are seeds of one method.
-        seed: the run's seed.
-        rounds: the lines of ``rounds.jsonl``, by round.
-        clients: the lines of ``clients.jsonl``, possibly read anew on every pass.
-        relations: the lines of ``relations.jsonl``, possibly read anew on every pass.
-        summary: ``summary.json``.
-        folder: where it was read from; None for a run in memory.
+        title: display name; runs of equal title are seeds of one method.
+        seed: seed of the run.
+        rounds: lines of ``rounds.jsonl``, by round.
+        clients: lines of ``clients.jsonl``, possibly read again on every pass.
+        relations: lines of ``relations.jsonl``, possibly read again on every pass.
+        summary: content of ``summary.json``.
+        folder: folder that it was read from; None for a run in memory.
         checked: whether its lines were compared with the digests that were written with them; folders of older versions
             have none.
     """
@@ -46,16 +46,16 @@ class Run:
 
     @cached_property
     def final(self) -> dict[str, Any]:
-        """The final figures, from the lines of the rounds; without any, those that the run wrote.
+        """Final figures, from the lines of the rounds; without any, the figures that the run wrote.
 
-        Folders of older versions hold a mean over other rounds: what is shown follows one rule.
+        Folders of older versions contain a mean over other rounds; all displayed figures follow one rule.
         """
         written = self.summary.get("final")
         return final(self.rounds) if self.rounds or not isinstance(written, dict) else dict(written)
 
     @cached_property
     def last(self) -> dict[str, float | int | None]:
-        """The figures of the last evaluated round; empty without one."""
+        """Figures of the last evaluated round; empty without one."""
         return latest(self.rounds) or {}
 
     @cached_property
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def total(self) -> int | None:
-        """The last round; None if no line says it."""
+        """The last round; None if no line has it."""
         return max((int(line["round"]) for line in self.rounds), default=None)
 
     @cached_property
@@ -89,7 +89,7 @@ class Run:
 
     @cached_property
     def _tests(self) -> tuple[dict[int, Answers], dict[int, tuple[int, str | None]]]:
-        """`answers` and `test_parts`, in one pass over the lines."""
+        """Return `answers` and `test_parts`, in one pass over the lines."""
         last, answers, parts = -1, dict[int, Answers](), dict[int, tuple[int, str | None]]()
         for line in self.clients:
             number, client = int(line["round"]), int(line["client"])
@@ -129,12 +129,12 @@ class Run:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called, by number, if ``summary.json`` has it under ``clients.names``."""
+        """Names of the clients, by number, if ``summary.json`` has them under ``clients.names``."""
         return self._texts("names")
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the classes are called, by number, if ``summary.json`` has it under ``clients.classes``."""
+        """Names of the classes, by number, if ``summary.json`` has them under ``clients.classes``."""
         return self._texts("classes")
 
     def _texts(self, key: str) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def _size(path: Path) -> int:
 
 
 def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs of equal title together, ordered by seed; titles in the order of their first run.
+    """Return runs grouped by title, ordered by seed; titles in the order of their first run.
 
     Raises:
         RunFolderError: two runs have the same title and seed, so they are not seeds of one method.

@@ -1,4 +1,4 @@
-"""What captions say of final figures: over which rounds they are the mean, the last round alone, runs that diverged."""
+"""Captions of final figures: the averaged rounds, the last round alone, runs that diverged."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fedkin.evaluate.rounds import RULE, span, spans
 from fedkin.report.folder import Run
 
 MARK = "†"
-"""Next to the accuracy of a method of which a run diverged."""
+"""Mark next to the accuracy of a method of which a run diverged."""
 
 ACCURACY = Choice("accuracy")
-"""The choice where nothing is known of the clients."""
+"""The choice where nothing is known about the clients."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What stands next to the final figures of one or several methods.
+    """Texts next to the final figures of one or several methods.
 
     Attributes:
-        rounds: the rounds they are the mean over: "rounds 81 to 100" where all runs have the same, else the rule.
+        rounds: the averaged rounds: "rounds 81 to 100" where all runs have the same, else the rule.
         last: title -> accuracy in the last evaluated round, a fraction, over seeds.
-        diverged: title -> seed -> the round from which on training diverged; methods without such a run are left out.
+        diverged: title -> seed -> the round from which on training diverged; methods without such a run are omitted.
         several: there is more than one seed of a method.
-        first: which figure comes first.
+        first: the headline metric.
     """
 
     rounds: str = RULE
@@ -35,18 +35,18 @@ class Headline:
     first: Choice = ACCURACY
 
     def mark(self, title: str) -> str:
-        """What follows the accuracy of a method."""
+        """Return the mark after the accuracy of a method."""
         return f" {MARK}" if title in self.diverged else ""
 
     @property
     def notes(self) -> list[str]:
-        """One text for each method that diverged, as "† M: diverged from round 12 on (seed 1)"."""
+        """Return a text for each method that diverged, as "† M: diverged from round 12 on (seed 1)"."""
         return [f"{MARK} {title}: {_since(seeds, self.several)}" for title, seeds in self.diverged.items()]
 
 
 def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY) -> Headline:
-    """Read it from the runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`; ``first`` is the choice
-    of the figure that comes first, as from :func:`fedkin.report.first.first_of`."""
+    """Return the headline of runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`; ``first`` is the
+    headline metric, as from :func:`fedkin.report.first.first_of`."""
     last = {t: s for t, runs in groups.items() if (s := spread([r.last.get("accuracy") for r in runs])) is not None}
     found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
     return Headline(
@@ -59,12 +59,12 @@ def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY) -> H
 
 
 def rounds_of(runs: Iterable[Run]) -> str:
-    """The rounds that the final figures of runs are the mean over, where all have the same; else the rule."""
+    """Return the averaged rounds of the final figures, where all runs have the same; else the rule."""
     return spans(_rounds(run) for run in runs if run.final.get("accuracy") is not None)
 
 
 def _rounds(run: Run) -> str:
-    """Folders of version 0.1 that have lost their rounds say them in numbers alone."""
+    """Return the averaged rounds of one run; folders of version 0.1 that lost their rounds state them as numbers."""
     first, last = run.final.get("first_round"), run.final.get("last_round")
     known = span(sorted({int(first), int(last)})) if first is not None and last is not None else RULE
     return str(run.final.get("rounds") or known)

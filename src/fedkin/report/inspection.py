@@ -1,4 +1,4 @@
-"""What an inspection of data found, as tables for the console and as a page with pictures."""
+"""Results of an inspection of data, as tables for the console and as a page with pictures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
 
 Found = Mapping[str, Any]
-"""What ``Inspection.to_json`` gives."""
+"""The result of ``Inspection.to_json``."""
 MOST_CLIENTS = 40
-"""Rows of a histogram; more clients are put into this number of groups of similar labels."""
+"""Rows of a histogram; more clients are combined into this number of groups with similar labels."""
 MOST_CLASSES = 40
-"""Columns of a histogram; more classes are put together with their neighbours."""
+"""Columns of a histogram; more classes are combined with their neighbours."""
 _LISTED = 1000  # clients in the page's table
 _BARS_PER_ROW = 24  # and
-_WIDEST = 32  # characters of the heading above them: the table fits a screen of 80 columns
+_WIDEST = 32  # characters of their heading: the table fits a screen of 80 columns
 _BARS = " ▁▂▃▄▅▆▇█"
 
 CSS = """
@@ -58,7 +58,7 @@ summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
 
 
 def headline(found: Found) -> str:
-    """One sentence: how many findings of each kind."""
+    """Return one sentence with the number of findings of each kind."""
     counts = {kind: sum(f["severity"] == kind for f in found["findings"]) for kind in ("error", "warning", "note")}
     said = [f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items() if n]
     name = Path(found["data"]).name or found["data"]
@@ -68,7 +68,7 @@ def headline(found: Found) -> str:
 
 
 def facts(found: Found) -> list[tuple[str, str]]:
-    """What was understood, as names and values."""
+    """Return how the data are understood, as names and values."""
     samples, classes = found["samples"], list(found["classes"])
     named = ", ".join(
         f"{name} ({n:,})" for name, n in zip(classes[:12], [*found["class_samples"], *[0] * 12], strict=False)
@@ -85,7 +85,7 @@ def facts(found: Found) -> list[tuple[str, str]]:
 
 
 def columns_grid(found: Found) -> Grid:
-    """The columns of a table."""
+    """Return the columns of a table."""
     cells = tuple(
         (
             c["name"],
@@ -101,7 +101,7 @@ def columns_grid(found: Found) -> Grid:
 
 
 def clients_grid(found: Found) -> Grid:
-    """A line per client, or per group of like clients: its labels as a row of bars, its sizes."""
+    """Return a line per client, or per group of similar clients: its labels as a row of bars, its sizes."""
     rows = _rows(found)
     binned, names = _classes(found, _BARS_PER_ROW)
     where = f"labels {names[0]} … {names[-1]}" if len(names) > 1 else "labels"
@@ -120,7 +120,7 @@ def clients_grid(found: Found) -> Grid:
 
 
 def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
-    """Labels by client as a map: a row per client or group, a column per class; and the rows' sizes beside."""
+    """Return a map of labels: a row per client or group, a column per class; and the rows' sizes next to it."""
     binned, names = _classes(found)
     rows = _rows(found)
     labels = different([_short(name) for name, _, _ in rows])
@@ -179,15 +179,15 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
 
 
 def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
-    """Writes ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder.
+    """Write ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder.
 
     Args:
-        folder: where to write; made if it is missing, files of a former inspection are replaced.
-        found: what ``Inspection.to_json`` gives.
-        command: how to do it again; left out if None.
+        folder: folder to write to; made if it is missing, files of a former inspection are replaced.
+        found: result of ``Inspection.to_json``.
+        command: command that repeats the inspection; omitted if None.
 
     Returns:
-        the path of the page.
+        The path of the page.
     """
     folder = Path(folder)
     write_atomic(folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
@@ -244,7 +244,7 @@ def _figure(found: Found) -> str:
 
 
 def _svg(found: Found, *, dark: bool) -> str:
-    """The map as an element to stand inside HTML, with names of its own for what it refers to inside."""
+    """Return the map as an element for use inside HTML, with separate names for its internal references."""
     text = charts.svg(labels_chart(found, dark=dark), dark=dark)
     text = text[text.index("<svg") :]
     return text.replace('id="', 'id="dark-').replace("url(#", "url(#dark-") if dark else text
@@ -276,7 +276,7 @@ def _client_table(found: Found) -> str:
 
 
 def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Samples per client and class ``[K, columns]``, many classes put together, and the columns' names."""
+    """Return samples per client and class ``[K, columns]``, many classes combined, and the columns' names."""
     counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64).reshape(len(found["clients"]), -1)
     names = different([str(n) for n in found["classes"]])
     if len(names) <= most:
@@ -288,7 +288,7 @@ def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int
 
 
 def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int, int]]]:
-    """Name, numbers of the clients and samples in each part: of every client, or of groups with like labels."""
+    """Return name, clients and samples in each part, of every client or of groups with similar labels."""
     clients: Sequence[Mapping[str, Any]] = found["clients"]
     sizes = np.array([[c[part] for part in ("train", "validation", "test")] for c in clients]).reshape(-1, 3)
     if len(clients) <= MOST_CLIENTS:
@@ -309,7 +309,7 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
 
 
 def _majority(found: Found, members: npt.NDArray[np.int64]) -> str:
-    """Fraction of the test part that is of the most frequent training class, mean over clients, in per cent."""
+    """Return the fraction of the test part in the most frequent training class, mean over clients, in per cent."""
     known = [s for k in members.tolist() if (s := found["clients"][k]["majority_test"]) is not None]
     return _share(sum(known) / len(known) if known else None)
 

@@ -1,4 +1,4 @@
-"""All that a page shows, as plain data: figures, tables, warnings. The page, its script and the command line use it."""
+"""The content of a page as plain data: figures, tables, warnings; for the page, its script and the command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedkin.report.rows import comparisons, same_clients
 
 @dataclass(frozen=True)
 class Report:
-    """What a page says.
+    """The content of a page.
 
     Attributes:
         runs: all runs by method.
-        figures: of all runs together, by the section they stand in.
-        parts: what single clients did, run by run.
+        figures: figures of all runs together, by their section.
+        parts: results of single clients, run by run.
         compared: reference -> method -> one comparison per seed.
-        findings: reference -> method -> what its comparisons say together.
-        first: which figure comes first.
-        same: whether a client of one seed is the client of that number in every other; None if that is not known.
-        warnings: what a careful colleague would say.
+        findings: reference -> method -> conclusions from its comparisons together.
+        first: the headline metric.
+        same: whether a client number means the same client in every seed; None if that is not known.
+        warnings: caveats to read before trusting the results.
     """
 
     runs: Mapping[str, Sequence[Run]]
@@ -41,12 +41,12 @@ class Report:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the clients are called, by number, where they are the same in all seeds; else nothing."""
+        """Names of the clients, by number, where they are the same in all seeds; else empty."""
         return _names(self.runs, self.same)
 
     @property
     def several(self) -> bool:
-        """Are there several seeds of a method?"""
+        """Whether there are several seeds of a method."""
         return max(len(runs) for runs in self.runs.values()) > 1
 
 
@@ -57,11 +57,11 @@ def made(
     tolerance: float = 0.0,
     local: Run | None = None,
 ) -> Report:
-    """Everything of a page.
+    """Return the content of a page.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
-        bases: what gains are counted from: title -> seed -> run.
+        bases: runs that gains are relative to: title -> seed -> run.
         reference: the first of them.
         tolerance: gains up to this size, a fraction, count as unchanged.
         local: of one run: the reference's run, which is not among the groups.
@@ -99,11 +99,14 @@ def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str,
 def _warnings(
     groups: Mapping[str, Sequence[Run]], parts: Sequence[Part], compared: Mapping[str, Mapping[str, Sequence[Against]]]
 ) -> list[careful.Warning]:
-    """All warnings; those of one method name it where there are several."""
+    """Return all warnings; those of one method name it where there are several."""
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            alone = {title, reference} == {references.LOCAL, references.FULL}  # equal where all rounds are, no collapse
+            alone = {title, reference} == {
+                references.LOCAL,
+                references.FULL,
+            }  # equal without sampling of clients, not a collapse
             if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
@@ -114,7 +117,7 @@ def _warnings(
 
 
 def _own(part: Part, reference: str) -> list[careful.Warning]:
-    """The warnings of one run; those of its gains are of gains over the reference."""
+    """Return the warnings of one run; those on gains concern gains over the reference."""
     run, p = part.run, part.people
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
@@ -126,7 +129,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
 
 
 def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:
-    """Each kind of warning once, in the words of the first seed that has it; and which seeds those are, if not all."""
+    """Return each kind of warning once, in the words of the first seed that has it, with the seeds if not all."""
     kinds: dict[str, dict[int, str]] = {}
     for seed, warned in by_seed.items():
         for w in warned:
@@ -144,7 +147,7 @@ def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[
 
 
 def _joined(found: Sequence[careful.Warning]) -> list[careful.Warning]:
-    """Warnings that say the same of several methods, once."""
+    """Return warnings with the same text for several methods once."""
     by_text: dict[tuple[str, str], list[str]] = {}
     for w in found:
         title, colon, text = w.text.partition(": ")

@@ -23,8 +23,8 @@ SECTIONS = {
     "settings": "Settings",
 }
 SCRIPTS = ("tools.js", "charts.js", "clients.js", "relations.js", "page.js")
-"""In the order in which they build on each other; the page has them as one."""
-# the browser itself refuses whatever would leave the page
+"""Scripts in the order of their dependencies; the page contains them as one."""
+# so that the browser itself refuses requests that would leave the page
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
     "form-action 'none'; base-uri 'none'"
@@ -32,14 +32,14 @@ _POLICY = (
 
 
 def document(report: island.Report, sentence: str, body: str, command: str | None, reference: str) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
-        report: what it shows.
+        report: content of the page.
         sentence: its heading, as text.
-        body: HTML of what stands between heading and warnings.
-        command: how to do it again; left out if None.
-        reference: the title of the method that gains are counted from.
+        body: HTML between heading and warnings.
+        command: command that repeats the run; omitted if None.
+        reference: title of the method that gains are relative to.
     """
     title = html.escape(sentence)
     names = [name for name in SECTIONS if name not in ("classes", "cost") or report.figures[name]]
@@ -68,7 +68,7 @@ def document(report: island.Report, sentence: str, body: str, command: str | Non
 
 
 def _colours() -> str:
-    """The page's colours as custom properties, as the system wishes or the reader chose."""
+    """Return the page's colours as custom properties, as the system prefers or the reader chose."""
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in charts.INK[theme].items()) for theme in ("light", "dark")
     )
@@ -80,30 +80,30 @@ def _colours() -> str:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Texts as a list."""
+    """Return texts as a list."""
     return "<ul>\n" + "".join(f"<li>{html.escape(line)}</li>\n" for line in lines) + "</ul>\n"
 
 
 def verdicts(lists: Mapping[str, Sequence[str]]) -> str:
-    """Lists with headings, side by side where there is room; empty ones are left out."""
+    """Return lists with headings, side by side where there is room; empty ones are omitted."""
     drawn = [f"<div><h3>{html.escape(title)}</h3>\n{listed(lines)}</div>" for title, lines in lists.items() if lines]
     return f'<div class="verdicts">{"".join(drawn)}</div>\n' if drawn else ""
 
 
 def note(text: str) -> str:
-    """A remark below lists and tables; nothing for an empty one."""
+    """Return a remark below lists and tables; empty for an empty text."""
     return f'<p class="note">{html.escape(text)}</p>\n' if text else ""
 
 
 def table(grid: tables.Grid, name: str) -> str:
-    """A table with a button that saves it as CSV."""
+    """Return a table with a button that saves it as CSV."""
     drawn = tables.to_html(grid).replace("<table>", f'<table id="{name}" class="figures">', 1)
     button = f'<button class="act" type="button" data-csv="{name}" aria-label="Save this table as CSV">CSV</button>'
     return f"{drawn}<p>{button}</p>\n"
 
 
 def _config(runs: Mapping[str, Sequence[Run]]) -> str:
-    """The settings, folded away; of the seeds of one method those of the first."""
+    """Return the settings, collapsed; for several seeds of one method those of the first."""
     parts = []
     for title, seeds in runs.items():
         config = seeds[0].summary.get("config")
@@ -116,7 +116,7 @@ def _config(runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Nested settings as lines ``a.b = value``."""
+    """Return nested settings as lines ``a.b = value``."""
     lines = []
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -157,7 +157,7 @@ _PEOPLE = """<div class="controls">
 
 
 def _data(report: island.Report, reference: str) -> str:
-    """The data of the page, as JSON that may stand in a script element."""
+    """Return the data of the page, as JSON that may stand in a script element."""
     shared = parts.Shared()
     packed = [parts.packed(part, shared) for part in report.parts]
     related = [one["title"] for one in packed if one["frames"] or len(one["figures"]) > 1]
@@ -182,5 +182,5 @@ def _asset(name: str) -> str:
 
 
 def _inline(script: str) -> str:
-    """A script that ends where its element ends."""
+    """Return a script that cannot end its element early."""
     return script.replace("</script", "<\\/script")

@@ -1,4 +1,4 @@
-"""One HTML file that shows a run, or a comparison of runs: data, charts and script inside, nothing from elsewhere."""
+"""One HTML file that shows a run, or a comparison of runs: data, charts and script inside, nothing loaded."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def write_page(
     """Write ``report.html`` and ``overview.png`` into a run folder.
 
     Args:
-        folder: the run folder; ``summary.json`` must be there.
-        local: the run of the reference on the same federation and seed (Local), or its folder: adds the verdict, the
-            gains and a line in the figure.
-        command: how to run it again; by default ``summary.json``'s ``command``, left out if there is none.
+        folder: run folder; ``summary.json`` must exist.
+        local: run of the reference on the same federation and seed (Local), or its folder: adds the verdict, the gains
+            and a line in the figure.
+        command: command that repeats the run. Default: ``command`` of ``summary.json``, omitted if there is none.
         tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
-        the path of the page.
+        The path of the page.
 
     Raises:
         RunFolderError: the folder or its summary is missing, or a file is damaged.
@@ -41,7 +41,7 @@ def write_page(
 
 
 def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
-    """`write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
+    """Do as `write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
     said = [] if found is None else [verdict(run.title, found, reference, names=report.names)]
     sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
@@ -53,7 +53,7 @@ def run_page(folder: Path | str, run: Run, report: island.Report, reference: str
 
 
 def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[island.Report, str]:
-    """What the page of a run says, and the display name of its reference."""
+    """Return the content of the page of a run, and the display name of its reference."""
     base = local if isinstance(local, Run) or local is None else read_run(local)
     reference = "Local" if base is None else base.title
     bases = {} if base is None else {reference: {run.seed: base}}
@@ -70,14 +70,14 @@ def write_comparison(
     """Write ``report.html`` and ``overview.png`` for several runs into ``folder`` (made if it is missing).
 
     Args:
-        folder: where to write.
+        folder: folder to write to.
         runs: runs or run folders; runs of equal title are seeds of one method.
-        command: how to make the comparison again; left out if None.
-        reference: the title of the method that gains are counted from.
+        command: command that repeats the comparison; omitted if None.
+        reference: title of the method that gains are relative to.
         tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
-        the path of the page.
+        The path of the page.
 
     Raises:
         ConfigError: no run was given.
@@ -89,7 +89,7 @@ def write_comparison(
 def comparison_page(
     folder: Path | str, report: island.Report, command: str | None, reference: str, tolerance: float = 0.0
 ) -> Path:
-    """`write_comparison`, where the report is known already, from `several_runs`."""
+    """Do as `write_comparison`, where the report is known already, from `several_runs`."""
     findings = report.findings.get(reference, {})
     rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
     verdicts = {title: verdict(title, found, reference, names=report.names) for title, found in findings.items()}
@@ -109,7 +109,7 @@ def comparison_page(
 
 
 def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> island.Report:
-    """What the page of a comparison says.
+    """Return the content of the page of a comparison.
 
     Raises:
         ConfigError: no run was given.
@@ -138,7 +138,7 @@ def _plain_headline(run: Run, first: Choice) -> str:
 
 
 def _highest(rows: Sequence[tables.Row], metric: str) -> str:
-    """The page's first sentence where accuracy does not come first."""
+    """Return the page's first sentence where accuracy is not the headline."""
     means = {row.title: s.mean for row in rows if (s := row.metrics.get(metric)) is not None}
     highest = max(means, key=lambda title: means[title])
     return f"{highest} has the highest mean {NAMED[metric]}, {100 * means[highest]:.1f} %"
@@ -147,8 +147,8 @@ def _highest(rows: Sequence[tables.Row], metric: str) -> str:
 def _comparison_headline(
     rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str, metric: str
 ) -> tuple[str, list[str]]:
-    """The page's first sentence, and one verdict per other method, best first. Verdicts are on accuracy: where another
-    metric comes first, the sentence is on that one and all verdicts follow."""
+    """Return the page's first sentence, and one verdict per other method, best first. Verdicts concern accuracy: where
+    another metric is the headline, the sentence concerns that one and all verdicts follow."""
     known = sorted((row for row in rows if row.accuracy is not None), key=lambda row: -_mean(row))
     if not known:
         return "No run was evaluated", []
@@ -177,7 +177,7 @@ def _mean(row: tables.Row) -> float:
 
 
 def _losing(report: island.Report, reference: str) -> str:
-    """The clients that clearly lose, by name, worst first; nothing where single test samples are not known."""
+    """Return the clients that clearly lose, by name, worst first; empty where single test samples are not known."""
     lines = []
     for title, found in report.findings.get(reference, {}).items():
         gains = people.mean_by_client([one.gains for one in report.compared[reference][title]])

@@ -1,6 +1,6 @@
-"""The tables of a comparison as papers want them: Markdown, LaTeX (booktabs) and CSV, every figure traceable.
+"""The tables of a comparison for publications: Markdown, LaTeX (booktabs) and CSV, all figures traceable.
 
-The same figures as on the screen, and the paired difference with its interval, and the mean rank.
+They contain the figures on the screen, the paired difference with its interval, and the mean rank.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the figures come from.
+    """The source of the figures.
 
     Attributes:
-        command: what makes them again.
+        command: command that repeats them.
         runs: (title, seed, digest of the run's config) of every run.
     """
 
@@ -61,12 +61,12 @@ class Origin:
     runs: tuple[tuple[str, int, str], ...] = ()
 
     def lines(self) -> list[str]:
-        """As lines of a comment."""
+        """Return the lines of a comment."""
         return [f"made by: {self.command}", *(f"{t}, seed {s}: config {digest}" for t, s, digest in self.runs)]
 
 
 def require_decimals(decimals: int) -> None:
-    """Raises `ConfigError` if tables cannot have this number of decimal places."""
+    """Raise `ConfigError` if tables cannot have this number of decimal places."""
     if not 0 <= decimals <= MOST_DECIMALS:
         raise ConfigError(f"decimals must be 0 to {MOST_DECIMALS}, digits behind the point, got {decimals}")
 
@@ -80,7 +80,7 @@ def write_tables(
     text: str = "",
     beside: Headline | None = None,
 ) -> None:
-    """Writes ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
+    """Write ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
@@ -90,7 +90,7 @@ def write_tables(
         ConfigError: ``decimals`` is not in 0..6.
     """
     grid = paper_table(rows, reference, decimals, beside)
-    comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" may not stand in one
+    comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
     write_atomic(folder / "table.md", markdown.encode())
     write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
@@ -100,12 +100,12 @@ def write_tables(
 def paper_table(
     rows: Sequence[Row], reference: str = "Local", decimals: int = 1, beside: Headline | None = None
 ) -> Grid:
-    """Methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
+    """Return methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
 
     Args:
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
-        reference: display name of what the differences are to.
-        decimals: digits behind the point of per cents and points.
+        reference: display name of the reference of the differences.
+        decimals: decimal places of per cents and points.
         beside: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
@@ -162,15 +162,15 @@ def _difference(row: Row, decimals: int) -> str:
 
 
 def latex(text: str) -> str:
-    """A text with all that LaTeX would read as a command escaped; a minus in front of a number is one."""
+    """Return a text with LaTeX's special characters escaped; a minus before a number becomes a minus sign."""
     escaped = "".join(_LATEX.get(sign, sign) for sign in text)
-    if escaped.startswith(("[", "*")):  # behind the end of a row these would be that row's own
+    if escaped.startswith(("[", "*")):  # after the end of a row these would be read as its options
         escaped = f"{{{escaped[0]}}}{escaped[1:]}"
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
 
 
 def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:comparison") -> str:
-    """The table as a LaTeX ``table`` (packages: booktabs), the note as its caption, its origin in comments."""
+    """Return the table as a LaTeX ``table`` (packages: booktabs), the note as caption, its origin in comments."""
 
     def cell(text: str, bold: bool) -> str:
         return f"\\textbf{{{latex(text)}}}" if bold else latex(text)
@@ -188,7 +188,7 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
 
 
 def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside: Headline | None = None) -> str:
-    """One line per method under one header: fractions in full precision, empty where there is nothing to say."""
+    """Return one line per method under one header: fractions in full precision, empty where a figure is missing."""
     beside = Headline() if beside is None else beside
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

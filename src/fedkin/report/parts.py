@@ -1,4 +1,4 @@
-"""What a page says of single clients, run by run, and how that is packed for its script."""
+"""Results of single clients on a page, run by run, and their packing for its script."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
 
 CELLS = 1_500_000
-"""Bytes that the weights over rounds of all runs of a page may take before they are encoded."""
+"""Maximum bytes of the weights over rounds of all runs of a page, before they are encoded."""
 POINTS = 300_000
-"""Accuracies over rounds of all clients of all runs of a page."""
+"""Maximum number of accuracies over rounds of all clients of all runs of a page."""
 ROWS = 20_000
-"""Rows in all tables of clients of a page; where all seeds would have more, only the first seeds are in it."""
+"""Maximum number of rows in all tables of clients of a page; with more, only the first seeds are included."""
 
 Gains = Mapping[str, Mapping[int, float]]
 """Reference -> gain by client, a fraction."""
@@ -28,18 +28,18 @@ Gains = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Part:
-    """One run's own part of a page: its clients and who learned from whom; or the mean over a method's seeds.
+    """The part of one run on a page: its clients and their relations; or the mean over a method's seeds.
 
     Attributes:
         run: the run; of the mean the first.
         joint: it is the mean over all seeds.
         figures: maps and sizes of clusters, labels.
         frames: weights over rounds, if the run has any.
-        table: the columns of the table of clients and what opening one shows.
+        table: columns of the table of clients, and the details of each.
         people: its clients.
         gains: reference -> gain by client.
         counts: training samples by row of the map and class ``[S, C]``.
-        note: what is said where not everything is shown.
+        note: remark where not everything is shown.
     """
 
     run: Run
@@ -56,12 +56,12 @@ class Part:
 def parts_of(
     groups: Mapping[str, Sequence[Run]], compared: Mapping[str, Mapping[str, Mapping[int, Against]]], same: bool
 ) -> list[Part]:
-    """A part for every run that the page has room for, and one for the mean over each method's seeds.
+    """Return a part for every run that the page has room for, and one for the mean over each method's seeds.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
         compared: reference -> method -> seed -> comparison.
-        same: a client of one seed is the client of that number in the others, so that there are means over seeds.
+        same: whether a client number means the same client in all seeds, so that there are means over seeds.
     """
     read = {title: [people.people_of(run) for run in runs] for title, runs in groups.items()}
     most = max(p.count for seeds in read.values() for p in seeds)
@@ -94,7 +94,7 @@ def _has_weights(run: Run) -> bool:
 
 
 def _room(rows: int, cells: int) -> int:
-    """Maximum number of frames of a map, by its rows and a limit in bytes."""
+    """Return the maximum number of frames of a map, by its rows and a limit in bytes."""
     return max(2, cells // max(1, rows) ** 2)
 
 
@@ -122,7 +122,7 @@ def _part(run: Run, p: people.People, gains: Gains, cells: int, points: int, not
 def _mean(
     runs: Sequence[Run], seeds: Sequence[people.People], each: Sequence[Gains], cells: int, points: int, note: str
 ) -> Part:
-    """The mean over seeds. Clusters have none: their numbers mean another thing in every seed."""
+    """Return the mean over seeds. Clusters have none: their numbers differ in meaning between seeds."""
     run, count = runs[0], max(p.count for p in seeds)
     everybody = replace(max(seeds, key=lambda p: p.count), labels=people.mean_labels(seeds))
     order, said = naming.ordered(count, run.groups)
@@ -146,14 +146,14 @@ def _mean(
 
 
 class Shared:
-    """Values that several parts have in common stand in the page once."""
+    """Values that several parts have in common, stored in the page once."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._known: dict[str, int] = {}
 
     def put(self, value: Any) -> int | None:
-        """Its place in `values`; None for None."""
+        """Return the position of a value in `values`; None for None."""
         if value is None:
             return None
         key = repr(value)
@@ -164,7 +164,7 @@ class Shared:
 
 
 def packed(part: Part, shared: Shared) -> dict[str, Any]:
-    """A part for the page's script, which fills in the data of maps."""
+    """Return a part for the page's script, which fills in the data of maps."""
     drawn = [entry(x) for x in part.figures]
     for one in drawn:
         if one["id"] in ("weights", "clusters", "labels"):
@@ -187,7 +187,7 @@ def _packed_frames(f: weights.Frames | None) -> dict[str, Any] | None:
 
 
 def _packed_clusters(part: Part) -> dict[str, Any] | None:
-    """Membership of every client in the drawn rounds, as places in the list of clusters; 65535 is unknown."""
+    """Return the cluster of every client in the drawn rounds, as positions in the list; 65535 is unknown."""
     found = part.people.clusters
     if part.joint or not any(f.name == "clusters" for f in part.figures):
         return None
@@ -202,7 +202,7 @@ def _encoded(cells: np.ndarray) -> str:
 
 
 def entry(figure: Figure) -> dict[str, Any]:
-    """A figure for the page's script."""
+    """Return a figure for the page's script."""
     return {
         "id": figure.name,
         "fact": figure.fact,

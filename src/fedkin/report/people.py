@@ -1,4 +1,4 @@
-"""What a page says of single clients: a row each, accuracy over rounds, labels, whom it learned from."""
+"""Single clients on a page: a row each, accuracy over rounds, labels, and the clients that they learned from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedkin.report.weights import Rows
 MOST_ROWS = 1000
 """Maximum number of clients in a page's table; of more, half are the worst and half the best."""
 MOST_POINTS = 60_000
-"""Accuracies over rounds of all clients of a run in one page, at most."""
+"""Maximum number of accuracies over rounds of all clients of a run in one page."""
 FEWEST_POINTS = 12
 """Maximum number of accuracies over rounds that are kept of a client."""
 PARTNERS = 10
@@ -33,17 +33,17 @@ MAJORITY = "majority %"
 
 @dataclass(frozen=True)
 class People:
-    """What a run's lines say of its clients.
+    """Content of a run's lines about its clients.
 
     Attributes:
         count: K.
         final: final accuracy by client, a fraction.
-        n_test: test samples by client.
+        n_test: number of test samples by client.
         labels: training samples by class, by client; empty in folders of older versions.
         majority: accuracy of always predicting the client's most frequent training class, by client, a fraction; empty
             in folders of older versions.
         rounds: evaluated rounds ``[T]``; accuracy: float32 ``[K, T]``, NaN where a client was not evaluated.
-        took: rounds whose upload was used, by client; refused: rounds in which it was refused.
+        took: number of rounds whose upload was used, by client; refused: rounds in which it was refused.
         clusters: membership over rounds.
     """
 
@@ -60,13 +60,13 @@ class People:
 
     @property
     def usual_cluster(self) -> list[int] | None:
-        """The cluster that each client was mostly in towards the end ``[K]``, -1 unknown; None if the run has none."""
+        """The most frequent cluster of each client towards the end ``[K]``, -1 unknown; None if the run has none."""
         labels = self.clusters.labels
         return usual(labels).tolist() if labels.size else None
 
 
 def people_of(run: Run) -> People:
-    """Reads the lines of a run once, into arrays."""
+    """Read the lines of a run once, into arrays."""
     evaluated = [int(line["round"]) for line in run.rounds if line.get("evaluated", True)]
     n_test: dict[int, int] = {}
     labels: dict[int, list[int]] = {}
@@ -98,7 +98,7 @@ def people_of(run: Run) -> People:
 
 
 def shown(p: People, gains: Mapping[int, float]) -> list[int]:
-    """The clients that have a row: all, or of very many the worst and the best, by gain, else by accuracy."""
+    """Return the clients that have a row: all, or of very many the worst and the best, by gain, else by accuracy."""
     if p.count <= MOST_ROWS:
         return list(range(p.count))
     order = sorted(range(p.count), key=lambda i: (gains.get(i, p.final.get(i, 0.0)), i))
@@ -108,16 +108,16 @@ def shown(p: People, gains: Mapping[int, float]) -> list[int]:
 def table(
     run: Run, p: People, gains: Mapping[str, Mapping[int, float]], rows: Rows, most: int = MOST_POINTS
 ) -> dict[str, Any]:
-    """The columns of the table of clients and what opening one shows, as plain values for the page.
+    """Return the columns of the table of clients and their details, as plain values for the page.
 
-    Accuracies and gains are in per cent and points; ± is half of the interval that the size of the test part leaves.
+    Accuracies and gains are in per cent and points; ± is half of the interval due to the size of the test part.
 
     Args:
         run: the run.
         p: its clients.
         gains: reference -> gain by client, a fraction.
-        rows: whom each learned from, as from `fedkin.report.weights.mean_rows`.
-        most: accuracies over rounds of all clients together.
+        rows: weights of the clients that each learned from, as from `fedkin.report.weights.mean_rows`.
+        most: maximum number of accuracies over rounds of all clients together.
     """
     ids = shown(p, next(iter(gains.values()), {}))
     mostly = p.usual_cluster
@@ -155,14 +155,14 @@ def over_seeds(
     rows: Rows,
     most: int = MOST_POINTS,
 ) -> dict[str, Any]:
-    """The same for several seeds that have the same clients: means over seeds, with the lowest and the highest.
+    """Return the same for several seeds with the same clients: means over seeds, with the lowest and the highest.
 
     Args:
         run: one of the runs: its names and groups are those of all.
-        seeds: the clients of each.
+        seeds: clients of each seed.
         gains: reference -> for each seed, gain by client, a fraction.
-        rows: whom each learned from, the mean over all seeds.
-        most: accuracies over rounds of all clients together.
+        rows: weights of the clients that each learned from, the mean over all seeds.
+        most: maximum number of accuracies over rounds of all clients together.
     """
     count = max(p.count for p in seeds)
     mean_gains = {name: mean_by_client(each) for name, each in gains.items()}
@@ -191,7 +191,7 @@ def over_seeds(
         stack[s, : p.count] = p.accuracy[:, [p.rounds.index(r) for r in kept]]
     stack = stack[:, ids]
     known = np.isfinite(stack).any(axis=0)
-    filled = np.where(known, stack, 0.0)  # columns of NaN alone would warn
+    filled = np.where(known, stack, 0.0)  # columns with nothing but NaN would raise a warning
     low, mean, high = (np.where(known, f(filled, axis=0), np.nan) for f in (np.nanmin, np.nanmean, np.nanmax))
     return {
         "columns": columns, "of": count, "rounds": kept, "allRounds": len(rounds), "series": _thousandths(mean),
@@ -201,7 +201,7 @@ def over_seeds(
 
 
 def mean_labels(seeds: Sequence[People]) -> dict[int, list[int]]:
-    """Training samples by class, by client: the mean over seeds, rounded."""
+    """Return training samples by class, by client: the mean over seeds, rounded."""
     found: dict[int, list[list[int]]] = {}
     for p in seeds:
         for i, row in p.labels.items():
@@ -210,12 +210,12 @@ def mean_labels(seeds: Sequence[People]) -> dict[int, list[int]]:
 
 
 def mean_by_client(seeds: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean over the seeds that have the client."""
+    """Return the mean over the seeds that have the client."""
     return {i: float(np.mean([s[i] for s in seeds if i in s])) for i in sorted(set().union(*seeds))}
 
 
 def _who(run: Run, ids: Sequence[int]) -> dict[str, list[Any]]:
-    """The columns that say who a client is."""
+    """Return the columns that identify a client."""
     names, groups = run.names, run.groups
     columns: dict[str, list[Any]] = {}
     if names:
@@ -227,7 +227,7 @@ def _who(run: Run, ids: Sequence[int]) -> dict[str, list[Any]]:
 
 
 def _names(run: Run, count: int) -> list[str] | None:
-    """What the page calls clients that are not in its table; their numbers where they are very many."""
+    """Return names of clients that are not in the page's table; None, for their numbers, where they are very many."""
     return called(count, run.names) if count <= MOST_ROWS else None
 
 
@@ -240,7 +240,7 @@ def _thousandths(accuracy: np.ndarray) -> list[list[int | None]]:
 
 
 def _partners(rows: Rows, ids: Sequence[int]) -> list[list[list[float]] | None] | None:
-    """For each client those it learned from most, with the mean weight: ``[[client, weight], ...]``."""
+    """Return the largest weights of each client on others, on average: ``[[client, weight], ...]``."""
     if not rows:
         return None
     found: list[list[list[float]] | None] = []
@@ -260,7 +260,7 @@ def _mean(values: Sequence[float | None], digits: int = 6) -> float | None:
 
 
 def histogram(p: People, order: Sequence[int], rows: int) -> np.ndarray:
-    """Training samples by row of the map and class, int64 ``[S, C]``."""
+    """Return training samples by row of the map and class, int64 ``[S, C]``."""
     counts = np.zeros((rows, max(map(len, p.labels.values()), default=0)), dtype=np.int64)
     place = places(order)
     for i, row in p.labels.items():
@@ -269,12 +269,12 @@ def histogram(p: People, order: Sequence[int], rows: int) -> np.ndarray:
 
 
 def labels_figure(p: People, order: Sequence[int], clients: Sequence[str], classes: Sequence[str]) -> Figure | None:
-    """Training samples by class of every client, in the order of the map; None in folders that do not say them.
+    """Return training samples by class of every client, in the order of the map; None for folders without them.
 
     Args:
         p: the clients.
-        order: as they stand in the map, ``[K]``.
-        clients: the labels of its rows, ``[S]``.
+        order: clients in the order of the map, ``[K]``.
+        clients: labels of its rows, ``[S]``.
         classes: names of the classes, as far as they have any.
     """
     if not p.labels:

@@ -1,4 +1,4 @@
-"""The reference rows of a comparison: their titles, and what tells the two kinds of local training apart."""
+"""The reference rows of a comparison: their titles, and the difference between the two kinds of local training."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from fedkin.report.folder import Run
 
 LOCAL, FULL, FEDAVG = "Local", "Local (full)", "FedAvg"
-"""Titles of the catalogue: training alone as often as under any method, training alone in every round, one model."""
+"""Titles of references: training alone as often as under any method, training alone in every round, one model."""
 OTHERS = (LOCAL, FULL, FEDAVG)
-"""Methods that all are compared with besides the reference of the comparison."""
+"""Methods that all are compared with in addition to the reference of the comparison."""
 
 
 def others(reference: str) -> tuple[str, ...]:
-    """Those of `OTHERS` that are not the reference itself."""
+    """Return the methods of `OTHERS` except the reference itself."""
     return tuple(title for title in OTHERS if title != reference)
 
 
 def what_local_is(run: Run) -> str:
-    """Say how often a client trains under Local in a run with the same settings as ``run``; "" if in every round."""
+    """Return how often a client trains under Local in a run with the settings of ``run``; "" if in every round."""
     share = _run_settings(run).get("participation", 1.0)
     if share >= 1:
         return ""
@@ -30,7 +30,7 @@ def what_local_is(run: Run) -> str:
 
 
 def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Say how often clients train under Local and under Local (full); "" unless both were run.
+    """Return how often clients train under Local and under Local (full); "" unless both were run.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.

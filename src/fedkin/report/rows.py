@@ -28,9 +28,9 @@ class Row:
     """A method in a comparison; fractions, over its seeds.
 
     Attributes:
-        against: one comparison with the reference for each seed that both ran; ``finding``: what they say together.
+        against: one comparison with the reference for each seed that both ran; ``finding``: their joint conclusion.
         metrics: every metric that a run of it has.
-        rank: mean over the seeds that all methods ran of its place by accuracy, from 1; equals share a place.
+        rank: mean over the seeds that all methods ran of its rank by accuracy, from 1; equals share a rank.
         best: it is marked, as by :func:`fedkin.evaluate.marked`.
     """
 
@@ -63,16 +63,16 @@ def comparison_rows(
     tolerance: float = 0.0,
     findings: Mapping[str, Finding] | None = None,
 ) -> list[Row]:
-    """One row per method, with what intervals say, in the order of ``groups`` (title -> seeds, as from ``by_title``).
+    """Return one row per method, with intervals, in the order of ``groups`` (title -> seeds, as from ``by_title``).
 
     A run is compared with the reference's run of the *same seed*, since seeds split the data differently; seeds that
-    the reference did not run have no part in gain and harm.
+    the reference did not run are not part of gain and harm.
 
     Args:
         groups: title -> its runs.
-        reference: the title of the method that the others are compared with.
+        reference: title of the method that the others are compared with.
         tolerance: gains up to this size, a fraction, are drawn as unchanged.
-        findings: what the comparisons with the reference say, by title, where that is known already.
+        findings: conclusions from the comparisons with the reference, by title, where known already.
     """
     same, ranks = same_clients(groups), _ranks(groups)
     top, base = _top(groups, same), {run.seed: run for run in groups.get(reference, ())}
@@ -105,7 +105,7 @@ def comparison_rows(
 
 
 def comparisons(base: Mapping[int, Run], runs: Sequence[Run], tolerance: float = 0.0) -> dict[int, Against]:
-    """Compare runs with the reference's of the same seed, by seed, where they share a client."""
+    """Return comparisons of runs with the reference's of the same seed, by seed, where they share a client."""
     pairs = [(base[run.seed], run) for run in runs if run.seed in base]
     return {
         b.seed: against(a.by_client, b.by_client, tolerance, (a.answers, b.answers))
@@ -115,13 +115,13 @@ def comparisons(base: Mapping[int, Run], runs: Sequence[Run], tolerance: float =
 
 
 def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
-    """Is a client of one seed the client of that number in every other?
+    """Return whether a client number means the same client in every seed.
 
     Returns:
-        True where clients have the same names, or the settings fix who they are (partition natural, a data seed, a
-        folder with a federation), or every client's test samples are the same in all seeds. False where the settings
-        deal the data anew with each seed, and the test parts differ. None where nothing tells, as with runs of a
-        program that shares out the data itself.
+        True where clients have the same names, or the settings determine them (partition natural, a data seed, a folder
+        with a federation), or every client's test samples are the same in all seeds. False where the settings split the
+        data again for each seed, and the test parts differ. None where this is unknown, as with runs of a program that
+        splits the data itself.
     """
     runs = [run for each in groups.values() for run in each]
     names = {run.names for run in runs}
@@ -137,7 +137,7 @@ def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
 
 
 def _fixed(run: Run) -> bool | None:
-    """Whether the settings of a run say who the clients are whatever the seed; None where they say nothing."""
+    """Return whether the settings of a run determine the clients for every seed; None where that is unknown."""
     config = run.summary.get("config")
     data = config.get("data") if isinstance(config, dict) and "made_by" not in config else None
     if not isinstance(data, dict) or data.get("partition") is None:
@@ -148,7 +148,7 @@ def _fixed(run: Run) -> bool | None:
 
 
 def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
-    """Mean rank by accuracy over the seeds that all methods ran; none where there is no such seed."""
+    """Return the mean rank by accuracy over the seeds that all methods ran; empty where there is no such seed."""
     found = {t: {r.seed: a for r in runs if (a := r.final.get("accuracy")) is not None} for t, runs in groups.items()}
     common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
     ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
@@ -161,7 +161,7 @@ def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
 
 
 def _top(groups: Mapping[str, Sequence[Run]], same: bool | None) -> set[str]:
-    """The marked methods: those that are not clearly below the highest accuracy, and all above them."""
+    """Return the marked methods: those not significantly below the highest accuracy, and all above them."""
     means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get("accuracy") for r in runs]))}
     if not means:
         return set()

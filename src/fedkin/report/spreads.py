@@ -1,4 +1,4 @@
-"""Figures of how accuracy is spread over clients: all of them in order, and the gain of each."""
+"""Figures of the distribution of accuracy over clients: all of them in order, and the gain of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedkin.report.references import FULL, LOCAL
 
 ABOVE, BELOW, EQUAL = PALETTE[0], PALETTE[1], REFERENCE
 MOST_DOTS = 4000
-"""With more dots than this in one figure, dots of about equal value become one whose size is their number."""
+"""With more dots than this in one figure, dots of similar value become one whose size is their number."""
 
 
 def gains(
@@ -41,15 +41,15 @@ def gains(
     shades: Mapping[str, str] | None = None,
     names: Sequence[str] = (),
 ) -> Figure:
-    """One row per method, one dot per client (and seed) at its gain over the reference; rows by their mean gain, which
-    a tick marks.
+    """Return one row per method, one dot per client (and seed) at its gain over the reference; rows by their mean gain,
+    which a tick marks.
 
     Args:
         comparisons: method -> one comparison per seed.
-        findings: method -> what they say together, for the fact.
-        reference: what they were compared with.
-        shades: the methods' colours: with them the page lets its reader hide methods.
-        names: what the clients are called, by number; tooltips say it.
+        findings: method -> joint conclusion, for the fact.
+        reference: title of the reference.
+        shades: the methods' colours; with them the page's reader can hide methods.
+        names: names of the clients, by number, for tooltips.
     """
     rows = {title: list(seeds) for title, seeds in comparisons.items() if seeds}
     order = sorted(rows, key=lambda title: -statistics.fmean(a.mean for a in rows[title]))
@@ -108,10 +108,12 @@ def _kind(gain: float, tolerance: float) -> str:
 
 
 def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Finding], reference: str) -> str:
-    """The range for harmed clients of the method with the lowest upper end, if known; else the highest gain."""
+    """Return the range for harmed clients of the method with the lowest upper end, if known; else the highest gain."""
     if not rows:
         return f"No method was compared with {reference}"
-    methods = [t for t in rows if t not in (LOCAL, FULL)] or list(rows)  # training alone harms few: no news
+    methods = [t for t in rows if t not in (LOCAL, FULL)] or list(
+        rows
+    )  # training alone harms few clients by construction
     upper = {t: h.high / h.of for t in methods if t in findings and (h := findings[t].harmed) is not None}
     if upper:
         least = min(upper, key=lambda title: upper[title])
@@ -126,7 +128,7 @@ def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Fin
 
 
 def distribution(groups: Groups, reference: str = "Local") -> Figure:
-    """Every method's final accuracies by client in order: the whole distribution, not only its mean."""
+    """Return every method's final accuracies by client in order: the whole distribution, not only its mean."""
     rows = []
     for title, runs in groups.items():
         found = sorted(a for run in runs for a in run.by_client.values())

@@ -1,4 +1,4 @@
-"""The tables of a run and of a comparison: one function builds the cells, several write them down."""
+"""The tables of a run and of a comparison: one function builds the cells, others render them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BOLD = (
     "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
     "best is among them with 90 % probability)"
 )
-"""What the emphasis says."""
+"""Meaning of the emphasis."""
 
 _MOMENTS = {
     "accuracy_trained": ("trained", "accuracy right after the last local training"),
@@ -56,15 +56,15 @@ _NEVER_BROKEN = 14  # characters
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text: what every renderer gets.
+    """A table as text, the input of every renderer.
 
     Attributes:
-        title: what it shows.
-        columns: headings; the first ``words`` columns hold words, the others numbers (aligned right).
+        title: title of the table.
+        columns: headings; the first ``words`` columns contain words, the others numbers (aligned right).
         rows: cells, each row as long as ``columns``.
         bold: (row, column) of the best cells.
         note: a line below it; may be empty.
-        words: how many leading columns hold words.
+        words: number of leading columns with words.
     """
 
     title: str
@@ -76,14 +76,14 @@ class Grid:
 
 
 def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Headline | None = None) -> Grid:
-    """Methods side by side; bold is what an interval sets apart (see ``BOLD``).
+    """Return methods side by side; bold marks differences beyond an interval (see ``BOLD``).
 
     Args:
         rows: as from `comparison_rows`.
-        reference: display name of the method that gains are counted from.
-        beside: the rounds of the figures, the last round alone, runs that diverged and which figure comes first, as
-            from :func:`fedkin.report.headline.headline`; by default the caption names the rule, not the rounds, and
-            accuracy comes first.
+        reference: display name of the method that gains are relative to.
+        beside: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
+            :func:`fedkin.report.headline.headline`. Default: the caption names the rule, not the rounds, and accuracy
+            is the headline.
     """
     beside = Headline() if beside is None else beside
     several = max((row.seeds for row in rows), default=0) > 1
@@ -124,14 +124,14 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
 
 
 def figure_columns(first: Choice, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The headings of a comparison's figures in their order; ``moments`` are those of accuracies at other moments.
-    Where balanced accuracy comes first it stands in place of macro-F1: the table still fits a screen of 80 columns."""
+    """Return the headings of a comparison's figures in order; ``moments`` are those of accuracies at other moments.
+    Where balanced accuracy is the headline it replaces macro-F1: the table still fits a screen of 80 columns."""
     rest = ("accuracy %", "last", *moments, "worst 10 %")
     return (*rest, "macro-F1 %") if first.fair else ("balanced %", *rest)
 
 
 def figure_cells(row: Row, beside: Headline, decimals: int = 1, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """A method's figures under `figure_columns`; ``moments`` are the metrics of accuracies at other moments."""
+    """Return a method's figures under `figure_columns`; ``moments`` are the metrics of accuracies at other moments."""
     last = beside.last.get(row.title)
     cells = (
         percent(row.accuracy, decimals=decimals) + beside.mark(row.title),
@@ -144,7 +144,7 @@ def figure_cells(row: Row, beside: Headline, decimals: int = 1, moments: tuple[s
 
 
 def balanced_note(first: Choice) -> str:
-    """What a table's note says before all else where balanced accuracy comes first; else ""."""
+    """Return the beginning of a table's note where balanced accuracy is the headline; else ""."""
     if first.fair:
         return ""
     return (
@@ -154,7 +154,7 @@ def balanced_note(first: Choice) -> str:
 
 
 def majority_note(rows: Sequence[Row]) -> str:
-    """What a constant answer gets, in brackets, where runs say it; else ""."""
+    """Return the accuracy of a constant answer, in brackets, where runs have it; else ""."""
     known = next((s for row in rows if (s := row.metrics.get("majority"))), None)
     return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
@@ -167,16 +167,16 @@ def _harmed(finding: Finding | None) -> str:
 
 
 def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
-    """A run's own figures: the mean over its last rounds, the last round alone, and the round that validation chose.
+    """Return a run's figures: the mean over its last rounds, the last round alone, and the round that validation chose.
 
     Args:
         run: the run.
-        first: which figure comes first.
+        first: the headline metric.
     """
     written = run.summary.get("best")
     chosen = best(run.rounds) or (written if isinstance(written, dict) else None) or {}
     mean = rounds_of([run])
-    # where a mean is over one round, it is that round; each round has one column
+    # a mean over one round equals that round; each round has one column
     shown = {mean: run.final}
     for one in (run.last, chosen):
         if one.get("round") is not None:
@@ -205,13 +205,13 @@ def _final_note(run: Run, mean: str, chosen: Mapping[str, float | int | None]) -
 
 
 def client_table(run: Run, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local") -> Grid:
-    """Every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
+    """Return every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
 
     Args:
-        run: needs its client lines.
+        run: the run, with its client lines.
         local: the reference's final accuracy by client (fractions): adds its column and the gain, and orders by it.
-        most: rows at most, 20 or more.
-        reference: its display name.
+        most: maximum number of rows, 20 or more.
+        reference: display name of the reference.
 
     Raises:
         ConfigError: ``most`` is below 20.
@@ -246,7 +246,7 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
 
 
 def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
-    """A fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
+    """Return a fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
     if value is None:
         return DASH
     mean = f"{100 * value.mean:+.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
@@ -262,19 +262,19 @@ def _index(value: float | None) -> str:
 
 
 def short(number: float) -> str:
-    """About three digits: 1,234 · 12.3 · 0.12; next to nothing is "< 0.01"."""
+    """Return a number with about three digits: 1,234 · 12.3 · 0.12; very small ones are "< 0.01"."""
     if 0 < number < 0.01:
         return "< 0.01"
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def to_rich(grid: Grid, width: int | None = None) -> Table:
-    """The table for the console; cells are text, never markup.
+    """Return the table for the console; cells are text, never markup.
 
     Args:
         grid: the table.
-        width: characters in a line of the console; where the columns do not fit otherwise, one space parts them instead
-            of two, then ± has no spaces, then headings take two lines.
+        width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
+            instead of two, then ± has no spaces, then headings take two lines.
     """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
@@ -299,7 +299,7 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
 
 
 def _narrowed(grid: Grid, width: int) -> Grid:
-    """The same for a narrow console, changed only as far as needed, so that no figure is cut."""
+    """Return the table for a narrow console, changed only as far as needed, so that no figure is cut."""
     columns = len(grid.columns)
     if _widths(grid)[1] + columns < width:
         return grid
@@ -310,7 +310,7 @@ def _narrowed(grid: Grid, width: int) -> Grid:
 
 
 def _widths(grid: Grid) -> tuple[list[bool], int]:
-    """Which columns stay in one piece on a narrow screen (names and figures), and how wide all are at least."""
+    """Return the columns that are never wrapped (names and figures), and the minimum total width."""
     texts = [(name, *(row[number] for row in grid.rows)) for number, name in enumerate(grid.columns)]
     whole = [max(map(len, each)) <= _NEVER_BROKEN or not any(" " in t for t in each[1:]) for each in texts]
     least = sum(
@@ -321,7 +321,7 @@ def _widths(grid: Grid) -> tuple[list[bool], int]:
 
 
 def to_markdown(grid: Grid) -> str:
-    """The table in Markdown (pipes), best cells between asterisks, the note below."""
+    """Return the table in Markdown (pipes), best cells between asterisks, the note below."""
 
     def cell(text: str) -> str:
         return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
@@ -335,7 +335,7 @@ def to_markdown(grid: Grid) -> str:
 
 
 def to_text(grid: Grid) -> str:
-    """The table in plain text, columns aligned, best cells marked with an asterisk."""
+    """Return the table in plain text, columns aligned, best cells marked with an asterisk."""
     body = [
         [text + ("*" if (i, j) in grid.bold else "") for j, text in enumerate(row)] for i, row in enumerate(grid.rows)
     ]
@@ -351,7 +351,7 @@ def to_text(grid: Grid) -> str:
 
 
 def to_html(grid: Grid) -> str:
-    """The table as an HTML ``<table>``, every text escaped."""
+    """Return the table as an HTML ``<table>``, every text escaped."""
 
     def cell(tag: str, text: str, number: bool, bold: bool = False) -> str:
         inner = html.escape(text)

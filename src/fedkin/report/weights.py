@@ -1,4 +1,4 @@
-"""Who learned from whom: weights over rounds as small matrices, and as a map."""
+"""Relations between clients: weights over rounds as small matrices, and as a map."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedkin.report.naming import padded, places
 
 Line = Mapping[str, Any]
 Rows = dict[int, dict[int, float]]
-"""By client: from whom it learned, with the weight."""
+"""Weights by client and by the client that it learned from."""
 UNKNOWN = 255
 
 
 def mean_rows(lines: Iterable[Line]) -> Rows:
-    """Mean over rounds of the ``weights`` lines, by client and by whom it learned from.
+    """Return the mean over rounds of the ``weights`` lines, by client and by the client that it learned from.
 
-    A row is averaged over the rounds in which it is there; a client that never has one has none.
+    A row is averaged over the rounds in which it exists; a client without any has none.
     """
     sums: dict[int, dict[int, float]] = {}
     seen: dict[int, int] = {}
@@ -38,7 +38,7 @@ def mean_rows(lines: Iterable[Line]) -> Rows:
 
 
 def _clients(rows: Rows) -> int:
-    """The largest id in them, plus 1."""
+    """Return the largest id in the rows, plus 1."""
     return 1 + max([*rows, *(j for row in rows.values() for j in row)], default=-1)
 
 
@@ -47,12 +47,12 @@ class Frames:
     """Weights over rounds, small enough for a page.
 
     Attributes:
-        order: the clients as they lie along the map, ``[K]``.
-        labels: of its rows and columns, ``[S]``; S is K, or less where neighbours share a row.
+        order: clients in the order of the map, ``[K]``.
+        labels: labels of its rows and columns, ``[S]``; S is K, or less where neighbours share a row.
         rounds: the first and the last round of each frame, ``[F]``; a frame is their mean.
         cells: uint8 ``[F, S, S]``: 0 is ``low``, 254 is ``high`` or more, 255 unknown.
-        low, high: the ends of the colours.
-        drowned: own weights are beyond ``high``: they would hide the rest.
+        low, high: ends of the colour scale.
+        drowned: weights of clients on themselves are beyond ``high``: they would hide the rest.
         mean: the mean of all rounds, uint8 ``[S, S]``.
     """
 
@@ -69,14 +69,14 @@ class Frames:
 def frames(
     lines: Iterable[Line], order: Sequence[int], labels: Sequence[str], rounds: Sequence[int], most: int
 ) -> Frames | None:
-    """The ``weights`` lines as at most ``most`` frames; None if there is none.
+    """Return the ``weights`` lines as at most ``most`` frames; None if there are none.
 
     Args:
         lines: the lines of ``relations.jsonl``.
         order: all clients in the order of the map, ``[K]``.
-        labels: of its rows, as from `fedkin.report.naming.along`.
+        labels: labels of its rows, as from `fedkin.report.naming.along`.
         rounds: all rounds of the run.
-        most: rounds in excess are averaged with their neighbours.
+        most: maximum number of frames; more rounds are averaged with their neighbours.
     """
     side, place = len(labels), places(order)
     shared = min(most, max(len(rounds), 1))
@@ -108,7 +108,7 @@ def frames(
 
 
 def _ends(each: np.ndarray) -> tuple[float, float, bool]:
-    """The ends of the colours; where a weight on oneself would drown the rest, the largest on another client."""
+    """Return the ends of the colour scale; where weights on oneself would hide the rest, the largest on others."""
     off = each[:, ~np.eye(each.shape[1], dtype=bool)]
     known, others = each[np.isfinite(each)], off[np.isfinite(off)]
     top = float(known.max(initial=0.0))
@@ -123,12 +123,12 @@ def _quantised(weights: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
-    """A map of the mean over all rounds; the page changes the data to single rounds.
+    """Return a map of the mean over all rounds; the page replaces the data by single rounds.
 
     Args:
         found: the weights.
         fact: the title.
-        said: in which order clients stand.
+        said: sentence on the order of the clients.
     """
     end = " (own weight is off the scale)" if found.drowned else ""
     few, longest = len(found.labels) <= 30, max(map(len, found.labels), default=0)
@@ -155,7 +155,7 @@ def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
 
 
 def _thinning(found: Frames) -> str:
-    """What is said where a step of the slider is several rounds."""
+    """Return the remark where a step of the slider covers several rounds."""
     widest = max(last - first + 1 for first, last in found.rounds)
     if widest == 1:
         return ""
@@ -163,7 +163,7 @@ def _thinning(found: Frames) -> str:
 
 
 def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
-    """A matrix of `Frames` as rows of a chart's data; unknown ones are left out."""
+    """Return a matrix of `Frames` as rows of a chart's data; unknown cells are omitted."""
     step = (found.high - found.low) / (UNKNOWN - 1)
     return [
         {"client": found.labels[i], "from": found.labels[j], "weight": round(found.low + step * int(matrix[i, j]), 5)}
@@ -172,7 +172,7 @@ def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
 
 
 def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
-    """What the title of a map says; ``rows`` as from `mean_rows`."""
+    """Return the title of a map; ``rows`` as from `mean_rows`."""
     if not rows:
         return "no client said whom it learned from"
     k = _clients(rows)

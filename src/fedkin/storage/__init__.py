@@ -1,8 +1,8 @@
-"""What fedkin keeps on disk: files that are written whole or not at all, and that one process writes at a time.
+"""Storage of runs: files that are written whole or not at all, by one process at a time.
 
-``files`` replaces a file at once and makes files and folders for their owner alone; ``folders`` has the checks before
-and around writing a folder; ``lock`` is the lock of a folder. ``tensors`` is the one format of tensors with texts
-and a checksum; on it build ``client_states`` (a file or two per client), and ``row_store`` keeps banks, a row per
-client, in files. ``json_lines`` and ``line_files`` append, check and cut the lines of rounds, ``summary`` seals a
-summary with their digests.
+``files`` replaces files atomically and makes files and folders that only their owner can read; ``folders`` has the
+checks before and around writing a folder; ``lock`` is the lock of a folder. ``tensors`` is the single format of tensors
+with texts and a checksum; ``client_states`` (up to two files per client) uses it, and ``row_store`` keeps banks, a row
+per client, in files. ``json_lines`` and ``line_files`` append, check and truncate the lines of rounds, ``summary`` adds
+their digests to a summary.
 """

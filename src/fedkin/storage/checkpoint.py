@@ -1,4 +1,4 @@
-"""A checkpoint: tensors, the round they are of, and fingerprints of what they belong to, in one file."""
+"""A checkpoint: tensors, their round, and fingerprints of settings and data, in one file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedkin.storage.tensors import Texts, pack, unpack
 from fedkin.storage.toml import differences
 
 _FORMAT = "1"
-_ABOUT = "about."  # before a fingerprint's name, in front of what it is of
-_BANK = "bank."  # before the name of a bank that is in a file
+_ABOUT = "about."  # prefix of a fingerprint's name, for the fingerprinted values
+_BANK = "bank."  # prefix of the name of a bank that is in a file
 _AGAIN = "start the run again in another folder"
 FILES = "roster.file"
-"""The tensor with the numbers of clients' files, where their states are in files."""
+"""The tensor with the numbers of clients' files, where their states are stored in files."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,25 @@ class Checkpoint:
         """Replace the file.
 
         Args:
-            round: the round after which these tensors are.
-            tensors: by name.
-            marks: fingerprints, by name.
-            about: what the fingerprints are of, as JSON, by their names.
-            banks: where banks are that are not among the tensors.
+            round: round after which the tensors were taken.
+            tensors: tensors by name.
+            marks: fingerprints by name.
+            about: fingerprinted values, as JSON, by the names of the fingerprints.
+            banks: places of banks that are not among the tensors.
             more: other texts.
         """
         texts = {"format": _FORMAT, "round": str(round), **marks, **{_BANK + n: text for n, text in banks.items()}}
         write_atomic(self.path, pack(tensors, {**texts, **about_texts(about), **more}), private=True)
 
     def read(self, marks: Mapping[str, str], about: Mapping[str, str]) -> tuple[Texts, dict[str, Tensor]]:
-        """Return its texts and tensors.
+        """Return the texts and tensors of the checkpoint.
 
         Args:
-            marks: fingerprints that it must have.
-            about: what these are of.
+            marks: required fingerprints.
+            about: fingerprinted values.
 
         Raises:
-            RunFolderError: it is damaged, or has another fingerprint; the message says what differs.
+            RunFolderError: the file is damaged, or a fingerprint differs; the message names the differences.
         """
         texts, tensors = unpack(self.path, _AGAIN)
         if texts.get("format") != _FORMAT:
@@ -73,13 +73,13 @@ class Checkpoint:
             if texts.get(name) != mark:
                 raise RunFolderError(
                     f"{self.path} belongs to a run with another {name}: "
-                    f"{_differ(texts.get(_ABOUT + name), about.get(name))}; put it back as it was, or start in "
+                    f"{_differ(texts.get(_ABOUT + name), about.get(name))}; restore it, or start in "
                     "another folder"
                 )
         return texts, tensors
 
     def relabel(self, texts: Mapping[str, str]) -> None:
-        """Give the file other texts; its tensors stay. Nothing if it does not exist.
+        """Replace the texts of the file; its tensors stay. Does nothing if the file does not exist.
 
         Raises:
             RunFolderError: it is damaged.
@@ -89,11 +89,11 @@ class Checkpoint:
             write_atomic(self.path, pack(tensors, {**before, **texts}), private=True)
 
     def copy_to(self, other: Checkpoint) -> None:
-        """Keep this checkpoint as another file, which stays as it is when this one is replaced."""
+        """Keep this checkpoint as another file, which is unchanged when this one is replaced."""
         new = half_written(other.path)
         try:
             new.unlink(missing_ok=True)
-            os.link(self.path, new)  # the next checkpoint takes the name, not the content
+            os.link(self.path, new)  # the next checkpoint replaces the name, not the content
             os.replace(new, other.path)
         except OSError:  # a file system without links
             write_atomic(other.path, self.path.read_bytes(), private=True)
@@ -101,11 +101,11 @@ class Checkpoint:
             new.unlink(missing_ok=True)
 
     def round(self) -> int | None:
-        """Return the round it is of; None if there is no such file, or it is damaged."""
+        """Return the round of the checkpoint; None if the file is missing or damaged."""
         return self._round_and_whole()[0]
 
     def is_whole_of(self, round: int) -> bool:
-        """Whether it is of this round and holds every state and bank itself."""
+        """Return whether the checkpoint is of this round and contains every state and bank itself."""
         return self._round_and_whole() == (round, True)
 
     def clients(self) -> int:
@@ -135,17 +135,17 @@ class Checkpoint:
 
 
 def about_texts(about: Mapping[str, str]) -> Texts:
-    """Return what fingerprints are of, as the texts of a checkpoint have it."""
+    """Return the fingerprinted values as texts of a checkpoint."""
     return {_ABOUT + name: text for name, text in about.items()}
 
 
 def banks_of(texts: Mapping[str, str]) -> Texts:
-    """Return where banks are that are in files, by their names."""
+    """Return the places of banks that are in files, by their names."""
     return {name.removeprefix(_BANK): text for name, text in texts.items() if name.startswith(_BANK)}
 
 
 def _differ(there: str | None, here: str | None) -> str:
-    """In what two things differ of which a fingerprint differs, as far as checkpoints have it."""
+    """Return the differences between two fingerprinted values, as far as checkpoints contain them."""
     if there is None or here is None:
         return "in what is not written down (the folder is of an older version)"
     return differences(json.loads(there), json.loads(here)) or "sizes and names are the same, values are not"

@@ -1,7 +1,7 @@
-"""Clients' private states on disk: two files for each client, of which the last checkpoint counts on one at most.
+"""Clients' private states on disk: up to two files per client, of which the last checkpoint uses at most one.
 
-A new state is written into the other file. A checkpoint then names, for every client, the file that holds its state:
-it costs what the round changed, not what all clients keep. A kill at any moment leaves the named files as they were.
+A new state is written to the other file. A checkpoint then names, for every client, the file with its state: its cost
+depends on the changes of the round, not on the states of all clients. A kill leaves the named files unchanged.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fedkin.storage.files import PRIVATE_FILE, make_private
 from fedkin.storage.tensors import pack, unpack
 
 Kept: TypeAlias = Literal["auto", "memory", "file"]
-"""Where clients' states and the server's banks are: in memory, in files, or in files where they take much memory."""
+"""Place of clients' states and of the server's banks: memory, files, or files where they take much memory."""
 NOTHING = -1
-"""In place of a file's number: this client keeps nothing."""
+"""In place of a file's number: this client has no state."""
 _PER_FOLDER = 1000  # clients whose files share a folder
 
 
 class States:
-    """Where clients' states lie, a `fedkin.engines.Store`. What a ledger holds is ``at``: ``[file, upload number]``.
+    """Clients' states in files, a `fedkin.engines.Store`. A ledger then holds ``at``: ``[file, upload number]``.
 
     Args:
-        folder: where; None: a temporary folder, gone with this object.
+        folder: folder of the files; None: a temporary folder, deleted with this object.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -43,7 +43,7 @@ class States:
         self._files = torch.zeros(0, dtype=torch.int8)
 
     def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
-        """Writes a client's state after its upload ``seq``, over any state but the committed one.
+        """Write a client's state after its upload ``seq``, over any state but the committed one.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -62,13 +62,13 @@ class States:
             path.write_bytes(content)
         except OSError as e:
             raise RunFolderError(
-                f"what client {client} keeps cannot be written to {path} ({e}); make room, or name a folder on another "
-                "disk by --out"
+                f"the state of client {client} cannot be written to {path} ({e}); make room, or choose a folder on "
+                "another disk with --out"
             ) from e
         return Bundle(at=torch.tensor([slot, seq]))
 
     def get(self, client: int, held: Bundle) -> Bundle:
-        """The state that `put` gave ``held`` for.
+        """Return the state for which `put` returned ``held``.
 
         Raises:
             RunFolderError: its file is missing or damaged.
@@ -79,7 +79,7 @@ class States:
         return read(self.path(client, slot), client, seq)
 
     def all(self, held: Mapping[int, Bundle], acks: Tensor, changed: Collection[int]) -> Stored:
-        """Where all of them are, as a checkpoint names it."""
+        """Return the places of all states, as a checkpoint names them."""
         files = torch.full((len(acks),), NOTHING, dtype=torch.int8)
         files[: len(self._files)] = self._files[: len(acks)]
         for i in changed:
@@ -88,21 +88,22 @@ class States:
         return Stored(self.folder, files.clone(), acks.clone())
 
     def adopt(self, states: Mapping[int, Bundle], acks: Tensor) -> Mapping[int, Bundle]:
-        """What ledgers hold of states that a checkpoint names, here; others are written anew."""
+        """Return the ledgers' entries for states that a checkpoint names; states of other places are written here."""
         if isinstance(states, Stored) and states.folder == self.folder:
             return states.held()
         return {i: self.put(i, int(acks[i]), states[i], Bundle()) for i in states}
 
     def path(self, client: int, slot: int) -> Path:
+        """Return the path of one of a client's two files."""
         return place(self.folder, client, slot)
 
 
 class Stored(Mapping[int, Bundle]):
-    """The states that a checkpoint names, each read when it is asked for.
+    """The states that a checkpoint names, each read when it is accessed.
 
     Attributes:
         files: number of each client's file, int8 ``[K]``, `NOTHING` where there is none.
-        acks: number of the upload that it goes with, int64 ``[K]``.
+        acks: number of the upload of the state, int64 ``[K]``.
     """
 
     def __init__(self, folder: Path, files: Tensor, acks: Tensor) -> None:
@@ -121,24 +122,25 @@ class Stored(Mapping[int, Bundle]):
         return int((self.files != NOTHING).sum())
 
     def held(self) -> dict[int, Bundle]:
-        """What the ledger of each of these clients holds in a run that goes on with these very files."""
+        """Return the ledgers' entries of these clients for a run that continues with these files."""
         return {i: Bundle(at=torch.stack([self.files[i].long(), self.acks[i]])) for i in self}
 
 
 def file_of(held: Bundle) -> int:
-    """The number of the file that a ledger's entry stands for."""
+    """Return the number of the file that a ledger's entry refers to."""
     return int(held.at[0]) if held else NOTHING
 
 
 def place(folder: Path, client: int, slot: int) -> Path:
+    """Return the path of a client's file below a folder."""
     return folder / str(client // _PER_FOLDER) / f"{client}.{slot}"
 
 
 def read(path: Path, client: int, seq: int) -> Bundle:
-    """One client's state.
+    """Return one client's state.
 
     Raises:
-        RunFolderError: the file is missing, damaged, or that of another client or upload.
+        RunFolderError: the file is missing, damaged, or belongs to another client or upload.
     """
     again = "start the run again in another folder"
     texts, tensors = unpack(path, again, rewritten=True)

@@ -21,7 +21,7 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
     Args:
         path: the file; missing parents are made.
         content: its bytes.
-        sync: return only when the file would survive a loss of power.
+        sync: return only when the file would survive a power failure.
         private: only its owner may read it.
 
     Raises:
@@ -51,7 +51,7 @@ def half_written(path: Path) -> Path:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name into the system's errors that have none, as those of writing."""
+    """Add the file's name to the system's errors that have none, such as those of writing."""
     try:
         yield
     except OSError as e:
@@ -64,15 +64,15 @@ def make_private(folder: Path, *, tighten: bool = True, sync: bool = False) -> b
     """Make a folder and its missing parents with mode 0700.
 
     Args:
-        folder: may exist.
-        tighten: also take the rights of other users from a folder that exists.
-        sync: return only when the new folders would survive a loss of power.
+        folder: folder, which may exist.
+        tighten: also revoke the rights of other users on an existing folder.
+        sync: return only when the new folders would survive a power failure.
 
     Returns:
         Whether the folder existed and was open to other users.
 
     Raises:
-        OSError: it cannot be made, or belongs to another user and is open to others.
+        OSError: the folder cannot be made, or belongs to another user and is open to others.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing or [folder]):
@@ -96,15 +96,15 @@ def for_this_user() -> Iterator[None]:
 
 
 def open_to_others(file: Path) -> str | None:
-    """Return what to do about a private file that other users can read; None if they cannot."""
+    """Return the remedy for a private file that other users can read; None if they cannot."""
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & _OTHERS:
         return None
-    return f"{file} can be read by other users of this machine (mode {mode:04o}); do: chmod 600 {file}"
+    return f"{file} can be read by other users of this machine (mode {mode:04o}); run: chmod 600 {file}"
 
 
 def sync_to_disk(path: Path) -> None:
-    """Return when a file or a folder would survive a loss of power."""
+    """Return when a file or a folder would survive a power failure."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

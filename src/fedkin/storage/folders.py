@@ -1,4 +1,4 @@
-"""Checks before a folder is written, and what to say when its disk is full."""
+"""Checks before a folder is written, and the error of a full disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedkin.storage.files import HALF_WRITTEN
 
 
 def require_folder(folder: Path) -> None:
-    """Raises `RunFolderError` if there is no such folder; the message names the one that was probably meant."""
+    """Raise `RunFolderError` if the folder does not exist; the message names the most similar one."""
     if not folder.is_dir():
         beside = folder.parent
         there = sorted(p.name for p in beside.iterdir() if p.is_dir()) if beside.is_dir() else []
@@ -23,10 +23,10 @@ def require_folder(folder: Path) -> None:
 
 @contextmanager
 def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
-    """Makes the error of a full disk say which folder could not be written, and how the run goes on.
+    """Turn the error of a full disk into one that names the folder and the way to continue the run.
 
     Raises:
-        DiskFullError: instead of the system's error, and of one that names it as its cause.
+        DiskFullError: in place of the system's error, and of errors that it caused.
     """
     try:
         yield
@@ -37,15 +37,15 @@ def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
         path = cause.filename or folder
         free = shutil.disk_usage(folder).free / 1e6
         begun = any((folder / name).exists() for name in ("config.toml", "compare.toml", "sweep.toml"))
-        what = f"then go on with: {again} {folder}" if begun else "or name another folder with --out"
+        what = f"then continue with: {again} {folder}" if begun else "or choose another folder with --out"
         raise DiskFullError(
             f"the disk is full: {path} cannot be written, {free:,.1f} MB are free there; make room, {what}"
         ) from cause
 
 
 def taken(path: Path) -> bool:
-    """Whether there is something at this place; an empty folder, or one in which a kill left a half-written file or a
-    lock, is nothing."""
+    """Return whether something exists at this place; an empty folder, or one with only a half-written file or a lock
+    after a kill, does not count."""
     if not path.is_dir():
         return path.exists()
     return any(not p.match(HALF_WRITTEN) and p.name != lock.NAME for p in path.iterdir())

@@ -1,11 +1,11 @@
-"""Whether the lines of a run are the ones that were written: their digests, their order, and none twice.
+"""Integrity of the lines of a run: their digests, their order, and their uniqueness.
 
-A digest of each file stands in the checkpoint and in ``summary.json``, not in the lines: files of equal runs stay equal
-and readable by anything that reads JSON, a whole line missing at the end is noticed, too, and a resumed run knows to
-the byte up to where its checkpoint reaches. Digests of ``timing.jsonl`` would differ between equal runs, so its lines
-carry them: each ends with a digest of the file up to there.
+The digest of a file is in the checkpoint and in ``summary.json``, not in the lines: files of equal runs stay equal and
+readable by any JSON reader, a missing last line is detected as well, and a resumed run knows to the byte where its
+checkpoint ends. Digests of ``timing.jsonl`` would differ between equal runs, so its lines contain them: each ends with
+a digest of the file up to there.
 
-Digests show damage and careless edits. They have no key: a person who wants to forge a run can compute them anew.
+Digests detect damage and careless edits. They have no key, so a forger can recompute them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "relations.jsonl": ("round", "kind"),
     "timing.jsonl": ("round",),
 }
-"""What tells the lines of a file apart; they are in order of the first."""
+"""Keys that identify the lines of a file; lines are ordered by the first."""
 _PIECE = 1 << 20
 _SUM = b', "sum": "'
 
@@ -38,7 +38,7 @@ class Digest:
 
     @classmethod
     def of(cls, path: Path, size: int | None = None) -> Digest:
-        """That of a file, or of its first bytes; a missing file is empty."""
+        """Return the digest of a file, or of its first bytes; a missing file is empty."""
         found, left = cls(), size
         if path.exists():
             with path.open("rb") as file:
@@ -48,12 +48,12 @@ class Digest:
         return found
 
     def add(self, content: bytes) -> None:
-        """Takes what was appended to the file."""
+        """Add bytes that were appended to the file."""
         self.bytes += len(content)
         self._hash.update(content)
 
     def signed(self, text: bytes) -> bytes:
-        """A line, a JSON object, with a digest of the file up to there as its last entry."""
+        """Return a line, a JSON object, with a digest of the file up to there as its last entry."""
         after = self._hash.copy()
         after.update(text)
         return text.removesuffix(b"}") + _SUM + after.hexdigest()[:16].encode() + b'"}'
@@ -63,17 +63,17 @@ class Digest:
 
 
 class Line(NamedTuple):
-    """A line of a file and where it ends, in bytes."""
+    """A line of a file and its end, in bytes."""
 
     record: Record
     end: int
 
 
 class Lines:
-    """The lines of a JSON-lines file, read anew on every pass; nothing if the file does not exist.
+    """The lines of a JSON-lines file, read again on every pass; none if the file does not exist.
 
-    A last line cut short (a run that was killed while writing) is skipped; any other damage, a line that is twice there
-    and one out of order raise RunFolderError.
+    An incomplete last line (of a run that was killed while writing) is skipped; any other damage, a repeated line and a
+    line out of order raise RunFolderError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class Lines:
 
 
 class Written(Lines, Sequence[Record]):
-    """The lines of a file, read anew whenever they are looked at: those of many clients need not be in memory."""
+    """The lines of a file, read again at each access: those of many clients need not fit into memory."""
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -98,12 +98,12 @@ class Written(Lines, Sequence[Record]):
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The lines of a JSON-lines file; nothing if it does not exist.
+    """Yield the lines of a JSON-lines file; none if it does not exist.
 
-    A last line cut short (a run that was killed while writing) is skipped.
+    An incomplete last line (of a run that was killed while writing) is skipped.
 
     Raises:
-        RunFolderError: any other line is damaged, twice there, or out of order.
+        RunFolderError: any other line is damaged, repeated, or out of order.
     """
     if not path.exists():
         return
@@ -114,7 +114,7 @@ def lines_of(path: Path) -> Iterator[Line]:
             try:
                 record = _record(raw, keys)
                 if keys and record["round"] < at:
-                    raise ValueError(f"round {record['round']} stands after round {at}")
+                    raise ValueError(f"round {record['round']} comes after round {at}")
                 if keys and record["round"] > at:
                     at = record["round"]
                     there.clear()
@@ -144,7 +144,7 @@ def _record(raw: bytes, keys: tuple[str, ...]) -> Record:
 
 
 def _signed(raw: bytes, record: Record, digest: Digest, before: bool) -> bool:
-    """Whether a line has a digest, as all have after the first that has one; takes it out of the record.
+    """Return whether a line has a digest, as all have after the first that has one; removes it from the record.
 
     Raises:
         ValueError: it does not fit, or is missing.
@@ -163,7 +163,7 @@ def _signed(raw: bytes, record: Record, digest: Digest, before: bool) -> bool:
 
 
 def require_intact(path: Path, told: object) -> None:
-    """Makes sure that a file begins with what a digest was told of, as ``str(Digest)``.
+    """Check that a file begins with the content of a digest, given as ``str(Digest)``.
 
     Raises:
         RunFolderError: it does not.
@@ -174,37 +174,39 @@ def require_intact(path: Path, told: object) -> None:
     if str(Digest.of(path, int(size))) == told:
         return
     if path.exists():
-        for _ in lines_of(path):  # names the line, where that can be seen
+        for _ in lines_of(path):  # raises for the damaged line, if it can be located
             pass
     there = path.stat().st_size if path.exists() else 0
     raise RunFolderError(
-        f"{path} is not as it was written (its digest differs; {size} bytes were written, {there} are there): lines "
-        "were changed, removed or added; restore the file, or start the run again in another folder"
+        f"{path} has changed since it was written (its digest differs; {size} bytes were written, {there} are there): "
+        "lines were changed, removed or added; restore the file, or start the run again in another folder"
     )
 
 
 def require_ended(path: Path, told: object) -> None:
-    """The same of the file of a finished run, which nothing follows.
+    """Check the file of a finished run, after which nothing follows, against its digest.
 
     Raises:
-        RunFolderError: it is another.
+        RunFolderError: the file differs.
     """
     require_intact(path, told)
     if (there := path.stat().st_size if path.exists() else 0) != int(str(told).partition(" ")[0]):
         raise RunFolderError(
             f"{path} has grown from {str(told).partition(' ')[0]} to {there} bytes since the summary was written; "
-            f"resume the run, which puts both right: fedkin resume {path.parent}"
+            f"resume the run, which repairs both: fedkin resume {path.parent}"
         )
 
 
 def require_rounds(path: Path, until: int, *, beyond: bool = False) -> None:
-    """Makes sure that a file has one line for each round.
+    """Check that a file has one line for each round.
 
     Args:
-        beyond: lines of later rounds may follow.
+        path: the file.
+        until: the last round.
+        beyond: whether lines of later rounds may follow.
 
     Raises:
-        RunFolderError: it has others.
+        RunFolderError: the rounds of its lines differ.
     """
     there = [t for line, _ in lines_of(path) if (t := line["round"]) <= until or not beyond]
     if there != list(range(1, until + 1)):

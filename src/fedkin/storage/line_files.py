@@ -1,4 +1,4 @@
-"""The JSON-lines files of a run: lines are appended before a checkpoint, and cut back to it when the run goes on."""
+"""The JSON-lines files of a run: lines are appended before a checkpoint, and cut back to it when the run continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedkin.storage.json_lines import Digest, Lines, Record, lines_of, require_i
 
 NAMES = ("rounds", "clients", "relations", "timing")
 """The files are ``NAME.jsonl``."""
-_DIGEST = "digest."  # before a file's name, in the texts of a checkpoint
+_DIGEST = "digest."  # prefix of a file's name, in the texts of a checkpoint
 _UNCHECKED = "unchecked"
 
 
@@ -27,10 +27,10 @@ class LineFiles:
         self._folder = folder
         self.unchecked = 0
         self._digests: dict[str, Digest] = {}
-        self._written: dict[str, str] = {}  # the digests that the checkpoint has, by name
+        self._written: dict[str, str] = {}  # digests in the checkpoint, by name
 
     def path(self, name: str) -> Path:
-        """The file of these lines."""
+        """Return the path of the file of these lines."""
         return self._folder / f"{name}.jsonl"
 
     def append(self, lines: Mapping[str, list[Record]]) -> None:
@@ -45,15 +45,15 @@ class LineFiles:
                 file.write(b"".join(content))
 
     def read(self, name: str, until: int | None = None) -> list[Record]:
-        """Return the lines of ``NAME.jsonl`` up to a round, without a last line that a kill cut short.
+        """Return the lines of ``NAME.jsonl`` up to a round, without an incomplete last line.
 
         Raises:
-            RunFolderError: a line is damaged, twice there or out of order, which no kill can do.
+            RunFolderError: a line is damaged, repeated or out of order, which a kill cannot cause.
         """
         return [line for line in Lines(self.path(name)) if until is None or line["round"] <= until]
 
     def cut(self, until: int) -> None:
-        """Remove the lines of rounds after ``until``, and what a kill left half written.
+        """Remove the lines of rounds after ``until``, and an incomplete last line.
 
         Raises:
             RunFolderError: lines of rounds up to ``until`` are missing or damaged.
@@ -77,15 +77,15 @@ class LineFiles:
         return {f"{name}.jsonl": str(self._digest(name)) for name in NAMES if name != "timing"}
 
     def texts(self) -> dict[str, str]:
-        """Return what a checkpoint has of the lines so far."""
+        """Return the texts of a checkpoint about the lines so far."""
         older = {_UNCHECKED: str(self.unchecked)} if self.unchecked else {}
         return older | digest_texts(self.digests())
 
     def require(self, texts: Mapping[str, str]) -> None:
-        """Compare the files with the texts of a checkpoint; one of an older version has no digests.
+        """Compare the files with the texts of a checkpoint; a checkpoint of an older version has no digests.
 
         Raises:
-            RunFolderError: lines of its rounds are not as they were written.
+            RunFolderError: lines of its rounds have changed since they were written.
         """
         digests = {name.removeprefix(_DIGEST): found for name, found in texts.items() if name.startswith(_DIGEST)}
         for name, digest in digests.items():
@@ -94,25 +94,25 @@ class LineFiles:
         self._written = {name.removesuffix(".jsonl"): digest for name, digest in digests.items()}
 
     def _end(self, name: str, until: int) -> int:
-        """Where the lines up to a round end, in bytes: as the checkpoint says, or by the lines where it is older."""
+        """Return the end of the lines up to a round, in bytes: from the checkpoint, or the lines where it is older."""
         if name in self._written:
             return int(self._written[name].partition(" ")[0])
         return max((end for line, end in lines_of(self.path(name)) if line["round"] <= until), default=0)
 
     def _digest(self, name: str) -> Digest:
-        """That of ``NAME.jsonl`` as it is; from then on `append` keeps it up to date."""
+        """Return the digest of ``NAME.jsonl`` as it is; from then on `append` keeps it up to date."""
         if name not in self._digests:
             self._digests[name] = Digest.of(self.path(name))
         return self._digests[name]
 
 
 def digest_texts(digests: Mapping[str, str]) -> dict[str, str]:
-    """Return digests by the files' names as a checkpoint has them."""
+    """Return digests by the files' names as texts of a checkpoint."""
     return {_DIGEST + name: digest for name, digest in digests.items()}
 
 
 def _end_line(path: Path) -> None:
-    """Ends the last line of a file that an editor has left without its end."""
+    """End the last line of a file that an editor has left without a line break."""
     with path.open("rb+") as file:
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":

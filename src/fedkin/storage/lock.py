@@ -1,7 +1,7 @@
-"""One writer at a time: a lock file that the system frees when its process ends, however it ends.
+"""One writer at a time: a lock file that the system releases when its process ends for any reason.
 
-The lock is the system's (``flock``), not the file: the file says which process has it, and one that a killed process
-left behind is taken over. Readers of a folder need no lock and are never made to wait.
+The lock is the system's (``flock``), not the file: the file names the process that has it, and the file of a killed
+process is taken over. Readers of a folder need no lock and never wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedkin.core.errors import FolderBusyError, RunFolderError
 
 NAME = ".lock"
 """The lock file in a folder that is being written."""
-_TRIES = 20  # a process that only asks for the owner has the lock for a moment, too
+_TRIES = 20  # a process that only reads the owner also has the lock for a moment
 _PAUSE = 0.01
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 log = logging.getLogger("fedkin.storage.lock")
@@ -33,7 +33,7 @@ log = logging.getLogger("fedkin.storage.lock")
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that has a lock, as its file names it."""
+    """The process that has a lock, as named in its file."""
 
     pid: int
     host: str
@@ -45,7 +45,7 @@ class Owner:
 
 @dataclass
 class _Hold:
-    """A folder that a thread of this process is writing."""
+    """A folder that a thread of this process is writing to."""
 
     thread: int
     depth: int = 1
@@ -57,7 +57,7 @@ _writing: dict[str, _Hold] = {}
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Keeps every other process and thread from writing into a folder; makes the folder if it is missing.
+    """Keep every other process and thread from writing into a folder; make the folder if it is missing.
 
     The same thread may enter several times.
 
@@ -68,9 +68,9 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:
-        raise RunFolderError(f"{folder} exists already and is a file; name another folder with --out") from e
+        raise RunFolderError(f"{folder} exists already and is a file; choose another folder with --out") from e
     except OSError as e:
-        raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
+        raise RunFolderError(f"no folder can be made at {folder} ({e}); choose another with --out") from e
     key = os.path.realpath(folder)
     hold = _writing.get(key)
     if hold is not None and hold.thread == threading.get_ident():
@@ -100,7 +100,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Raises `FolderBusyError` if a process is writing into a folder, which may be missing."""
+    """Raise `FolderBusyError` if a process is writing into a folder, which may be missing."""
     if folder.is_dir():
         with writing(folder):
             pass
@@ -108,7 +108,7 @@ def require_free(folder: Path) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Takes a lock file for as long as the block lasts; gives False if another process or thread has it.
+    """Hold a lock file until the block ends; yield False if another process or thread has it.
 
     Raises:
         OSError: the file cannot be made.
@@ -117,14 +117,14 @@ def held(path: Path) -> Iterator[bool]:
     try:
         yield number is not None
     finally:
-        if number in _open:  # a forked child leaves the lock to its parent
+        if number in _open:  # a forked child leaves the release to its parent
             path.unlink(missing_ok=True)
             _open.discard(number)
             os.close(number)
 
 
 def owner(path: Path) -> Owner | None:
-    """The process that has the lock file now; None if none has, or its name is not written yet."""
+    """Return the process that has the lock file now; None if no process has it, or its name is not written yet."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         number = os.open(path, os.O_RDONLY)
         try:
@@ -137,7 +137,7 @@ def owner(path: Path) -> Owner | None:
 
 
 def _take(path: Path) -> int | None:
-    """The open lock file with this process's name in it; None if another process has it."""
+    """Return the open lock file with this process's name in it; None if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in reversed(range(_TRIES)):
         number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -158,7 +158,7 @@ def _take(path: Path) -> int | None:
 
 
 def _locked(number: int, how: int) -> bool:
-    """Locks an open file; False if another process has it."""
+    """Lock an open file; return False if another process has it."""
     try:
         fcntl.flock(number, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -171,7 +171,7 @@ def _locked(number: int, how: int) -> bool:
 
 
 def _names(path: Path, number: int) -> bool:
-    """Whether a path still leads to an open file."""
+    """Return whether a path still refers to an open file."""
     try:
         there, here = path.stat(), os.fstat(number)
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def _names(path: Path, number: int) -> bool:
 
 
 def _leave_to_parent() -> None:
-    """Closes the locks in a forked child: they would live on in it when the process that has them is killed."""
+    """Close the locks in a forked child: they would survive in it when the process that has them is killed."""
     for number in _open:
         os.close(number)
     _open.clear()

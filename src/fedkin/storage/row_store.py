@@ -1,8 +1,8 @@
-"""Banks ``[K, P]``, a row for every client, in memory-mapped files: what a round changes is what is written.
+"""Banks ``[K, P]``, a row per client, in memory-mapped files: a round writes only the rows that it changes.
 
 To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here, and `put` writes rows into its file in place after
-the rows that it overwrites went to the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
-in its bank or in ``undo``, and `Banks.open` puts it back. A checkpoint holds the name, shape and type of a bank and a
+the overwritten rows were saved in the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
+in its bank or in ``undo``, and `Banks.open` restores it. A checkpoint contains name, shape and type of a bank and a
 checksum of every row, not the rows.
 """
 
@@ -33,12 +33,12 @@ class _File:
     """An open file that closes itself when it is no longer referenced.
 
     Raises:
-        RunFolderError: it cannot be made or opened.
+        RunFolderError: the file cannot be made or opened.
     """
 
     def __init__(self, path: Path | None, how: int) -> None:
         try:
-            if path is None:  # without a name: gone when it is closed
+            if path is None:  # without a name: deleted when it is closed
                 self.number, name = tempfile.mkstemp(prefix="fedkin-")
                 os.unlink(name)
             else:
@@ -51,13 +51,13 @@ class _File:
 
 @dataclass(eq=False)
 class _Bank:
-    """One file with its rows.
+    """A file with the rows of one bank.
 
     Attributes:
         sums: a checksum of every row, int64 ``[K]``.
-        whole: the tensor that methods have, ``[K, ...]``.
-        saved: rows that the last checkpoint has; others need no undoing.
-        noted: those of them that ``undo`` holds already.
+        whole: the tensor that methods use, ``[K, ...]``.
+        saved: number of rows in the last checkpoint; later rows need no undo.
+        noted: those of them that ``undo`` contains already.
     """
 
     name: str
@@ -70,7 +70,7 @@ class _Bank:
 
     @property
     def width(self) -> int:
-        """Bytes of a row."""
+        """Size of a row in bytes."""
         return _bytes(self.whole.shape[1:], self.whole.dtype)
 
 
@@ -78,7 +78,7 @@ class Banks:
     """The banks of one run.
 
     Args:
-        folder: where they lie; None: files without names, gone with the process.
+        folder: folder of the files; None: files without names, deleted with the process.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -87,7 +87,7 @@ class Banks:
 
     # ---- what methods do, by way of `fedkin.core.rows` --------------------------------------------------------
     def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
-        """See `fedkin.core.rows.Keeper`. A number for each client stays in memory, a row for each goes into a file."""
+        """See `fedkin.core.rows.Keeper`. A number per client stays in memory, a row per client goes into a file."""
         known = 0 if bank is None else bank.shape[0]
         if not fill.dim() or not fill.numel() or not total:
             return None
@@ -113,7 +113,7 @@ class Banks:
 
     # ---- what checkpoints do ----------------------------------------------------------------------------------
     def split(self, state: Bundle) -> tuple[Bundle, Bundle, dict[str, str]]:
-        """A server's state without its banks, the checksums of their rows, and what a checkpoint says of them."""
+        """Return a server's state without its banks, the checksums of their rows, and a checkpoint's texts on them."""
         rest, sums, told = Bundle(), Bundle(), dict[str, str]()
         for name, t in state.items():
             own = self._own(t)
@@ -125,7 +125,7 @@ class Banks:
         return rest, sums, told
 
     def saved(self, round: int, state: Bundle) -> None:
-        """A checkpoint has taken the last one's place: what it does not know can go, and so can the memory."""
+        """Record that a checkpoint has replaced the last one: delete what it does not use, and release memory."""
         used = {id(own) for t in state.values() if (own := self._own(t)) is not None}
         for at, own in list(self._banks.items()):
             if id(own) in used:
@@ -140,13 +140,13 @@ class Banks:
         self.rest()
 
     def rest(self) -> None:
-        """Gives back the memory that rows were read into; they stay in their files."""
+        """Release the memory that rows were read into; they stay in their files."""
         for own in self._banks.values():
             if hasattr(mmap, "MADV_DONTNEED"):
                 own.map.madvise(mmap.MADV_DONTNEED)
 
     def open(self, round: int, told: Mapping[str, str], sums: Mapping[str, Tensor]) -> Bundle:
-        """The banks of the checkpoint after ``round``, as they were then.
+        """Return the banks of the checkpoint after ``round``, as they were then.
 
         Raises:
             RunFolderError: a file is missing or damaged.
@@ -166,7 +166,7 @@ class Banks:
             own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
             self._map(own, tuple(shape), dtype, sums[name].clone())
             for i in range(shape[0]):
-                # read from the file: the map would hold all of it in memory
+                # read from the file: the map would keep all of it in memory
                 if zlib.crc32(os.pread(opened.number, width, i * width)) != int(own.sums[i]):
                     raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
             self._count = max(self._count, int(file.split(".")[0]) + 1)
@@ -178,7 +178,7 @@ class Banks:
         return found
 
     def adopt(self, state: Bundle, clients: int) -> Bundle:
-        """The state with every tensor ``[K, ...]`` in a file: that of a run that kept its banks in memory so far."""
+        """Return the state with every tensor ``[K, ...]`` in a file, for a run that kept its banks in memory so far."""
         found = Bundle(state)
         for name, t in state.items():
             if t.dim() > 1 and len(t) == clients and t.numel() and self._own(t) is None:
@@ -191,16 +191,16 @@ class Banks:
         return own if own is not None and bank.shape == own.whole.shape and bank.dtype == own.whole.dtype else None
 
     def _filed(self, bank: Tensor, total: int, row: Tensor) -> _Bank:
-        """A bank in its file, with more rows."""
+        """Return a bank in its file, with more rows."""
         own, known = self._own(bank) or self._new(bank), len(bank)
-        os.ftruncate(own.file.number, known * own.width)  # rows of a round that was never finished
+        os.ftruncate(own.file.number, known * own.width)  # drops rows of an unfinished round
         _fill(own.file, known, total, row)
         sums = torch.cat([own.sums[:known], torch.full((total - known,), _sum(row))])
         self._map(own, (total, *row.shape), row.dtype, sums)
         return own
 
     def _new(self, rows: Tensor) -> _Bank:
-        """A file with these rows, not mapped yet."""
+        """Return a file with these rows, not mapped yet."""
         name = f"{self._count}.bank"
         self._count += 1
         file = _File(None if self._folder is None else self._folder / name, os.O_CREAT | os.O_TRUNC)
@@ -210,14 +210,14 @@ class Banks:
         return _Bank(name, file, mmap.mmap(-1, 1), sums, rows, 0, set())
 
     def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
-        """Makes the tensor of a file of this many rows."""
+        """Map a file with this shape as a tensor."""
         self._banks = {at: other for at, other in self._banks.items() if other is not own}
         own.map, own.sums = mmap.mmap(own.file.number, _bytes(shape, dtype)), sums
         own.whole = torch.frombuffer(own.map, dtype=dtype).view(shape)
         self._banks[own.whole.data_ptr()] = own
 
     def _note(self, own: _Bank, ids: list[int]) -> None:
-        """Writes down rows that are about to be overwritten, as they are in the last checkpoint."""
+        """Save rows that are about to be overwritten, as they are in the last checkpoint."""
         new = [i for i in ids if i < own.saved and i not in own.noted]
         if self._folder is None or not new:
             return
@@ -234,7 +234,7 @@ class Banks:
         own.noted.update(new)
 
     def _take_back(self, round: int) -> None:
-        """Puts the rows of the checkpoint after ``round`` back where a later round has overwritten them."""
+        """Restore the rows of the checkpoint after ``round`` where a later round has overwritten them."""
         assert self._folder is not None
         path = self._folder / _UNDO
         if not path.exists():
@@ -253,7 +253,7 @@ class Banks:
 
 
 def _notes(file: BinaryIO) -> Iterator[tuple[dict[str, int | str], bytes]]:
-    """What ``undo`` holds, up to where a kill cut it short: the row of a torn note was not overwritten any more."""
+    """Yield the content of ``undo``, up to an incomplete note: the row of that note was not overwritten any more."""
     while head := _head(file):
         raw = file.read(int(head["bytes"]))
         if len(raw) != head["bytes"] or zlib.crc32(raw) != head["sum"]:
@@ -286,10 +286,10 @@ def _sum(row: Tensor) -> int:
 
 
 def _write(file: _File, raw: bytes, at: int) -> None:
-    """Writes all of it; through the file and not the map, so that a full disk is an error and not a signal.
+    """Write all bytes; through the file and not the map, so that a full disk is an error and not a signal.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: the bytes cannot be written.
     """
     done = 0
     try:
@@ -297,12 +297,12 @@ def _write(file: _File, raw: bytes, at: int) -> None:
             done += os.pwrite(file.number, memoryview(raw)[done:], at + done)
     except OSError as e:
         raise RunFolderError(
-            f"the models of all clients cannot be written ({e}); name a folder on a disk with more room by --out"
+            f"the models of all clients cannot be written ({e}); choose a folder on a disk with more room with --out"
         ) from e
 
 
 def _fill(file: _File, known: int, total: int, row: Tensor) -> None:
-    """Rows ``known`` to ``total``, all equal. Zeros are a hole in the file, which takes no space."""
+    """Write rows ``known`` to ``total``, all equal. Zeros become a hole in the file, which takes no space."""
     raw = _raw(row)
     if raw.count(0) == len(raw):
         os.ftruncate(file.number, total * len(raw))

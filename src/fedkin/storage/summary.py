@@ -20,7 +20,7 @@ _UNCHECKED = "unchecked"
 
 @contextmanager
 def understood(folder: Path, checked: bool) -> Iterator[None]:
-    """Where lines were not checked by digests, makes errors of what is in them errors of the folder.
+    """Turn errors of a folder's content into `RunFolderError`, for lines that were not checked by digests.
 
     Raises:
         RunFolderError: a value is of another type, or missing.
@@ -37,29 +37,32 @@ def understood(folder: Path, checked: bool) -> Iterator[None]:
 
 
 def with_digests(summary: Mapping[str, Any], files: Mapping[str, str], unchecked: int) -> Record:
-    """A summary with the digests of a run's files and of itself.
+    """Return a summary with the digests of a run's files and of itself.
 
     Args:
-        unchecked: the round up to which an older version wrote the lines, without digests.
+        summary: the summary.
+        files: digests by the files' names.
+        unchecked: round up to which an older version wrote the lines, without digests.
     """
     older = {_UNCHECKED: unchecked} if unchecked else {}
     return {**summary, DIGESTS: {**files, _SUMMARY: _digest_of(summary), **older}}
 
 
 def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
-    """A summary as it was before `with_digests`, and whether it and the files were checked by them.
+    """Return a summary as it was before `with_digests`, and whether it and the files were checked by digests.
 
     Folders of older versions have none.
 
     Raises:
-        RunFolderError: the summary or a file is not as it was written.
+        RunFolderError: the summary or a file has changed since it was written.
     """
     if DIGESTS not in summary:
         return summary, False
     rest, told = {k: v for k, v in summary.items() if k != DIGESTS}, summary[DIGESTS]
     if not isinstance(told, dict) or told.get(_SUMMARY) != _digest_of(rest):
         raise RunFolderError(
-            f"{folder / _SUMMARY} is not as it was written (its digest differs); write it again: fedkin resume {folder}"
+            f"{folder / _SUMMARY} has changed since it was written (its digest differs); write it again: "
+            f"fedkin resume {folder}"
         )
     for name, digest in told.items():
         if name in KEYS:

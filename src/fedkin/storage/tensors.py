@@ -21,8 +21,8 @@ def pack(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> bytes:
     """Return the content of a file with tensors, texts and their checksum.
 
     Args:
-        tensors: by name; two of them must not be the same tensor.
-        texts: by name; not ``checksum``.
+        tensors: tensors by name; no two of them may be the same tensor.
+        texts: texts by name, other than ``checksum``.
     """
     whole = {name: own_memory(t) for name, t in tensors.items()}
     return save(whole, metadata={**texts, "checksum": checksum(whole, texts)})
@@ -33,11 +33,11 @@ def unpack(path: Path, remedy: str, *, rewritten: bool = False) -> tuple[Texts, 
 
     Args:
         path: a file with the content of `pack`.
-        remedy: what to do if it is damaged, the end of the message.
-        rewritten: the file will be written over in place, so it must not stay mapped into memory.
+        remedy: remedy for a damaged file, the end of the message.
+        rewritten: the file will be overwritten in place, so it must not stay mapped into memory.
 
     Raises:
-        RunFolderError: it is missing or damaged.
+        RunFolderError: the file is missing or damaged.
     """
     try:
         texts, tensors = _copied(path) if rewritten else _mapped(path)
@@ -60,7 +60,7 @@ def _copied(path: Path) -> tuple[Texts, dict[str, Tensor]]:
 
 
 def own_memory(t: Tensor) -> Tensor:
-    """Return the tensor, contiguous and in memory that nothing else is in, as the format needs it."""
+    """Return the tensor, contiguous and in its own memory, as the format requires."""
     t = t.detach()
     own = t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size()
     return t if own else t.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Settings dataclasses as tables of TOML files, and back; it knows no settings by name but those of one's own code."""
+"""Convert settings dataclasses to and from TOML; the only settings known by name are those of user-defined code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedkin.user_code.reference import CodeRef
 
 _NONE = "none"
 MOST_NAMED = 6
-"""Settings that a message about two different tables names."""
+"""Maximum number of settings in a message about two different tables."""
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file; files with one's own code that it names are looked for beside it first.
+    """Return the tables of a TOML file; user-defined files that it names are searched next to it first.
 
     Raises:
-        ConfigError: it is missing or not TOML.
+        ConfigError: the file is missing or is not TOML.
     """
     path = Path(path)
     if not path.is_file():
@@ -34,10 +34,10 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
-    """A copy of a settings dataclass with values put in.
+    """Return a copy of a settings dataclass with changed values.
 
     Raises:
-        ConfigError: a key is unknown or a value is not of its field's type.
+        ConfigError: a key is unknown or a value has the wrong type.
     """
     if not isinstance(changes, Mapping):
         raise ConfigError(f"{where} must be a table, got {changes!r}")
@@ -56,7 +56,7 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
 
 
 def _fitting(value: Any, hint: Any, where: str) -> Any:
-    """The value, if it is of the hinted type; whole numbers may stand for floats."""
+    """Return the value if it has the hinted type; integers may stand for floats."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value == _NONE and types.NoneType in options:
         return None
@@ -76,9 +76,9 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A settings dataclass as a table; a nested one becomes a nested table.
+    """Return a settings dataclass as a table; a nested one becomes a nested table.
 
-    None is left out where it is the default; elsewhere it is written as "none", since TOML has no word for it.
+    None is omitted where it is the default; elsewhere it is written as "none", since TOML has no null.
     """
     found: dict[str, Any] = {}
     for f in fields(config):
@@ -91,7 +91,7 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """The tables with other names for the methods and the network in them."""
+    """Return the tables with other names for the methods and the network in them."""
     found = dict(table)
     for part, key in (("method", "name"), ("model", "model")):
         if isinstance(own := table.get(part), Mapping) and isinstance(own.get(key), str):
@@ -106,7 +106,7 @@ def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, A
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The entries in which two tables differ, with both values: "rounds was 4000 there and is 600 here"."""
+    """Return the entries in which two tables differ, with both values: "rounds was 4000 there and is 600 here"."""
     before, now = _flat(there), _flat(here)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     said = [f"{name} {_was(name, before)} there and {_is(name, now)} here" for name in names[:MOST_NAMED]]
@@ -115,7 +115,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by dotted names, those of ``[run]`` by their own."""
+    """Return the values of nested tables by dotted names; those of ``[run]`` have no prefix."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _is(name: str, values: Mapping[str, Any]) -> str:
 
 
 def whole(value: Any) -> Any:
-    """The same with 1.0 as 1, so that it does not matter which of the two was written."""
+    """Return the value with 1.0 as 1, so that both spellings are equal."""
     if isinstance(value, Mapping):
         return {k: whole(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

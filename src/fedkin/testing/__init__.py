@@ -1,31 +1,31 @@
-"""The contract between methods and engines, executable: `check_method`, for people who write methods.
+"""The contract between methods and engines as a program: `check_method`, for authors of methods.
 
     from fedkin.testing import check_method
     check_method(MyMethod(mu=0.1))
 
-makes a federation of six tiny clients and two tiny networks (one with batch normalisation and dropout), runs the method
-through the real round loop a few dozen times, and raises at the first rule that does not hold. The rules:
+builds a federation of six tiny clients and two tiny networks (one with batch normalisation and dropout), runs the
+method through the actual round loop a few dozen times, and raises at the first rule that does not hold. The rules:
 
-- ``declared``: a frozen dataclass that inherits from no other method; its repr makes it again; every field has a
-  docstring and holds a plain value or a method.
+- ``declared``: a frozen dataclass that inherits from no other method; evaluating its repr gives an equal method; every
+  field has a docstring and holds a plain value or a method.
 - ``runs``: four rounds with partial participation; no upload is refused; states are finite; every client that has
   joined predicts all of its test and validation samples.
-- ``same result``: bit for bit the same on every engine and a second time, whatever Python's and torch's global
-  generators hold; another seed gives another result. (An engine with a ``tolerance``, such as `Stacked`, may differ by
-  so much.)
-- ``resume``: stopped after any round and gone on from copies of the server's and the clients' states, in new objects,
+- ``same result``: equal bit for bit on every engine and in a second run, whatever the state of Python's and torch's
+  global generators; another seed gives another result. (An engine with a ``tolerance``, such as `Stacked`, may differ
+  by up to this tolerance.)
+- ``resume``: stopped after any round and continued from copies of the server's and the clients' states, in new objects,
   the run ends as if it had not been stopped.
 - ``own data``: what a client sends and keeps does not change when other clients' data do.
 - ``odd federations``: drop-outs, late joiners, rounds without an answer, one client, two, equal ones, one sample, one
   class, a large one among small ones, one client per round, one round, means without weights, training by steps.
-- ``own memory``: no two stored tensors share memory: between clients, in the server's state, between the two.
-- ``pure steps``: no step writes into what it is given: downloads, data, old states, uploads, the roster.
-- ``banks``: the same with banks that ``put`` changes in place, as those in files: no old row is read after it.
-- ``failed answers``: a lost or refused upload leaves its client's state as it was and the others' round as it is; a
-  message that comes twice does what it does once; a client that drops out is a lost answer.
-- ``robust``: a method that says so keeps ``runs`` under another rule of aggregation than the mean, and asks for it.
-- ``secure aggregation``: a method that says so comes to the same state from the means of its pools; it keeps ``runs``.
-- ``distribution``: one row for each receiver; weights of a mixture are not negative and sum to 1; relations are int64
+- ``own memory``: no two stored tensors share memory: between clients, in the server's state, or between the two.
+- ``pure steps``: no step writes into its arguments: downloads, data, old states, uploads, the roster.
+- ``banks``: the same with banks that ``put`` changes in place, as those in files: no old row is read afterwards.
+- ``failed answers``: a lost or refused upload leaves its client's state and the others' round unchanged; a message that
+  arrives twice has the effect of one; a client that drops out equals a lost answer.
+- ``robust``: a method that declares it keeps ``runs`` under an aggregation rule other than the mean, and uses the rule.
+- ``secure aggregation``: a method that declares it reaches the same state from the means of its pools, and keeps
+  ``runs``.
   ``[K]`` or None.
 """
 
@@ -47,12 +47,12 @@ _FIRST = ("declared", "runs")
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check of one rule found.
+    """Result of the check of one rule.
 
     Attributes:
-        rule: name of `RULES`.
-        error: what broke it: a `RuleBroken`, or what the method itself raised; None if it holds.
-        after: a broken rule without which this one was not looked at; None if it was.
+        rule: a name of `RULES`.
+        error: the error that broke it: a `RuleBroken`, or an error raised by the method; None if the rule holds.
+        after: a broken rule because of which this one was not checked; None if it was.
     """
 
     rule: str
@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether the rule was looked at and holds."""
+        """Whether the rule was checked and holds."""
         return self.error is None and self.after is None
 
 
@@ -73,15 +73,15 @@ def check_method(
     seed: int = 1,
     rule: Aggregation | None = None,
 ) -> None:
-    """Checks that a method keeps the contract; takes a second or two.
+    """Check that a method keeps the contract; takes a second or two.
 
     Args:
-        method: with the settings to check it at.
-        engines: those that must agree with the reference. Default: one and two worker processes; ``[]`` where a system
-            cannot fork.
+        method: method with the settings to check.
+        engines: engines that must agree with the reference. Default: one and two worker processes; ``[]`` where a
+            system cannot fork.
         rules: names of `RULES`. Default: all.
-        seed: of everything that is drawn at random.
-        rule: of aggregation, under which all is to hold. Default: the mean.
+        seed: seed of all random draws.
+        rule: aggregation rule under which all rules are checked. Default: the mean.
 
     Raises:
         RuleBroken: an `AssertionError` that names the rule and carries the values.
@@ -105,12 +105,12 @@ def check_each(
     seed: int = 1,
     rule: Aggregation | None = None,
 ) -> Iterator[Finding]:
-    """The same checks, one finding for each rule as soon as it is there, and on to the next after a broken one.
+    """Run the same checks and yield a finding for each rule as soon as it is known, continuing after a broken one.
 
-    Where ``declared`` or ``runs`` is broken the others are not looked at: they would all fail for this reason.
+    Where ``declared`` or ``runs`` is broken, the other rules are not checked: they would all fail for this reason.
 
     Args:
-        method, engines, rules, seed, rule: as of `check_method`.
+        method, engines, rules, seed, rule: as for `check_method`.
 
     Raises:
         ConfigError: no such rule.
@@ -136,9 +136,9 @@ def _wanted(rules: Iterable[str] | None) -> list[str]:
 
 
 def _broken(case: Case, name: str) -> Exception | None:
-    """What the check of one rule raises: the broken rule itself where that is the cause."""
+    """Return the exception that the check of one rule raises: the broken rule itself where that is the cause."""
     try:
         RULES[name](case)
-    except Exception as e:  # whatever a person's method raises
+    except Exception as e:  # a user-defined method may raise anything
         return e.__cause__ if isinstance(e.__cause__, RuleBroken) else e
     return None

@@ -1,4 +1,4 @@
-"""How a method must be declared: frozen, final, written down by its repr, every field with a default text."""
+"""Rules of a method's declaration: frozen, final, equal to its repr, every field with default and docstring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedkin.testing.spy import RuleBroken
 
 
 def check_declaration(method: Method) -> None:
-    """A frozen dataclass, made anew by its repr, with documented fields of plain values (or a nested method)."""
+    """Check for a frozen dataclass, equal to its repr, with documented fields of plain values (or a nested method)."""
     cls = type(method)
     made = cls.__dict__.get("__dataclass_params__")
     if made is None or not made.frozen:
@@ -61,7 +61,7 @@ def _classes(method: Method) -> dict[str, Any]:
 def _check_docstrings(cls: type[Method]) -> None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError):  # typed into a prompt: there is no text to look at
+    except (OSError, TypeError):  # defined in an interactive session: there is no source
         return
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
     wanted = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]

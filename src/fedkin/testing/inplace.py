@@ -1,4 +1,4 @@
-"""Banks that change in place, as those in files do, to see whether a method minds."""
+"""Banks that change in place, as those in files do, to test whether a method depends on old rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ class InPlace:
     """A `fedkin.core.rows.Keeper` in memory.
 
     Attributes:
-        banks: those it has made, by where they lie.
+        banks: banks made so far, by their memory address.
     """
 
     def __init__(self) -> None:
         self.banks: dict[int, Tensor] = {}
 
     def grow(self, bank: Tensor | None, total: int, fill: Tensor) -> Tensor | None:
+        """Return a bank with room for ``total`` clients, the same object where it fits."""
         if not fill.dim() or not fill.numel() or not total:
             return None
         known = 0 if bank is None else len(bank)
@@ -30,6 +31,7 @@ class InPlace:
         return out
 
     def put(self, bank: Tensor, ids: Tensor, rows: Tensor) -> Tensor | None:
+        """Write rows into a bank in place; None for a tensor that is not one of these banks."""
         if not self._is_own(bank):
             return None
         bank[ids] = rows.to(bank.dtype)

@@ -1,4 +1,4 @@
-"""What leaves a client, what reaches it and what it keeps: read off a small run, not off a description."""
+"""Tensors that leave a client, reach it and stay on it, recorded from a small run and not from a description."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _SIZES = {
     _CLIENTS: "K",
     _SAMPLES: "n",
 }
-"""Lengths in the run and what they are: all different, so that a shape can be read backwards."""
+"""Lengths in the run and their meaning: all different, so that a shape identifies its sides."""
 
 Way = Literal["says", "asked", "answers", "sent", "sends", "shown", "keeps"]
 
 
 @dataclass
 class Payloads:
-    """What passed between the server and clients in a run of one method.
+    """Tensors exchanged between the server and clients in a run of one method.
 
     Attributes:
         seen: tensors by name for each way: said at joining, asked and answered in a survey, sent to train, sent back,
             shown to predict with, kept on the client between rounds. A value is the shape in letters.
-        times: in how many messages of its way a tensor was; ``messages`` of how many.
+        times: number of messages of its way that contained a tensor, out of ``messages``.
         elements: tensor elements that must travel in all messages of a way.
     """
 
@@ -50,6 +50,7 @@ class Payloads:
     elements: dict[Way, int] = field(default_factory=dict)
 
     def add(self, way: Way, b: Bundle, letters: Mapping[int, str]) -> None:
+        """Record a message of a way."""
         self.messages[way] = self.messages.get(way, 0) + 1
         sent = sum(Bundle(t=t).travelling() // t.element_size() for t in b.values())
         self.elements[way] = self.elements.get(way, 0) + sent
@@ -58,19 +59,19 @@ class Payloads:
             self.times[way, name] = self.times.get((way, name), 0) + 1
 
     def cell(self, way: Way) -> str:
-        """The tensors of a way in words, those that not every message has in brackets."""
+        """Return the tensors of a way in words; those that not every message contains are in brackets."""
         found = self.seen.get(way, {})
         always = {n for n in found if self.times[way, n] == self.messages[way]}
         words = [f"`{n}` {found[n]}".strip() if n in always else f"(`{n}` {found[n]})" for n in found]
         return ", ".join(words) if words else "nothing"
 
     def models(self, way: Way) -> float:
-        """Numbers in one message of a way, on average, as a multiple of one model."""
+        """Return the average number of values in a message of a way, as a multiple of one model."""
         return self.elements.get(way, 0) / max(1, self.messages.get(way, 0)) / (_HEAD + _BODY)
 
 
 def payloads(method: Method) -> Payloads:
-    """Runs a method for twelve rounds with six of eight clients and writes down what passes."""
+    """Run a method for twelve rounds with six of eight clients and record the exchanged tensors."""
     net = Net(
         lambda: nn.Sequential(nn.Linear(_INPUTS, _FEATURES), nn.ReLU(), nn.Linear(_FEATURES, _CLASSES)),
         (_INPUTS,),
@@ -92,7 +93,7 @@ def payloads(method: Method) -> Payloads:
 
 
 class _Wire:
-    """The simulator's transport with a record of what passes."""
+    """The simulator's transport with a record of the exchanged tensors."""
 
     def __init__(self, simulation: Simulation, found: Payloads, letters: Mapping[int, str]) -> None:
         self.simulation, self._found, self._letters = simulation, found, letters
@@ -124,7 +125,7 @@ class _Wire:
 
 
 def _shard(i: int) -> ClientData:
-    """Two classes each, so that grouping methods have something to find."""
+    """Return a client's data: two classes each, so that methods with groups find some."""
 
     def part(what: str, n: int) -> Samples:
         rng = generator(0, "payloads", i, what)
@@ -135,7 +136,7 @@ def _shard(i: int) -> ClientData:
 
 
 def _own_lengths(method: Method) -> dict[int, str]:
-    """The method's own small whole numbers, by the names of their fields."""
+    """Return the method's own small integers by the names of their fields."""
     found: dict[int, str] = {}
     for f in dataclasses.fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
@@ -154,7 +155,7 @@ def _shape(t: Tensor, letters: Mapping[int, str]) -> str:
 
 
 def page(methods: Mapping[str, Method]) -> str:
-    """The page ``what-leaves-a-client.md`` for these methods."""
+    """Return the page ``what-leaves-a-client.md`` for these methods."""
     found = {name: payloads(method) for name, method in methods.items()}
     leaves = [
         (

@@ -1,4 +1,4 @@
-"""The rules of the contract, one function each; `fedkin.testing` says what they mean."""
+"""The rules of the contract, one function each; `fedkin.testing` describes them."""
 
 from __future__ import annotations
 
@@ -37,32 +37,34 @@ from fedkin.testing.trial import (
 
 @dataclass
 class Case:
-    """One method under examination, with the runs that several rules look at."""
+    """One method under test, with the runs that several rules use."""
 
     method: Method
     engines: Sequence[Engine]
     seed: int
     rule: Aggregation = field(default_factory=Aggregation)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
-    """Seeds of global generators, another for each run."""
+    """Seeds of the global generators, a different one for each run."""
     _kept: dict[Kind, Trial] = field(default_factory=dict)
 
     def anew(self) -> Method:
-        """The method in a new object, without anything that it may have hidden in itself."""
+        """Return the method as a new object, without anything that the former one may have stored in itself."""
         found: Method = replace(self.method)  # type: ignore[type-var]
         return found
 
     def setting(self, kind: Kind, seed: int | None = None) -> Setting:
+        """Return the setting of an ordinary run of four rounds."""
         plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, aggregation=self.rule)
         return Setting(kind, plan=plan)
 
     def play(
         self, setting: Setting, engine: Engine | None = None, *, touch: Touch | None = None, since: Moment | None = None
     ) -> Trial:
+        """Run a new copy of the method, with new seeds of the global generators."""
         return play(self.anew(), setting, engine, touch=touch, since=since, ambient=next(self.ambient))
 
     def usual(self, kind: Kind) -> Trial:
-        """The run that many rules compare with: four rounds, four of six clients, the reference engine."""
+        """Return the run that many rules compare with: four rounds, four of six clients, the reference engine."""
         if kind not in self._kept:
             self._kept[kind] = self.play(self.setting(kind))
         return self._kept[kind]
@@ -72,12 +74,13 @@ class Case:
 
 
 def runs(case: Case) -> None:
+    """Check that no upload is refused, states are finite and all who have joined predict, on both networks."""
     for kind in KINDS:
         _healthy(case.usual(kind), case.setting(kind))
 
 
 def _healthy(trial: Trial, setting: Setting) -> None:
-    """Nobody refused, everything finite, predictions for all who have joined."""
+    """Check that no upload was refused, everything is finite, and all clients that have joined predicted."""
     for before, report in zip(trial.moments, trial.reports, strict=False):
         _sound(before)
         at = f"in round {report.round}"
@@ -113,6 +116,7 @@ def _finite(what: str, b: Bundle, round: int) -> None:
 
 
 def same_result(case: Case) -> None:
+    """Check that engines and repeated runs agree, and that another seed gives another result."""
     for kind in KINDS:
         usual = tensors(case.usual(kind))
         _equal(usual, tensors(case.play(case.setting(kind))), "the same run a second time gives another result")
@@ -122,7 +126,7 @@ def same_result(case: Case) -> None:
     if _trains(case.usual("mlp"), case):
         other = case.play(case.setting("mlp", seed=case.seed + 1))
         if difference(_learned(case.usual("mlp")), _learned(other)) is None:
-            raise RuleBroken("another seed gives the same result: some random draw is not keyed by the run's seed")
+            raise RuleBroken("another seed gives the same result: a random draw is not keyed by the run's seed")
 
 
 def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str, engine: Engine | None = None) -> None:
@@ -135,7 +139,7 @@ def _learned(trial: Trial) -> dict[str, Tensor]:
 
 
 def _trains(usual: Trial, case: Case) -> bool:
-    """Whether what is learned depends on training at all: on the step size."""
+    """Return whether the result depends on training at all, that is, on the step size."""
     setting = case.setting("mlp")
     slower = case.play(replace(setting, training=replace(setting.training, lr=setting.training.lr / 2)))
     return difference(_learned(usual), _learned(slower)) is not None
@@ -145,6 +149,7 @@ def _trains(usual: Trial, case: Case) -> bool:
 
 
 def resume(case: Case) -> None:
+    """Check that a run continued after any of its rounds ends as one that was not stopped."""
     whole = case.usual("norm")
     setting = case.setting("norm")
     for t in range(1, setting.plan.rounds):
@@ -159,7 +164,7 @@ def resume(case: Case) -> None:
 def _resumed(case: Case, setting: Setting, whole: Trial, t: int, engine: Engine | None) -> None:
     rest = case.play(setting, engine, since=whole.moments[t])
     left = range(t + 1, setting.plan.rounds + 1)
-    what = f"stopped after round {t} and gone on from what was stored, the run ends elsewhere than without a stop"
+    what = f"stopped after round {t} and continued from the stored states, the run ends differently"
     _equal(tensors(whole, left), tensors(rest, left), what, engine)
 
 
@@ -167,6 +172,7 @@ def _resumed(case: Case, setting: Setting, whole: Trial, t: int, engine: Engine 
 
 
 def own_data(case: Case) -> None:
+    """Check that a client's answers and states depend on its own data and downloads only."""
     setting = case.setting("mlp")
     usual = case.usual("mlp")
     start, messages = usual.moments[-2], usual.messages[-1]
@@ -174,7 +180,7 @@ def own_data(case: Case) -> None:
         with calm(next(case.ambient)):
             first = _alone(case, setting, setting.shards, start, messages, i)
             other = _alone(case, setting, others_changed(setting.shards, i), start, messages, i)
-        what = f"client {i} does something else when only the data of other clients change, with the same downloads"
+        what = f"client {i} behaves differently when only the data of other clients change, with the same downloads"
         _equal(first, other, what)
 
 
@@ -186,7 +192,7 @@ def _alone(
     messages: Mapping[int, Message],
     last: int,
 ) -> dict[str, Tensor]:
-    """What one client answers, keeps and predicts after all others had their turn in the same process."""
+    """Return a client's answer, state and prediction after all others were processed by the same process."""
     net = setting.network()
     session = Loop().start(Job(case.anew(), net, setting.training, shards, setting.plan.seed))
     order = [i for i in messages if i != last] + [last]
@@ -204,6 +210,7 @@ def _alone(
 
 
 def odd_federations(case: Case) -> None:
+    """Check that the method runs on unusual federations, and that engines agree on some of them."""
     for name, (setting, touch) in _odd(case).items():
         try:
             trial = case.play(setting, touch=touch)
@@ -221,7 +228,7 @@ def odd_federations(case: Case) -> None:
 
 
 def _unmoved(trial: Trial) -> None:
-    """A round without an answer leaves the server as it was."""
+    """Check that a round without an answer leaves the server unchanged."""
     for before, after, report in zip(trial.moments, trial.moments[1:], trial.reports, strict=False):
         if not report.answered and not report.joined:
             what = f"no client answered in round {report.round}, yet the server changed"
@@ -260,6 +267,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
 
 
 def own_memory(case: Case) -> None:
+    """Check that no two stored tensors share memory."""
     trial = case.usual("norm")
     stored: list[tuple[str, str, Tensor]] = []
     for i, ledger in enumerate(trial.simulation.ledgers):
@@ -285,15 +293,17 @@ def own_memory(case: Case) -> None:
 
 
 def pure_steps(case: Case) -> None:
+    """Check that no step writes into its arguments."""
     for kind in KINDS:
         watched = play(Spy(case.anew(), guard=unwritten), case.setting(kind))
-        _equal(tensors(case.usual(kind)), tensors(watched), "looked on at, the method does something else")
+        _equal(tensors(case.usual(kind)), tensors(watched), "observed step by step, the method gives another result")
 
 
 # ---- banks --------------------------------------------------------------------------------------------------------
 
 
 def banks(case: Case) -> None:
+    """Check that the method gives the same result with banks that change in place."""
     setting, keeper = replace(case.setting("mlp"), joins=join_rounds(6, "2@3")), InPlace()
     with kept_by(keeper):
         found = case.play(setting)
@@ -305,6 +315,7 @@ def banks(case: Case) -> None:
 
 
 def failed_answers(case: Case) -> None:
+    """Check that lost, refused and repeated answers have no further effect."""
     setting = case.setting("mlp")
     usual = case.usual("mlp")
     victim = usual.reports[1].answered[0]  # of round 2
@@ -314,21 +325,21 @@ def failed_answers(case: Case) -> None:
         raise RuleBroken(f"the spoilt upload of client {victim} in round 2 was not refused")
     for what, trial in (("lost", lost), ("refused", refused)):
         before, after = trial.moments[1].states[victim], trial.moments[2].states[victim]
-        _equal(before, after, f"the upload of client {victim} was {what} in round 2, yet its state changed")
+        _equal(before, after, f"the upload of client {victim} was {what} in round 2, but its state changed")
         if [i for i in usual.reports[1].answered if i != victim] != trial.reports[1].answered:
-            raise RuleBroken(f"the upload of client {victim} was {what} in round 2 and others were left out, too")
-    _equal(tensors(lost), tensors(refused), "an upload that is refused leaves something else behind than a lost one")
+            raise RuleBroken(f"the upload of client {victim} was {what} in round 2, and others were left out as well")
+    _equal(tensors(lost), tensors(refused), "a refused upload has another effect than a lost one")
     again = case.play(setting, touch=twice)
-    _equal(tensors(usual), tensors(again), "every message sent twice leaves something else behind than sent once")
+    _equal(tensors(usual), tensors(again), "messages sent twice have another effect than messages sent once")
     dropping = replace(setting, dropout=0.4)
     dropped = case.play(dropping)
     gone = {report.round: list(report.missing) for report in dropped.reports}
     asked = case.play(setting, touch=lose(gone))
-    _equal(tensors(dropped), tensors(asked), "a client that drops out leaves something else behind than a lost answer")
+    _equal(tensors(dropped), tensors(asked), "a client that drops out has another effect than a lost answer")
 
 
 def _uploads(touch: Touch) -> Touch:
-    """The same hand on the line for uploads alone: an answer to a survey may change who is drawn."""
+    """Restrict a change to uploads: an answer to a survey may change which clients are drawn."""
 
     def at_uploads(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
         train = all(m.step == "update" for m in messages.values())
@@ -338,7 +349,7 @@ def _uploads(touch: Touch) -> Touch:
 
 
 def _spoil(round: int, client: int) -> Touch:
-    """One client's upload in one round comes with a NaN in it, or under another name if it holds no such number."""
+    """Return a change of one client's upload in one round: a NaN in it, or another name if it holds no float."""
 
     def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
         answers, missing = pass_on(messages)
@@ -355,6 +366,7 @@ def _spoil(round: int, client: int) -> Touch:
 
 
 def declared(case: Case) -> None:
+    """Check the declaration of the method, see `check_declaration`."""
     check_declaration(case.method)
 
 
@@ -374,6 +386,7 @@ class _Counted(Aggregation):
 
 
 def robust(case: Case) -> None:
+    """Check that a method with ``robust = True`` runs under the median and uses it."""
     rule = _Counted()
     try:
         case.method.require_robust(rule)
@@ -383,13 +396,14 @@ def robust(case: Case) -> None:
     setting = replace(setting, plan=replace(setting.plan, aggregation=rule))
     _healthy(case.play(setting), setting)
     if not rule.asked:
-        raise RuleBroken("it says robust = True, yet its server never uses r.mean, r.group_mean or r.mix")
+        raise RuleBroken("it declares robust = True, but its server never uses r.mean, r.group_mean or r.mix")
 
 
 # ---- secure aggregation -------------------------------------------------------------------------------------------
 
 
 def secure_aggregation(case: Case) -> None:
+    """Check that a method with ``secure_aggregation = True`` needs no more than the means of its pools."""
     method = case.method
     if not method.secure_aggregation or case.rule != Aggregation():  # sums go with the mean only
         return
@@ -410,13 +424,13 @@ def secure_aggregation(case: Case) -> None:
 
 
 def _near(a: Bundle, b: Bundle, round: int) -> None:
-    """Two states are the same as far as sums of rounded numbers can be."""
+    """Check that two states agree up to the rounding of sums."""
     for name in sorted(set(a) | set(b)):
         there = name in a and name in b and a[name].shape == b[name].shape
         if not there or not torch.allclose(a[name].double(), b[name].double(), rtol=1e-5, atol=1e-6):
             raise RuleBroken(
-                "it says secure_aggregation = True, yet its server ends elsewhere when every upload is replaced by the "
-                f"mean of its pool: {name!r} of the state differs in round {round}"
+                "it declares secure_aggregation = True, but its server ends differently when every upload is replaced "
+                f"by the mean of its pool: {name!r} of the state differs in round {round}"
             )
 
 
@@ -424,6 +438,7 @@ def _near(a: Bundle, b: Bundle, round: int) -> None:
 
 
 def distribution(case: Case) -> None:
+    """Check the values that the server's steps return, see `_look`."""
     setting = replace(case.setting("mlp"), joins=join_rounds(6, "2@3"))
     play(Spy(case.anew(), look=_look), setting)
 
@@ -451,7 +466,7 @@ def _look(step: str, r: Round, given: object) -> None:
 
 
 def _beside(where: str, drawn: Bundle) -> Tensor | None:
-    """The ids of a sample that says more than ids."""
+    """Return the ids of a sample that contains more than ids."""
     ids = drawn.get("ids")
     for name, rows in drawn.items():
         if ids is not None and (rows.dim() == 0 or len(rows) != len(ids)):
@@ -503,4 +518,4 @@ RULES: dict[str, Callable[[Case], None]] = {
     "secure aggregation": secure_aggregation,
     "distribution": distribution,
 }
-"""Name -> the check, in the order in which they are made."""
+"""Rules by name, in the order of their checks."""

@@ -1,4 +1,4 @@
-"""A method that does what another does and looks on: what each step is given, before and after, and what it gives."""
+"""A method that wraps another one and observes its steps: arguments before and after, and results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Merged = Callable[[Bundle, Round, Bundle, Bundle], None]
 
 
 class RuleBroken(AssertionError):
-    """A method broke a rule of the contract; the message names the rule and carries the values."""
+    """A method broke a rule of the contract; the message names the rule and the values."""
 
 
 @contextmanager
 def unguarded(step: str, given: Given) -> Iterator[None]:
-    """Any step may do anything."""
+    """Allow a step to do anything."""
     yield
 
 
 @contextmanager
 def unwritten(step: str, given: Given) -> Iterator[None]:
-    """What a step was given must be the same after it, and must not have been written to in between."""
+    """Require that a step leaves its arguments unchanged, and has not written to them in between."""
     before = {what: {n: (t, t.detach().clone(), t._version) for n, t in b.items()} for what, b in given.items()}
     yield
     for what, tensors in given.items():
@@ -50,29 +50,30 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def unseen(step: str, r: Round, given: object) -> None:
-    """Any step may give anything."""
+    """Allow a step to return anything."""
 
 
 def unasked(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
-    """Uploads may be merged in any way."""
+    """Allow uploads to be merged in any way."""
 
 
 @dataclass(frozen=True)
 class Spy(Method):
-    """Another method, with a guard around each of its steps and a look at what the server's steps give."""
+    """Another method, with a guard around each of its steps and a look at the results of the server's steps."""
 
-    robust = True  # as far as the one that is watched
+    robust = True  # as far as the wrapped method is
     inner: Method
-    """The method that is watched."""
+    """The wrapped method."""
     guard: Guard = unguarded
-    """Entered around every step with what it is given."""
+    """Context entered around every step, with the step's arguments."""
     look: Look = unseen
-    """Called with what ``sample``, ``distribute``, ``deliver`` and ``relations`` gave."""
+    """Called with the results of ``sample``, ``distribute``, ``deliver`` and ``relations``."""
     merged: Merged = unasked
-    """Called with what ``aggregate`` was given and what it gave."""
+    """Called with the arguments and the result of ``aggregate``."""
 
     @property
     def secure_aggregation(self) -> bool:
+        """Whether the wrapped method supports secure aggregation."""
         return self.inner.secure_aggregation
 
     def _server(self, s: Bundle, r: Round) -> dict[str, Mapping[str, Tensor]]:
@@ -80,61 +81,73 @@ class Spy(Method):
         return {"the server's state": s, "the roster": known, "what was drawn": r.drawn}
 
     def init(self, r: Round) -> Bundle:
+        """Return the wrapped method's first state, unguarded."""
         return self.inner.init(r)
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Guard the wrapped method's ``admit``."""
         with self.guard("admit", self._server(s, r)):
             return self.inner.admit(s, r)
 
     def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Guard the wrapped method's ``survey`` and look at its result."""
         with self.guard("survey", self._server(s, r)):
             out = self.inner.survey(s, r)
         self.look("survey", r, out)
         return out
 
     def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Guard the wrapped method's ``hear``."""
         with self.guard("hear", {**self._server(s, r), "the answers": up}):
             return self.inner.hear(s, r, up)
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
+        """Guard the wrapped method's ``sample`` and look at its result."""
         with self.guard("sample", self._server(s, r)):
             out = self.inner.sample(s, r)
         self.look("sample", r, out)
         return out
 
     def distribute(self, s: Bundle, r: Round) -> Download:
+        """Guard the wrapped method's ``distribute`` and look at its result."""
         with self.guard("distribute", self._server(s, r)):
             out = self.inner.distribute(s, r)
         self.look("distribute", r, out)
         return out
 
     def deliver(self, s: Bundle, r: Round) -> Download:
+        """Guard the wrapped method's ``deliver`` and look at its result."""
         with self.guard("deliver", self._server(s, r)):
             out = self.inner.deliver(s, r)
         self.look("deliver", r, out)
         return out
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Guard the wrapped method's ``aggregate`` and compare its result."""
         with self.guard("aggregate", {**self._server(s, r), "the uploads": up}):
             out = self.inner.aggregate(s, r, up)
         self.merged(s, r, up, out)
         return out
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Guard the wrapped method's ``pools``."""
         with self.guard("pools", self._server(s, r)):
             return self.inner.pools(s, r)
 
     def relations(self, s: Bundle, r: Round) -> Tensor | None:
+        """Guard the wrapped method's ``relations`` and look at its result."""
         with self.guard("relations", self._server(s, r)):
             out = self.inner.relations(s, r)
         self.look("relations", r, out)
         return out
 
     def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """Guard the wrapped method's ``cluster_count``."""
         with self.guard("cluster_count", self._server(s, r)):
             return self.inner.cluster_count(s, r)
 
     def notes(self, s: Bundle) -> dict[str, float]:
+        """Guard the wrapped method's ``notes``."""
         with self.guard("notes", {"the server's state": s}):
             return self.inner.notes(s)
 
@@ -144,10 +157,16 @@ class Spy(Method):
         return {"c.received": c.received, "the old c.state": c.state, "c.data": data, "c.validation": held}
 
     def describe(self, c: Client) -> Bundle:
+        """Guard the wrapped method's ``describe``."""
         with self.guard("describe", self._client(c)):
             return self.inner.describe(c)
 
     def answer(self, c: Client) -> Bundle:
+        """Guard the wrapped method's ``answer``.
+
+        Raises:
+            RuleBroken: it replaced the client's state.
+        """
         before = c.state
         with self.guard("answer", self._client(c)):
             out = self.inner.answer(c)
@@ -156,18 +175,22 @@ class Spy(Method):
         return out
 
     def client_update(self, c: Client) -> Work:
+        """Guard the wrapped method's ``client_update``, from its first step to its result."""
         with self.guard("client_update", self._client(c)):
             return (yield from _through(self.inner.client_update(c)))
 
     def personalize(self, c: Client) -> Work:
+        """Guard the wrapped method's ``personalize``, from its first step to its result."""
         with self.guard("personalize", self._client(c)):
             return (yield from _through(self.inner.personalize(c)))
 
     def views(self, c: Client) -> dict[str, Bundle]:
+        """Guard the wrapped method's ``views``."""
         with self.guard("views", self._client(c)):
             return self.inner.views(c)
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Guard the wrapped method's ``predict``."""
         with self.guard("predict", {"what personalize gave": b, "the inputs": {"x": x}}):
             return self.inner.predict(net, b, x)
 

@@ -1,4 +1,4 @@
-"""A tiny federation and tiny networks: enough of everything that goes wrong, small enough for a second."""
+"""A tiny federation and tiny networks: they contain the usual edge cases and run in about a second."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KINDS: tuple[Kind, ...] = ("mlp", "norm")
 
 
 def federation(seed: int = 0) -> tuple[ClientData, ...]:
-    """Six clients with three classes: unequal sizes, one with a single class, one with a single sample."""
+    """Return six clients with three classes: unequal sizes, one with a single class, one with a single sample."""
     return tuple(
         ClientData(
             samples(seed, i, "train", n),
-            samples(seed, i, "validation", 3 if i != 5 else 0),  # the last client has none to validate on
+            samples(seed, i, "validation", 3 if i != 5 else 0),  # the last client has no validation samples
             samples(seed, i, "test", 4),
             group=i % 2,
         )
@@ -35,7 +35,7 @@ def federation(seed: int = 0) -> tuple[ClientData, ...]:
 
 
 def samples(seed: int, client: int, part: str, n: int) -> Samples:
-    """Samples of one client: its classes lie around points of its own."""
+    """Return samples of one client: its classes lie around centres that differ between clients."""
     rng = generator(seed, "toys", client, part)
     y = torch.randint(0, 1 if client == SINGLE else CLASSES, (n,), generator=rng)
     centre = F.one_hot((y + client % 2) % WIDTH, WIDTH).float()
@@ -43,7 +43,7 @@ def samples(seed: int, client: int, part: str, n: int) -> Samples:
 
 
 def others_changed(shards: Sequence[ClientData], client: int) -> tuple[ClientData, ...]:
-    """The same federation with other inputs and labels on every client but one."""
+    """Return the federation with other inputs and labels on every client but one."""
     return tuple(s if i == client else _changed(s, i) for i, s in enumerate(shards))
 
 
@@ -55,7 +55,7 @@ def _changed(shard: ClientData, client: int) -> ClientData:
 
 
 def network(kind: Kind, seed: int = 0) -> Net:
-    """A network of one hidden layer: plain, or with batch normalisation and dropout."""
+    """Return a network of one hidden layer: plain, or with batch normalisation and dropout."""
     return Net(_mlp if kind == "mlp" else _norm, (WIDTH,), CLASSES, seed=seed)
 
 

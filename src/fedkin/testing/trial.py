@@ -1,4 +1,4 @@
-"""One run of a method through the real round loop, with everything it left behind, so that two can be compared."""
+"""One run of a method through the actual round loop, with all its results, so that two runs can be compared."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedkin.testing.toys import Kind, federation, network
 Replies = tuple[dict[int, Bundle], dict[int, str]]
 Exchange = Callable[[Mapping[int, Message]], Replies]
 Touch = Callable[[Mapping[int, Message], Exchange], Replies]
-"""``(messages, pass_on) -> replies``: what a hand on the line makes of a round's messages and their answers."""
+"""``(messages, pass_on) -> replies``: a change of a round's messages and their answers on the way."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything about a run but the method and the engine."""
+    """The settings of a run except the method and the engine."""
 
     kind: Kind = "mlp"
     shards: tuple[ClientData, ...] = field(default_factory=federation)
@@ -32,12 +32,13 @@ class Setting:
     joins: list[int] | None = None
 
     def network(self) -> Net:
+        """Return the network of the run."""
         return network(self.kind)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The whole of a run between two rounds, in memory of its own: what a checkpoint would hold."""
+    """The complete state of a run between two rounds, in its own memory, as a checkpoint would hold it."""
 
     server: Server
     states: Mapping[int, Bundle]
@@ -45,18 +46,18 @@ class Moment:
 
 @dataclass
 class Trial:
-    """What a run left behind."""
+    """The results of a run."""
 
     reports: list[Report]
     moments: list[Moment]  # before the first round, then after each
-    uploads: list[dict[int, Bundle]]  # answers to each round's messages, as they came
+    uploads: list[dict[int, Bundle]]  # answers to each round's messages, in order of arrival
     messages: list[dict[int, Message]]
     simulation: Simulation
     server: Server
 
 
 class Wire:
-    """The simulator's transport with a hand on the line between server and clients, and a record of what passed."""
+    """The simulator's transport with a change of messages on the way, and a record of them."""
 
     def __init__(self, inner: Simulation, touch: Touch | None) -> None:
         self._inner, self._touch = inner, touch
@@ -64,12 +65,15 @@ class Wire:
         self.uploads: list[dict[int, Bundle]] = []
 
     def available(self, round: int) -> list[int]:
+        """Return the clients that the simulator offers in this round."""
         return self._inner.available(round)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        """Return the descriptions of the clients that join in this round."""
         return self._inner.joiners(known, round)
 
     def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Replies:
+        """Exchange messages through the change, and record those of updates with their answers."""
         if any(m.step == "evaluate" for m in messages.values()):
             return self._inner.exchange(messages)
         touch = self._touch or (lambda sent, pass_on: pass_on(sent))
@@ -90,10 +94,12 @@ def play(
     stop: int | None = None,
     ambient: int = 0,
 ) -> Trial:
-    """Runs a method to the end, or from a moment on, or until after a round.
+    """Run a method to the end, or from a moment on, or until after a round.
 
     Args:
-        ambient: seed of Python's and torch's own generators, of which no result may depend.
+        method: the method.
+        setting: settings of the run.
+        ambient: seed of Python's and torch's global generators, on which no result may depend.
     """
     net = setting.network()
     with calm(ambient):
@@ -123,7 +129,7 @@ def play(
 
 @contextmanager
 def calm(seed: int) -> Iterator[None]:
-    """One thread and global generators of this seed inside; everything as it was outside."""
+    """Use one thread and global generators of this seed inside; restore both afterwards."""
     threads, state = torch.get_num_threads(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -141,14 +147,14 @@ def _moment(server: Server, simulation: Simulation) -> Moment:
 
 
 def copied(m: Moment) -> Moment:
-    """The same in memory of its own, as if it had been written to a file and read again."""
+    """Return a copy in its own memory, as if it had been written to a file and read again."""
     s = m.server
     server = Server(s.state.owned(), s.round, s.sizes.clone(), s.described.owned(), s.acks.clone())
     return Moment(server, {i: b.owned() for i, b in m.states.items()})
 
 
 def tensors(trial: Trial, rounds: Iterable[int] | None = None) -> dict[str, Tensor]:
-    """Everything a run left behind, by a name that a person understands; reports of these rounds only."""
+    """Return all results of a run by readable names; reports of the given rounds only."""
     end, wanted = trial.moments[-1], None if rounds is None else set(rounds)
     out = {f"server state {n!r}": t for n, t in end.server.state.items()}
     out["rounds acknowledged"] = end.server.acks
@@ -158,17 +164,18 @@ def tensors(trial: Trial, rounds: Iterable[int] | None = None) -> dict[str, Tens
             continue
         at = f"of round {report.round}"
         out[f"the cohort {at}"] = torch.tensor(report.cohort)
-        out[f"those who answered {at}"] = torch.tensor(report.answered)
+        out[f"the clients that answered {at}"] = torch.tensor(report.answered)
         out |= {f"the {n} {at}": t for n in ("weights", "clusters") if (t := getattr(report, n)) is not None}
         out |= {f"evaluation {n!r} of client {i} {at}": t for i, b in report.evaluation.items() for n, t in b.items()}
     return out
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor], within: float = 0.0) -> str | None:
-    """The first difference between named tensors in words, or None if they are equal.
+    """Return the first difference between named tensors in words, or None if they are equal.
 
     Args:
-        within: how far floating-point numbers may be apart, relative to their size where that is above 1.
+        a, b: the tensors by name.
+        within: tolerance for floating-point numbers, relative to their size where that is above 1.
     """
     if set(a) != set(b):
         return f"only one of them has {sorted(set(a) ^ set(b))[0]}"
@@ -189,7 +196,7 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor], within: float =
 
 
 def lose(lost: Mapping[int, Sequence[int]]) -> Touch:
-    """The answers of these clients in these rounds get lost on the way, after the work was done."""
+    """Return a change that loses the answers of these clients in these rounds, after the work was done."""
 
     def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
         answers, missing = pass_on(messages)
@@ -203,6 +210,6 @@ def lose(lost: Mapping[int, Sequence[int]]) -> Touch:
 
 
 def twice(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
-    """Every message arrives twice; the second answer is the one that counts."""
+    """Send every message twice; the second answer counts."""
     pass_on(messages)
     return pass_on(messages)

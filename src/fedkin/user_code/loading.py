@@ -18,7 +18,7 @@ _STAMP = "__fedkin_stamp__"
 
 
 def is_import_path(spec: str) -> bool:
-    """Whether a text has the form of something to import: ``package.module:attribute`` or ``file.py:attribute``."""
+    """Return whether a text has the form of an import path: ``package.module:attribute`` or ``file.py:attribute``."""
     path, colon, attribute = spec.rpartition(":")
     if not colon or not path or not all(part.isidentifier() for part in attribute.split(".")):
         return False
@@ -26,21 +26,21 @@ def is_import_path(spec: str) -> bool:
 
 
 def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:
-    """What a module or a file calls by this name.
+    """Return the object with this import path.
 
-    Modules in the current folder are found too, and a file finds the modules beside it. A file is run once; the same
+    Modules in the current folder are found, and a file finds the modules next to it. A file is run once; the same
     name gives the same object again as long as the file has not changed.
 
     Args:
         spec: ``package.module:attribute`` or ``path/to/file.py:attribute``; the attribute may have dots.
-        error: class of what is raised.
+        error: class of the raised exception.
 
     Raises:
-        FedkinError: of class ``error``: not of this form, no such module or file, running it failed, no such attribute.
+        FedkinError: of class ``error``: invalid form, no such module or file, its code failed, or no such attribute.
     """
     path, _, attribute = spec.rpartition(":")
     if not is_import_path(spec):
-        raise error(f"{spec!r} is no import path; write package.module:attribute or ./file.py:attribute")
+        raise error(f"{spec!r} is not an import path; write package.module:attribute or ./file.py:attribute")
     module = _from_file(path, spec, error) if path.endswith(".py") else _from_module(path, spec, error)
     found: Any = module
     for part in attribute.split("."):
@@ -57,9 +57,9 @@ def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:
 def _from_module(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
     known = list(sys.path)
     try:
-        sys.path.append(str(Path.cwd()))  # a console script does not look into the current folder by itself
+        sys.path.append(str(Path.cwd()))  # a console script does not search the current folder by default
         return importlib.import_module(path)
-    except Exception as cause:  # whatever a person's module raises at import
+    except Exception as cause:  # user-defined modules may raise anything at import
         raise error(f"{spec}: importing {path!r} failed: {type(cause).__name__}: {cause}") from cause
     finally:
         sys.path[:] = known
@@ -73,7 +73,7 @@ def _from_file(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
         raise error(f"{spec}: there is no file {path}" + (f"; did you mean {close[0]!r}?" if close else ""))
     content = file.read_bytes()
     stamp = hashlib.blake2b(content, digest_size=8).hexdigest()
-    # a name of its own by its place, so that two files of one name do not replace each other
+    # a name derived from its path, so that two files of one name do not replace each other
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     there = sys.modules.get(name)
     if there is not None and getattr(there, _STAMP, None) == stamp:
@@ -83,12 +83,12 @@ def _from_file(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
         raise error(f"{spec}: {path} cannot be run as Python")
     module, known, written = importlib.util.module_from_spec(made), list(sys.path), sys.dont_write_bytecode
     setattr(module, _STAMP, stamp)
-    sys.modules[name] = module  # before it is run: dataclasses look their module up there
+    sys.modules[name] = module  # before it is run: dataclasses search for their module there
     try:
         sys.path.append(str(file.parent))
-        sys.dont_write_bytecode = True  # nothing but what was asked for appears in a person's folder
-        exec(compile(content, str(file), "exec"), vars(module))  # what was read, and no cached form of it
-    except Exception as cause:  # whatever a person's file raises
+        sys.dont_write_bytecode = True  # no cache files appear in the user's folder
+        exec(compile(content, str(file), "exec"), vars(module))  # the content that was read, not a cached form of it
+    except Exception as cause:  # user-defined files may raise anything
         if there is None:
             del sys.modules[name]
         else:
@@ -101,6 +101,6 @@ def _from_file(path: str, spec: str, error: type[FedkinError]) -> ModuleType:
 
 
 def _line(cause: Exception, file: Path) -> str:
-    """Where in a person's file it happened; nothing if the message says so itself."""
+    """Return the line of a user's file that raised an error; "" if the message contains it."""
     lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == str(file)]
     return f" in line {lines[-1]}" if lines else ""

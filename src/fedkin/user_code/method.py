@@ -11,21 +11,21 @@ from fedkin.core import ConfigError, FedkinError, Method
 from fedkin.user_code.loading import find
 
 RESERVED = ("name", "code")
-"""Entries of a config's ``[method]`` table that are no fields."""
+"""Entries of a config's ``[method]`` table that are not fields."""
 
 
 def own_method(name: str) -> Method:
-    """The method of a class in a file or a module, with its defaults.
+    """Return the method of a class in a file or a module, with its defaults.
 
     Raises:
-        ConfigError: no such file, module or class; running it failed; or the class is no complete method.
+        ConfigError: no such file, module or class; its code failed; or the class is not a complete method.
     """
     try:
         found = find(name)
     except FedkinError as e:
         raise ConfigError(f"{e}{_there(name)}") from e
     if isinstance(found, Method):
-        raise ConfigError(f"{name} is a method with its settings already in; name its class, {type(found).__name__}")
+        raise ConfigError(f"{name} is a method that has its settings already; name its class, {type(found).__name__}")
     if not (inspect.isclass(found) and issubclass(found, Method)) or found is Method:
         kind = f"the class {found.__name__}" if inspect.isclass(found) else f"an object of type {type(found).__name__}"
         raise ConfigError(
@@ -36,12 +36,12 @@ def own_method(name: str) -> Method:
         return found()
     except FedkinError:
         raise
-    except Exception as e:  # whatever a person's own checks raise
+    except Exception as e:  # user-defined checks may raise anything
         raise ConfigError(f"{name}: {found.__name__}() failed: {type(e).__name__}: {e}") from e
 
 
 def _require_complete(cls: type[Method], name: str) -> None:
-    """Raises `ConfigError` if a step is missing, or if it is no dataclass whose fields all have defaults."""
+    """Raise `ConfigError` if a step is missing, or if it is not a dataclass whose fields all have defaults."""
     if missing := sorted(cls.__abstractmethods__):
         lines = [f"def {step}{inspect.signature(getattr(Method, step))}".replace("'", "") for step in missing]
         raise ConfigError(f"{name} lacks {', '.join(missing)}; every method has:\n    " + "\n    ".join(lines))
@@ -56,7 +56,7 @@ def _require_complete(cls: type[Method], name: str) -> None:
 
 
 def _there(name: str) -> str:
-    """The methods of a file that was found and run, as the end of a message."""
+    """Return the methods of a file that was found and run, as the end of a message."""
     path, _, attribute = name.rpartition(":")
     try:
         anything = find(f"{path}:__name__")

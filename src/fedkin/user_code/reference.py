@@ -1,4 +1,4 @@
-"""A name of user-defined code: where its file is, how a run folder writes it, its fingerprint and its copies."""
+"""References to user-defined code: its file, its name in a run folder, its fingerprint and its copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedkin.user_code.loading import find, is_import_path
 
 @dataclass(frozen=True)
 class CodeRef:
-    """A method, network or data set by name: of a catalogue, or user-defined code.
+    """A method, network or data set by name: built in, or user-defined code.
 
     Attributes:
-        name: a name of a catalogue, ``package.module:attribute`` or ``FILE.py:attribute``.
+        name: a built-in name, ``package.module:attribute`` or ``FILE.py:attribute``.
     """
 
     name: str
@@ -28,8 +28,8 @@ class CodeRef:
         """Return the reference with its file, if it has one, by an absolute path.
 
         Args:
-            name: as it was written.
-            folder: where it was written; the file is looked for there before the working folder.
+            name: name as written.
+            folder: folder in which it was written; the file is searched there before the working folder.
         """
         file = cls(name).file
         if file is None:
@@ -39,7 +39,7 @@ class CodeRef:
 
     @property
     def is_user_code(self) -> bool:
-        """Whether it is user-defined code and not a name of a catalogue."""
+        """Whether it is user-defined code and not a built-in name."""
         return is_import_path(self.name)
 
     @property
@@ -50,19 +50,19 @@ class CodeRef:
 
     @property
     def attribute(self) -> str:
-        """The attribute of user-defined code; any other name as it is. Short, for titles and names of folders."""
+        """The attribute of user-defined code; any other name unchanged. Short, for titles and names of folders."""
         return self.name.rpartition(":")[2] if self.is_user_code else self.name
 
     @property
     def portable(self) -> str:
-        """The name as a run folder writes it, where a copy of the file lies next to the config."""
+        """The name as written in a run folder, where a copy of the file lies next to the config."""
         return self.name if self.file is None else f"./{self.file.name}:{self.attribute}"
 
     def fingerprint(self) -> str:
-        """Return 32 hexadecimal digits of the text of its file and those next to it that it imports, or of its module.
+        """Return 32 hexadecimal digits of the text of its file and files next to it that it imports, or of its module.
 
         Raises:
-            ConfigError: there is no such thing, or its text cannot be found.
+            ConfigError: the code does not exist, or its text cannot be found.
         """
         if self.file is not None:
             files = copies([self])
@@ -79,7 +79,7 @@ class CodeRef:
         return total.hexdigest()
 
     def entry(self, *, files_only: bool = False) -> dict[str, str]:
-        """Return what a config keeps next to the name, so that another text of the code is noticed."""
+        """Return the entries of a config next to the name, by which a change of the code is detected."""
         marked = self.file is not None if files_only else self.is_user_code
         return {"code": self.fingerprint()} if marked else {}
 
@@ -87,11 +87,11 @@ class CodeRef:
         """Compare the code with the fingerprint of a config.
 
         Raises:
-            ConfigError: it was other code when the config was written.
+            ConfigError: the code has changed since the config was written.
         """
         if code is not None and code != self.entry().get("code"):
             raise ConfigError(
-                f"{where}: {self.name} has changed since this was written; put the former text back, or begin a new "
+                f"{where}: {self.name} has changed since this was written; restore the former text, or start a new "
                 'run from a config without the line code = "..."'
             )
 
@@ -99,10 +99,10 @@ class CodeRef:
 def copies(references: Iterable[CodeRef], error: type[FedkinError] = ConfigError) -> dict[str, bytes]:
     """Return the files of references, and the modules next to them that they import: file name -> content.
 
-    Packages next to a file are not among them: what needs one is better installed, as ``package.module:attribute``.
+    Packages next to a file are not among them: code that needs one should be installed, ``package.module:attribute``.
 
     Raises:
-        FedkinError: of class ``error``: a file cannot be read, or two different ones have the same name.
+        FedkinError: of class ``error``: a file cannot be read, or two different files have the same name.
     """
     found, seen = dict[str, bytes](), set[Path]()
     waiting = [reference.file for reference in references if reference.file is not None]
@@ -122,7 +122,7 @@ def copies(references: Iterable[CodeRef], error: type[FedkinError] = ConfigError
 
 
 def _imported(content: bytes) -> set[str]:
-    """First names of all imports of a file; none if it is not Python, which is said when it is run."""
+    """Return the first names of all imports of a file; none if it is not Python, which is reported when it is run."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def install(path: Path) -> None:
-    from fedkin.deploy import site as sites
+    from fedkin.deploy import client as sites
 
     if "FAULT_VERSION" in os.environ:
         from fedkin.deploy import versions
@@ -59,7 +59,7 @@ def spoilt(made, what):
     import torch
 
     from fedkin.deploy.tensors import bundle, letter
-    from fedkin.deploy.wire import Letter
+    from fedkin.deploy.wire_format import Letter
 
     if what == "long side":
         return Letter({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
@@ -111,7 +111,7 @@ def install_flower(path: Path) -> None:
 
 def install_server(round: int) -> None:
     """In the run's program on the server."""
-    from fedkin.deploy.fleet import Fleet
+    from fedkin.deploy.transport import Fleet
 
     real = Fleet.exchange
 

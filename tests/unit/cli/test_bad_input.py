@@ -218,7 +218,7 @@ def test_resuming_what_is_damaged_or_of_another_run(harm: str, fedkin: Command, 
 
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"fedkin: a/{'rounds.jsonl' if harm == 'lines' else 'checkpoint.safetensors'}")
-    assert {"config": "another config", "lines": "not as it was written"}.get(harm, "is damaged") in done.err
+    assert {"config": "another config", "lines": "has changed since it was written"}.get(harm, "is damaged") in done.err
     assert done.err.count("\n") == 1
     assert content(Path("a")) == before
 

@@ -127,9 +127,9 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
-    assert "\nBefore you believe it:\n- " in done.out
+    assert "\nCaveats:\n- " in done.out
     assert "\n- One seed only: " in done.out
-    assert "Did it pay? fedkin compare" in done.out
+    assert "Is it worth it? fedkin compare" in done.out
 
 
 def test_a_line_for_each_finished_run_where_there_is_no_terminal(
@@ -316,7 +316,7 @@ def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.Mo
     assert (done.code, done.out) == (1, "")
     assert re.fullmatch(
         r"fedkin: the disk is full: a/checkpoint.safetensors cannot be written, [0-9,.]+ MB are free there; make room, "
-        r"then go on with: fedkin resume a\n",
+        r"then continue with: fedkin resume a\n",
         done.err,
     )
 
@@ -348,7 +348,7 @@ def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytes
     with monkeypatch.context() as patch:
         interrupt(patch, 3)
         done = fedkin(f"run fedper {small} --rounds 5 --out a")
-    assert (done.code, done.out, done.notes) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert (done.code, done.out, done.notes) == (130, "", "stopped; continue with: fedkin resume a\n")
     assert not Path("a/summary.json").exists()
 
     done = fedkin("resume a")
@@ -412,7 +412,7 @@ def test_stopping_a_resume_before_its_first_round_keeps_the_folder(
     interrupt(monkeypatch, 1)
     done = fedkin("resume a")
 
-    assert (done.code, done.err) == (130, "stopped; go on with: fedkin resume a\n")
+    assert (done.code, done.err) == (130, "stopped; continue with: fedkin resume a\n")
     assert Path("a/config.toml").exists()
 
 
@@ -455,7 +455,7 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
     assert "Local and Local (full): under both every client trains alone in all 2 rounds" in written
     assert "pictures and tables: a/" in done.out.lower()
     assert "One seed only" not in done.out
-    assert "One seed only" in fedkin(f"compare fedper {small} --out b").out.split("Before you believe it:")[1]
+    assert "One seed only" in fedkin(f"compare fedper {small} --out b").out.split("Caveats:")[1]
 
 
 def test_compare_against_another_method(fedkin: Command, small: str) -> None:
@@ -534,7 +534,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
 
         patch.setattr(RunFolder, "save", stopping)
         done = fedkin(f"compare da-pfl {small} --out a")
-    assert (done.code, done.out, done.notes) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert (done.code, done.out, done.notes) == (130, "", "stopped; continue with: fedkin resume a\n")
 
     again = fedkin("resume a")
     assert again.code == 0
@@ -558,7 +558,7 @@ def test_demo(short: None, fedkin: Command) -> None:
     titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", *cams)
 
     assert (done.code, done.notes) == (0, "")
-    assert "Which clients should learn from whom" in done.out
+    assert "Which clients should learn from which others" in done.out
     assert tuple(re.findall(r"^ ([A-Z]\S+(?: \((?:full|Eq. 6)\))?) +[\d.]+ ", done.out, re.MULTILINE)) == titles
     for title in map(re.escape, titles[1:]):
         assert re.search(rf"^{title}: .*Local", done.out, re.MULTILINE), title
@@ -687,7 +687,7 @@ def test_clients_that_the_data_bring_and_those_left_out(
     done = fedkin(f"{command} --data own {QUICK} --out a")
 
     assert done.code == 0, done.err
-    assert done.err.startswith("clients: those that the data bring (partition natural)")
+    assert done.err.startswith("clients: as given by the data (partition natural)")
     note = "1 client of the data is left out for fewer than 10 samples: tiny (3). --min-samples 1 keeps all clients"
     assert [r.getMessage() for r in caplog.records if r.name == "fedkin.data"] == [f"own: {note}"]
     for page in Path("a").glob("report.html"):
@@ -700,6 +700,6 @@ def test_clients_that_are_made_up(fedkin: Command) -> None:
     """One file names no clients; said unless a setting says who they are."""
     tables("own", all=4000)
     one = f"run fedavg --data own {QUICK}"
-    assert fedkin(f"{one} --out a").err.startswith("clients: 20 made up, to whom all samples are dealt")
+    assert fedkin(f"{one} --out a").err.startswith("clients: 20 made up, among which all samples are distributed")
     for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
         assert "clients:" not in fedkin(f"{one} {said} --out b{n}").err, said

@@ -69,7 +69,7 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("export", "needs a run folder, and whose model"),
+        ("export", "needs a run folder and a client"),
         ("export run", "one of --client 7, --all, --global"),
         ("export run --client 0 --all", "one of --client 7, --all, --global"),
         ("export run --client 9", "no client '9'; the run has clients 0 to 3"),
@@ -80,12 +80,15 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
         ("predict run", "FILE"),
         ("predict run x.npz", "not an exported model"),
         ("predict home nothing.npz", "no file nothing.npz"),
-        ("predict home rows.csv", "does not take rows of a table; give it an .npz or .npy file with inputs [n, 1, 8"),
+        (
+            "predict home rows.csv",
+            "does not accept rows of a table; the model takes an .npz or .npy file with inputs [n, 1, 8",
+        ),
         ("predict home wide.npy", "expected inputs [n, 1, 8, 8], got [2, 9]"),
         ("predict home nan.npy", "not finite"),
         ("predict home two.npz", "the inputs must be called x"),
         ("predict home object.npy", "cannot be read as an array of numbers"),
-        ("predict home config.toml", "cannot be read; give it"),
+        ("predict home config.toml", "cannot be read; the model takes"),
         ("predict home good.npy --out there.csv", "there.csv exists already"),
     ],
 )

@@ -51,7 +51,7 @@ def test_in_a_checkout_they_lie_where_all_methods_do(fedkin: Command) -> None:
     ("words", "said"),
     [
         ("new method LG", "NAME must be lower-case words"),
-        ("new method fedavg", "there is a method fedavg already"),
+        ("new method fedavg", "the method fedavg exists already"),
         ("new method mine", "mine.py exists already, and nothing is overwritten"),
     ],
 )

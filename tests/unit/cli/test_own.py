@@ -12,7 +12,7 @@ import pytest
 
 from commandline import Command
 from fedkin.core import ConfigError
-from fedkin.deploy.own import Allowed, settings_of
+from fedkin.deploy.allowed_code import Allowed, settings_of
 from fedkin.deploy.submitted import packed
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import Settings, settings_from
@@ -282,5 +282,5 @@ def test_a_node_with_another_text_says_so(
     told = Settings(name, get_method(name)).table()
     assert settings_of(told, Allowed(("own_of_a_team",))).name == name
     told["method"]["code"] = "0" * 32
-    with pytest.raises(ConfigError, match="another text here than at the server; install the same version"):
+    with pytest.raises(ConfigError, match="differs between this node and the server; install the same version"):
         settings_of(told, Allowed(("own_of_a_team",)))

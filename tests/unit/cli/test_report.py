@@ -70,7 +70,7 @@ def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) 
     """An empty folder, a comparison without a finished run, a Local given to a comparison: each says what to do."""
     assert "is not a finished run" in fedkin(f"report {tmp_path}").err
     assert f"there is no folder {tmp_path / 'd'}; there are c" in fedkin(f"report {tmp_path / 'd'}").err
-    assert "leave out --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
+    assert "omit --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
     for path in copy.glob("*/summary.json"):
         path.unlink()
     done = fedkin(f"report {copy}")

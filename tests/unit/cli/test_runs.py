@@ -38,7 +38,7 @@ def test_a_line_per_run(runs: Path, fedkin: Command) -> None:
     assert found["runs/stopped"]["method"] == "da-pfl"
     shown = fedkin("runs").out
     assert "several/fedprox-seed0" in shown
-    assert "1 interrupted; go on with, for example: fedkin resume runs/stopped" in shown
+    assert "1 interrupted; continue with, for example: fedkin resume runs/stopped" in shown
 
 
 def test_what_is_wrong_is_the_state(runs: Path, fedkin: Command) -> None:

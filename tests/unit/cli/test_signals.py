@@ -103,7 +103,7 @@ def test_stopped_in_a_round(
     process.join(timeout=20)
 
     assert process.exitcode == 130
-    assert Path("err").read_text() == "stopped; go on with: fedkin resume a\n"
+    assert Path("err").read_text() == "stopped; continue with: fedkin resume a\n"
     assert Path("out").read_text() == ""
     assert 3 <= rounds_in(tmp_path / "a") <= 20
     resume("a")
@@ -158,7 +158,7 @@ def test_ctrl_c_as_people_press_it(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=20)
 
-    assert (process.returncode, out, err) == (130, "", "stopped; go on with: fedkin resume a\n")
+    assert (process.returncode, out, err) == (130, "", "stopped; continue with: fedkin resume a\n")
 
 
 @pytest.mark.parametrize("args", [["list"], ["--help"]], ids=" ".join)

@@ -13,13 +13,13 @@ import pytest
 
 from fedkin.core import ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
+from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.own import Allowed, NotAllowed, settings_of
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.participants import Members
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import settings_from

@@ -16,15 +16,15 @@ import torch
 
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
 from fedkin.data import SiteData
-from fedkin.deploy import site as site_module
-from fedkin.deploy.account import OverBudget
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
+from fedkin.deploy import client as site_module
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_budget import OverBudget
 from fedkin.deploy.table import Unmasked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter, LetterError, refusal
+from fedkin.deploy.wire_format import Letter, LetterError, refusal
 from fedkin.engines.ledger import OutOfStep
 from fedkin.privacy.secure_sum import OutOfRange
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced

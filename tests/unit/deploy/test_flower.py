@@ -18,12 +18,12 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedkin.deploy import submitted  # noqa: E402
+from fedkin.deploy.channel import CODES  # noqa: E402
+from fedkin.deploy.client import Site  # noqa: E402
 from fedkin.deploy.flower import FlowerPost, client_app, from_records, server_app, to_records, to_site  # noqa: E402
-from fedkin.deploy.post import CODES  # noqa: E402
 from fedkin.deploy.serve import serve  # noqa: E402
-from fedkin.deploy.site import Site  # noqa: E402
 from fedkin.deploy.submitted import packed  # noqa: E402
-from fedkin.deploy.wire import BODY_LIMIT, Letter, LetterError  # noqa: E402
+from fedkin.deploy.wire_format import BODY_LIMIT, Letter, LetterError  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 

@@ -10,9 +10,9 @@ import pytest
 
 from fedkin.core import DataError
 from fedkin.deploy import heads
-from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply, attempt
-from fedkin.deploy.members import Members
-from fedkin.deploy.wire import Letter, LetterError, refusal
+from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.deploy.participants import Members
+from fedkin.deploy.wire_format import Letter, LetterError, refusal
 from fedkin.deploy.worker import Duty, Watch
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 

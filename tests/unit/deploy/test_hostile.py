@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, EngineError
-from fedkin.deploy import letters as letters_module
+from fedkin.deploy import messages as letters_module
 from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
@@ -356,12 +356,12 @@ class Ends(Direct):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (ZeroDivisionError("by\nzero"), r"did not expect \(ZeroDivisionError: by\nzero\); its traceback is in"),
-        (MemoryError(), r"did not expect \(MemoryError"),
-        (OSError(5, "Input/output error"), r"Input/output error; when that is mended, the rounds"),
+        (ZeroDivisionError("by\nzero"), r"unexpected error \(ZeroDivisionError: by\nzero\); its traceback is in"),
+        (MemoryError(), r"unexpected error \(MemoryError"),
+        (OSError(5, "Input/output error"), r"Input/output error; when that is fixed, complete rounds"),
         (
             SystemExit(0),
-            r"the run was stopped \(SystemExit\); the rounds that are whole are kept; go on with: fedkin sub",
+            r"the run was stopped \(SystemExit\); complete rounds are kept; continue with: fedkin sub",
         ),
         (KeyboardInterrupt(), r"the run was stopped \(KeyboardInterrupt\)"),
         (EngineError("too few; start others"), r"^too few; start others$"),

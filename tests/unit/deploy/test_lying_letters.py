@@ -13,12 +13,12 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.account import Limits
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.site import Site
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_budget import Limits
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch, _Printable
 from hosttoys import Direct, on_hosts, settings, sites
 

@@ -16,14 +16,14 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.account import Limits
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
+from fedkin.deploy.privacy_budget import Limits
 from fedkin.deploy.table import Table, Unmasked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.settings import Settings
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
@@ -114,8 +114,8 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
     """The flag reaches the process that answers letters."""
-    from fedkin.deploy.letters import Clerk
-    from fedkin.deploy.members import Members
+    from fedkin.deploy.messages import Clerk
+    from fedkin.deploy.participants import Members
 
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, only_masked=True))
     try:
@@ -262,7 +262,7 @@ def test_a_node_hands_on_its_terms(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"only_masked": False}, "a run may ask for uploads without masks; give --only-masked, too"),
+        ({"only_masked": False}, "a run may ask for uploads without masks; add --only-masked"),
         ({"peers": Path("nowhere")}, "there is no such folder; put the NAME.pub of the other clients into one"),
         ({"peers": Path("few")}, r"has the public keys of 1 other clients \(c1\); a sum needs at least 2"),
         ({"peers": Path("damaged")}, "c2.pub is not a public key in OpenSSH's format"),

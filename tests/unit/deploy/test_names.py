@@ -11,7 +11,7 @@ import pytest
 from fedkin.core import ConfigError
 from fedkin.deploy import keys
 from fedkin.deploy.control import Control, read_book
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.settings import settings_from
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 

@@ -16,16 +16,16 @@ pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flowe
 from fedkin.deploy import node as nodes
 from fedkin.deploy import superexec
 from fedkin.deploy.lateness import EXPIRED, Lateness
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
+from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, run_node
+from fedkin.deploy.participants import Members
 from fedkin.deploy.supernode import _write_runtime
 from hosttoys import settings
 
 # a SuperNode whose answers never reach the server: the first one brings hellos that say so, the next one ends
 LATE = """
 import json, pathlib, re, socket, sys
-from fedkin.deploy.wire import Letter, receive, send
+from fedkin.deploy.wire_format import Letter, receive, send
 here = pathlib.Path(sys.argv[1])
 starts = here / "starts"
 starts.write_text(starts.read_text() + "1" if starts.exists() else "1")
@@ -155,6 +155,8 @@ def test_a_key_that_others_can_read_is_told_of(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("x")
     key.chmod(0o644)
-    assert open_to_others(key) == (f"{key} can be read by other users of this machine (mode 0644); do: chmod 600 {key}")
+    assert open_to_others(key) == (
+        f"{key} can be read by other users of this machine (mode 0644); run: chmod 600 {key}"
+    )
     key.chmod(0o600)
     assert open_to_others(key) is None

@@ -15,17 +15,17 @@ import torch
 
 from fedkin.core import ConfigError, EngineError, RunFolderError
 from fedkin.data import Card, SiteData
-from fedkin.deploy import account as account_module
+from fedkin.deploy import privacy_budget as account_module
 from fedkin.deploy import serve as serve_module
-from fedkin.deploy.account import Account, Limits, OverBudget, Used
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
-from fedkin.deploy.spending import Spending
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_budget import Account, Limits, OverBudget, Used
+from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings
@@ -262,7 +262,7 @@ def said(mark: str, *pairs: Any) -> Letter:
 def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
     """Whatever a client says, no number that is none gets into the count."""
     heard = Spending()
-    assert "does not tell" in str(heard.hear(0, Letter({"spent": spent})))
+    assert "does not report" in str(heard.hear(0, Letter({"spent": spent})))
     assert heard.beyond({}) == {}
 
 

@@ -21,7 +21,7 @@ from fedkin.deploy.control import Control
 from fedkin.deploy.ports import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 
 
@@ -120,7 +120,7 @@ def test_the_command_says_how_to_go_on(
     asked = tyro.cli(Submission, args=["run.toml", "--detach", *words.split()])
     monkeypatch.setattr(nodes, "submit", lambda *args: "7")
     nodes._submitted(settings("fedavg"), Path("runs/a"), Control(asked.link, asked.link), asked)
-    assert capsys.readouterr().out.split("after a fault: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
+    assert capsys.readouterr().out.split("after a failure: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
 
 
 @pytest.mark.parametrize(("reason", "code"), [("model holds nan, expected finite numbers", 3), ("wrong shape", 0)])

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.site import Site
-from fedkin.deploy.store import Store
+from fedkin.deploy.client import Site
+from fedkin.deploy.client_memory import Store
 from fedkin.deploy.table import Table, Unmasked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import Letter, LetterError
+from fedkin.deploy.wire_format import Letter, LetterError
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import Pool, fixed, summed
@@ -153,7 +153,7 @@ def test_on_what_terms_a_site_masks() -> None:
 def test_a_point_that_is_none_is_refused() -> None:
     """A public key of small order would make the shared secret zero for everybody."""
     bad = table(members=((0, "00" * 32), *table().members[1:]))
-    with pytest.raises(LetterError, match="the public key of member 0 is none"):
+    with pytest.raises(LetterError, match="the public key of member 0 is not valid"):
         masks.masked(Bundle(w=torch.zeros(3, dtype=torch.int64)), bad, 1, SECRETS[1])
 
 
@@ -380,7 +380,7 @@ def test_a_newcomer_without_a_key_gets_no_number(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
     assert len(ours.server.sizes) == 3
     assert [e["what"] for e in lines(tmp_path, "events") if e["client"] == "c3"] == [
-        "refused: it does not say its public key, which secure aggregation needs"
+        "refused: it sent no public key, which secure aggregation needs"
     ]
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.wire import Letter, receive, send
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
+from fedkin.deploy.wire_format import Letter, receive, send
 from fedkin.deploy.worker import Counter, Duty, Watch
 from hosttoys import settings
 

@@ -326,7 +326,7 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
     done = fedkin("resume c --rounds 4")
     assert (done.code, done.err) == (
         BAD_INPUT,
-        "fedkin: c is a comparison, and --rounds 4 is for a single run; leave it out\n",
+        "fedkin: c is a comparison, and --rounds 4 is for a single run; omit it\n",
     )
     (tmp_path / "c" / "fedavg-seed0" / "clients.json").write_text("{}")
     done = fedkin("resume c/fedavg-seed0 --rounds 4")
@@ -352,7 +352,7 @@ def test_other_settings_are_told_with_both_values(tmp_path: Path) -> None:
     )
     config = tmp_path / "a" / "config.toml"
     config.write_text(config.read_text().replace("rounds = 5", "rounds = 6"))
-    with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; put it back"):
+    with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; restore it"):
         resume(tmp_path / "a")
 
 
@@ -363,7 +363,7 @@ def test_other_data_and_networks_are_told_by_their_sizes(tmp_path: Path) -> None
     texts = texts_of(folder.checkpoint.path)
     sizes = json.loads(texts["about.data"])
     folder.about = {"data": json.dumps({**sizes, "clients": 7})}
-    with pytest.raises(RunFolderError, match=r"another data: clients was 6 there and is 7 here; put it back"):
+    with pytest.raises(RunFolderError, match=r"another data: clients was 6 there and is 7 here; restore it"):
         folder.load({"data": "other"})
     folder.about = {"data": texts["about.data"]}
     with pytest.raises(RunFolderError, match=r"another data: sizes and names are the same, values are not"):

@@ -123,7 +123,7 @@ def test_an_older_folder(tmp_path: Path) -> None:
     raw = kept.read_bytes()
     kept.unlink()
     resume(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"was not kept: it was begun with an older .*run it again: fedkin run"):
+    with pytest.raises(ConfigError, match=r"was not kept: it was started with an older .*run it again: fedkin run"):
         export(tmp_path / "run", 0, round="best")
     assert load_export(export(tmp_path / "run", 0)).card["round"] == ROUNDS
     kept.write_bytes(raw[:-40] + bytes(40))
@@ -140,7 +140,7 @@ def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
     done = fedkin("export run --client 0 --round best")
     assert done.code == 2
     assert "are in files (state = 'file')" in done.err.replace("\n", " ")
-    command = done.err.replace("\n", " ").split("to the same figures: ")[1].strip()
+    command = done.err.replace("\n", " ").split("with equal results: ")[1].strip()
     assert fedkin(f"{command.removeprefix('fedkin ').replace('FOLDER', 'again')} --quiet").code == 0
     assert lines_in(Path("again")) == lines_in(Path("run"))
     assert fedkin("export again --client 0 --round best --out home").code == 0

@@ -96,7 +96,7 @@ def test_the_loader_in_the_folder_imports_nothing_that_a_card_names(home: Path, 
     )
     assert not ran.exists()
     assert "ExportError" in done.stderr
-    assert "not in fedkin's catalogue" in " ".join(done.stderr.split())
+    assert "not a built-in network of fedkin" in " ".join(done.stderr.split())
 
 
 def test_code_comes_by_an_explicit_flag(fedkin: Command) -> None:

@@ -157,7 +157,7 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
 
     last = [line for line in result.clients if line["client"] == 0][-1]
     assert int((model.predict(data.clients[0].test.x) == data.clients[0].test.y).sum()) == last["correct"]
-    with pytest.raises(ConfigError, match="no folder of its own"):
+    with pytest.raises(ConfigError, match="this run has no folder"):
         export(result, 0)
 
 
@@ -178,7 +178,7 @@ def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
 def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:
     """The message says what to do, and nothing is written."""
     result = fedkin.run(Doubling(), federation(), "linear", rounds=1, compute=fedkin.Compute(engine="loop"))
-    with pytest.raises(ConfigError, match="Doubling predicts by code of its own"):
+    with pytest.raises(ConfigError, match="Doubling predicts with custom code"):
         export(result, 0, tmp_path / "own")
     assert not list(tmp_path.iterdir())
 
@@ -195,7 +195,7 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
     assert load_export(export(result, 1, place, force=True)).card["client"] == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years")
-    with pytest.raises(RunFolderError, match="is no export"):
+    with pytest.raises(RunFolderError, match="is not an export"):
         export(result, 0, tmp_path / "other", force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "own"]
 

@@ -21,7 +21,7 @@ from fedkin.data.preparation import Preparation
 from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusual_inputs, unusual_rows
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
-from fedkin.exporting.drill import join
+from fedkin.exporting.cold_start import join
 from fedkin.exporting.loader import ExportError, load
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.storage.toml import read_toml
@@ -327,7 +327,7 @@ def test_arrays_on_another_scale(fedkin: Command) -> None:
     with pytest.warns(UserWarning, match="another scale"):
         model.predict(x)
     assert model.predict(x / 255).shape == (3,)
-    with pytest.raises(ExportError, match="does not take rows of a table"):
+    with pytest.raises(ExportError, match="does not accept rows of a table"):
         model.model.inputs([{"a": 1}])
 
 
@@ -351,7 +351,7 @@ def test_join_says_what_to_know() -> None:
     )
     assert join(result, blobs(9, 200), after=(0,)).notes == ()
     small = join(result, blobs(9, 100), after=(0,))
-    assert small.notes == ("only 20 test samples: accuracies rest on few, see their intervals",)
+    assert small.notes == ("only 20 test samples: accuracies are uncertain, see their intervals",)
     assert small.accuracy[0] == 1.0
     assert small.interval[0] == (pytest.approx(0.8389, abs=1e-4), 1.0)  # Wilson: 1 / (1 + 1.96^2 / 20)
 
@@ -360,7 +360,7 @@ def test_join_says_what_to_know() -> None:
     x[100:140] = x[140:180]
     notes = join(result, (x, y), after=(0,)).notes
     assert len(notes) == 2
-    assert notes[0].endswith("of 40 test samples equal training samples of the newcomer")
+    assert notes[0].endswith("of 40 test samples equal training samples of the joining client")
     assert notes[1].startswith("10 of 200 samples, ")
     assert "(bob: 7, cid: 3)" in notes[1]
     assert "another scale?" in join(result, (100 * blobs(9, 200)[0], blobs(9, 200)[1]), after=(0,)).notes[0]

@@ -94,5 +94,5 @@ def test_files(tmp_path: Path) -> None:
 def test_not_on_hosts(tmp_path: Path, file: Path) -> None:
     """Nodes have no such file."""
     settings = Settings("fedavg", get_method("fedavg"), model=ModelSettings(init_weights=str(file)))
-    with pytest.raises(ConfigError, match="nodes make the start themselves"):
+    with pytest.raises(ConfigError, match="nodes initialise the network themselves"):
         packed(settings, tmp_path / "run")

@@ -173,7 +173,7 @@ def test_a_folder_of_other_settings_is_begun_anew(toy: Paper, tmp_path: Path) ->
     config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.3"))
     said: list[str] = []
     assert run(toy, plan(tmp_path, say=said.append), cell.path) == Outcome(made=1)
-    assert any("begun anew" in text for text in said)
+    assert any("started again" in text for text in said)
     run(toy, plan(tmp_path / "whole"), cell.path)
     assert figures(load(tmp_path / "results")) == figures(load(tmp_path / "whole" / "results"))
 
@@ -263,7 +263,7 @@ def test_half_a_line_is_removed_and_never_read(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     """A whole line that is no JSON is an error that names the file."""
     (tmp_path / "toy-one.jsonl").write_text('{"digest": "a"\n{"digest": "b"}\n')
-    with pytest.raises(ValueError, match=r"toy-one\.jsonl: a line is no JSON"):
+    with pytest.raises(ValueError, match=r"toy-one\.jsonl: a line is not JSON"):
         load(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_a_file_that_is_not_whole_is_named(cut: int, tmp_path: Path) -> None:
 def test_a_disk_without_room_is_an_error_with_advice(tmp_path: Path) -> None:
     """Here: a file where the folder would be."""
     (tmp_path / "0").write_text("in the way")
-    with pytest.raises(RunFolderError, match=r"what client 5 keeps cannot be written.*--out"):
+    with pytest.raises(RunFolderError, match=r"the state of client 5 cannot be written.*--out"):
         States(tmp_path).put(5, 1, state(1), Bundle())
 
 

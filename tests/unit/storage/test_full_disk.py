@@ -16,7 +16,7 @@ import pytest
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
-from fedkin.deploy.store import Store
+from fedkin.deploy.client_memory import Store
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import Sweep, run_sweep
@@ -26,7 +26,8 @@ from kills import assert_goes_on
 
 FULL = OSError(28, "No space left on device")
 TOLD = (
-    r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, then go on with: fedkin resume "
+    r"the disk is full: \S+ cannot be written, [0-9,.]+ MB are free there; make room, "
+    r"then continue with: fedkin resume "
 )
 
 
@@ -116,7 +117,7 @@ def test_every_write_of_a_run_can_meet_a_full_disk(
 def test_a_folder_that_cannot_be_begun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even the config can be written there is nothing to go on with: another folder is asked for."""
     Disk(monkeypatch, tmp_path, 0)
-    with pytest.raises(DiskFullError, match=r"config.toml cannot be written, .* make room, or name another .*--out"):
+    with pytest.raises(DiskFullError, match=r"config.toml cannot be written, .* make room, or choose another .*--out"):
         run_settings(settings_of("memory"), out=tmp_path / "a")
 
 
@@ -131,7 +132,7 @@ def test_a_server_on_hosts_names_its_own_command(tmp_path: Path, monkeypatch: py
     """A run over hosts goes on with fedkin submit."""
     post = Direct(sites(tmp_path / "nodes"))
     Disk(monkeypatch, tmp_path / "run", 9)
-    with pytest.raises(DiskFullError, match=r"go on with: fedkin submit \S+run$"):
+    with pytest.raises(DiskFullError, match=r"continue with: fedkin submit \S+run$"):
         on_hosts(settings("fedavg"), tmp_path, post)
 
 

@@ -98,7 +98,7 @@ def test_a_changed_summary_is_refused_and_written_again(made: Path, tmp_path: Pa
     path.write_text(json.dumps(summary))
     done = fedkin("report b")
     assert done.code == BAD_INPUT
-    assert "b/summary.json is not as it was written" in done.err
+    assert "b/summary.json has changed since it was written" in done.err
     assert "fedkin resume b" in done.err
     assert fedkin("resume b --quiet").code == OK
     assert read_run(tmp_path / "b").checked

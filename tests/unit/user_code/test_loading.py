@@ -64,7 +64,7 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("Thing = 1\n")
     (tmp_path / "bad.py").write_text("1 / 0\n")
     for spec, message in (
-        ("mine", "'mine' is no import path; write package.module:attribute or ./file.py:attribute"),
+        ("mine", "'mine' is not an import path; write package.module:attribute or ./file.py:attribute"),
         ("./min.py:Thing", "there is no file ./min.py; did you mean 'mine.py'"),
         ("./mine.py:Think", "file './mine.py' has no attribute 'Think'; did you mean 'Thing'"),
         ("./bad.py:Thing", "running ./bad.py failed in line 1: ZeroDivisionError: division by zero"),

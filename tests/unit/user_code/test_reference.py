@@ -77,7 +77,7 @@ def test_changed_code_is_refused(own: Path) -> None:
     code.require_same(mark, "[method]")
     code.require_same(None, "[method]")
     own.write_text("class Mine: ...\n")
-    with pytest.raises(ConfigError, match=r"^\[method\]: .*own\.py:Mine has changed since .* begin a new run"):
+    with pytest.raises(ConfigError, match=r"^\[method\]: .*own\.py:Mine has changed since .* start a new run"):
         code.require_same(mark, "[method]")
 
 

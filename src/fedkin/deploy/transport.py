@@ -1,4 +1,4 @@
-"""The round loop's transport over real hosts: deadlines, suspects, and clients that forgot or went ahead."""
+"""Transport of the round loop to real hosts: deadlines, late clients, and clients at another upload."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from torch import Tensor
 from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
-from fedkin.deploy.enrol import Clock, Enrolment
+from fedkin.deploy.channel import CODES, Post
 from fedkin.deploy.heads import Updated
-from fedkin.deploy.letters import Clerk, OtherKey, OtherUpload, Reply
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES, Post
-from fedkin.deploy.spending import Spending
-from fedkin.deploy.suspects import Suspects
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.joining import Clock, Enrolment
+from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_spent import Spending
+from fedkin.deploy.timeouts import Suspects
+from fedkin.deploy.wire_format import Letter
 from fedkin.engines import Message, Report
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
 
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
-_WAY = 10.0  # seconds that a letter and its answer may be on their way: a node asks for letters every 3 seconds
-_REMINDER = 30.0  # seconds between two lines in the log on who is being waited for
+_WAY = 10.0  # seconds allowed for the transport of a letter and its answer: a node asks for letters every 3 seconds
+_REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
 
 
 class Fleet:
-    """Clients on their own hosts.
+    """A transport over clients on their own hosts.
 
     Args:
-        post: how they are reached.
-        settings: the run.
-        members: who takes part so far; written down whenever it changes.
+        post: the channel to the nodes.
+        settings: the run's settings.
+        members: the clients of the run so far; written to disk at every change.
 
     Attributes:
-        training_s: seconds that clients spent in local training in the last round, added up, by their own word.
+        training_s: total seconds of local training in the last round, as reported by the clients.
     """
 
     def __init__(self, post: Post, settings: Settings, members: Members, clock: Clock | None = None) -> None:
@@ -54,9 +54,9 @@ class Fleet:
 
     # ---- before the first round -----------------------------------------------------------------------------------
     def gather(self) -> Card:
-        """Waits for enough clients and settles what their data have in common.
+        """Wait for enough clients and return the card that their data have in common.
 
-        A single client whose card contradicts those of all others is refused, and the run waits for another one.
+        A single client whose card contradicts the cards of all others is refused, and the run waits for another client.
 
         Raises:
             EngineError: fewer clients than wanted came within the timeout.
@@ -86,16 +86,18 @@ class Fleet:
             )
 
     def open(self, net: Net, mark: str) -> None:
-        """From here on clients are asked to work with this network; ``mark`` is its fingerprint."""
+        """Set the network that clients work with from here on; ``mark`` is its fingerprint."""
         self._net, self._clerk.network = net, mark
 
     # ---- the transport --------------------------------------------------------------------------------------------
     def available(self, round: int) -> list[int]:
+        """Return the numbers of the connected clients, after waiting for the required number of them."""
         numbers = self.members.number_of()
         self._wait(self._hosts.min_connected, round)
         return sorted(numbers[name] for name in self._roll.here() if name in numbers)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
+        """Return the descriptions of joining clients by the numbers that they get; ``known`` clients have one."""
         assert self._net is not None
         assert known == len(self.members)
         self._roll.meet(round, _GREETING)
@@ -104,6 +106,11 @@ class Fleet:
     def exchange(
         self, messages: Mapping[int, Message], enough: int | None = None
     ) -> tuple[dict[int, Bundle], dict[int, str]]:
+        """Send messages to clients and collect their answers until the deadline, or until ``enough`` have arrived.
+
+        Returns:
+            The answers by client, and for each other client the reason why there is none.
+        """
         self._roll.look()
         if any(m.step == "update" for m in messages.values()):
             self.training_s = 0.0
@@ -113,7 +120,7 @@ class Fleet:
         end = since + self._hosts.reply_timeout
         self._send(messages, list(messages), open, missing, end)
         told = self._clock.now()
-        for_all = any(m.pool is not None for m in messages.values())  # a sum needs those, too, who were late before
+        for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
             again = self._collected(messages, open, answers, missing)
             self._send(messages, again, open, missing, end)
@@ -129,11 +136,11 @@ class Fleet:
         return {i: answers[i] for i in sorted(answers)}, missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
-        """What private training took beyond what is ``counted``, as far as clients have told it."""
+        """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
         return {} if self._spending is None else self._spending.beyond(counted)
 
     def note(self, report: Report) -> None:
-        """Write the clients of a round down whose upload or evaluation was refused, or that claim too many samples."""
+        """Log the clients of a round whose upload or evaluation was refused, or that claim too many samples."""
         for i, why in sorted(report.refused.items()):
             step, _, rest = why.partition(": ")
             of_upload = step not in ("survey", "evaluation")
@@ -145,11 +152,11 @@ class Fleet:
             self._say(report.round, self._name(i), f"claims {claimed} samples, more than {share}: {used} are used")
 
     def states(self, acks: Tensor) -> dict[int, Bundle]:
-        """None: every client keeps its own, on its own disk."""
+        """Return an empty mapping: every client keeps its state on its own disk."""
         return {}
 
     def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
-        """Nothing to put back: the next letters say from which upload clients are to go on."""
+        """Do nothing: the next letters state the upload from which each client continues."""
 
     # ---- one exchange ---------------------------------------------------------------------------------------------
     def _send(
@@ -186,7 +193,7 @@ class Fleet:
         answers: dict[int, Bundle],
         missing: dict[int, str],
     ) -> list[int]:
-        """Sorts what has come; gives those that must be asked again, from the upload that they know."""
+        """Sort the answers that have arrived; return the clients to ask again, from the upload that they know."""
         again: list[int] = []
         for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
             if ticket not in open:
@@ -202,9 +209,7 @@ class Fleet:
                 answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
             elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
-                goes_on = (
-                    f"goes on from upload {found.have}" if found.have else "goes on as a newcomer: its disk was lost"
-                )
+                goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
                 again.append(i)
@@ -216,18 +221,18 @@ class Fleet:
         return again
 
     def _ack(self, i: int, m: Message) -> int:
-        """The upload that a client is to go on from: the server's, or the one that the client said it knows."""
+        """Return the upload that a client continues from: the server's ack, or the one that the client reported."""
         server, client = self._instead.get(i, (-1, 0))
         return client if server == m.ack else m.ack
 
     def _awaited(self, open: Mapping[str, int], answers: Mapping[int, Bundle], enough: int | None) -> bool:
-        """Whether to wait on: not if enough have answered, nor for suspects unless there are no others."""
+        """Return whether to wait on: not if enough have answered, and for late clients only if there are no others."""
         if enough is not None and len(answers) >= enough:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers
 
     def _unaccounted(self, i: int, m: Message, got: Letter | str) -> str | None:
-        """Why an answer cannot be used, as it does not tell what private training spent; None if it does."""
+        """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
         if self._spending is None or m.step not in ("update", "evaluate"):
             return None
         return self._spending.hear(i, got)

@@ -1,4 +1,4 @@
-"""The cold-start drill: how a newcomer would be placed after the end of a run, and how good its model would be."""
+"""Cold start: the cluster, weights and accuracy of a client that joins after the end of a run."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from fedkin.evaluate import interval, score
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of
-from fedkin.exporting.newcomer import Source, newcomer, notes_on
+from fedkin.exporting.joining_client import Source, newcomer, notes_on
 from fedkin.methods import Local
 
-_MOST = 10  # neighbours that are told
+_MOST = 10  # maximum number of weights that are reported
 
 
 @dataclass(frozen=True)
 class Drill:
-    """What a newcomer gets.
+    """The result for the joining client.
 
     Attributes:
-        data: where its data are from.
-        title, round: the run's method, and the round after which the newcomer comes.
+        data: source of its data.
+        title, round: the run's method, and the round after which the client joins.
         train, validation, test: its numbers of samples.
-        cluster: the one that it is put into before its first round; None where the method has none or does not know.
+        cluster: cluster assigned before its first round; None where the method has none or does not know it.
         mates: the other clients of this cluster.
-        weights: whom what it is given in its first round is mixed from, the largest ten; None where it is no mixture.
-        accuracy: on its own test part, by the number of rounds of its own.
+        weights: the ten largest weights of the mixture that it receives in its first round, by client; None where
+            it receives no mixture.
+        accuracy: accuracy on its test part, by the number of rounds that it took part in.
         interval: 95 % interval of each accuracy, see `fedkin.evaluate.interval`.
-        macro_f1: the same.
+        macro_f1: macro-F1, likewise.
         clusters: its cluster after these rounds.
         local: accuracy of training on its data alone, by rounds; the last entry is as many rounds as the run had.
-        global_model: accuracy of the model that the run sends to all; None where there is none.
-        notes: what to know before the figures are believed: few test samples, copies of training samples, data unlike
-            those of the run.
+        global_model: accuracy of the model that the run sends to all clients; None where there is none.
+        notes: caveats to read before the figures: few test samples, copies of training samples, data unlike those of
+            the run.
     """
 
     data: str
@@ -62,11 +63,11 @@ class Drill:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
     def chart(self) -> dict[str, Any]:
-        """Accuracy over rounds of its own, beside training alone and the model of all, for `fedkin.report.charts`."""
+        """Return a chart of the accuracy over its rounds, of local training and of the global model."""
         own = [{"round": a, "accuracy": 100 * v, "way": f"joins {self.title}"} for a, v in self.accuracy.items()]
         alone = [{"round": a, "accuracy": 100 * self.local[a], "way": "its data alone"} for a in self.accuracy]
         flat = {f"its data alone, {self.round} rounds": self.local[self.round]}
@@ -82,7 +83,7 @@ class Drill:
             "axis": {"tickMinStep": 1},
         }
         return {
-            "title": f"A newcomer after round {self.round}: {self.test} test samples",
+            "title": f"A client that joins after round {self.round}: {self.test} test samples",
             "width": 420, "height": 260,
             "layer": [
                 {"data": {"values": own + alone}, "mark": {"type": "line", "point": True},
@@ -94,22 +95,22 @@ class Drill:
 
 
 def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: str | None = None) -> Drill:
-    """Lets a newcomer join after the run's last round, and take part in rounds of its own.
+    """Have a client join after the run's last round and take part in further rounds.
 
-    In these rounds everybody is asked and the newcomer alone answers: the other clients, and what the server has of
-    each of them, stay as they are, and what the server averages is what the newcomer sends. So a method with one model
-    for all trains this model on the newcomer's data, while one that keeps models of clients mixes them for it. The run
-    is not changed.
+    In these rounds all clients are asked and only the joining client answers: the other clients, and the server's
+    records of them, stay as they are, and the server's average is the upload of the joining client. So a method with
+    one model for all trains this model on the joining client's data, while a method that keeps models of clients mixes
+    them for it. The run is not changed.
 
     Args:
-        run: what `fedkin.run` gave, or a run folder.
-        data: the newcomer's samples, which are split as the run's.
-        after: numbers of its own rounds after which it is evaluated.
-        encoding: of the text of csv files; None: that of the run's data.
+        run: the result of `fedkin.run`, or a run folder.
+        data: samples of the joining client, which are split as the run's.
+        after: numbers of further rounds after which the client is evaluated.
+        encoding: text encoding of csv files; None: that of the run's data.
 
     Raises:
         DataError: data that cannot be read, or do not fit the run's inputs and classes; no test samples.
-        ConfigError: numbers of rounds that are none; a run that cannot be asked, see `export`.
+        ConfigError: invalid numbers of rounds; a run that cannot be continued, see `export`.
     """
     if not after or min(after) < 0 or max(after) > 10_000:
         raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
@@ -117,7 +118,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     new = newcomer(p, data, encoding)
     shard, where = new.shard, new.where
     if not len(shard.test):
-        raise DataError(f"{where}: no sample is left for testing; bring more of them")
+        raise DataError(f"{where}: no sample is left for testing; provide more samples")
     rounds_of_own = sorted(set(after))
     way = _joined(p, shard, rounds_of_own)
     scores = {a: score(0, way.found[a].test, None, way.found[a].counts) for a in rounds_of_own}
@@ -143,7 +144,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
 
 @dataclass(frozen=True)
 class _Way:
-    """A newcomer's evaluations and clusters by rounds of its own; clusters of all and its weights before the first."""
+    """Evaluations and clusters of a joining client by its rounds; clusters of all clients and its first weights."""
 
     found: dict[int, Bundle]
     clusters: dict[int, int | None]
@@ -155,14 +156,14 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     c, new, start = p.experiment, len(p.server.sizes), p.server.round
     state, described = p.server.state.owned(), Bundle(p.server.described)
     server = Server(state, start, p.server.sizes.clone(), described, p.server.acks.clone())
-    last = max(1, *after)  # one round in any case: it says whom the newcomer is given a mixture of
+    last = max(1, *after)  # at least one round, which shows the mixture that the client receives
     plan = _alone_in(c.plan, start + last)
     grouped = type(c.method).relations is not Method.relations
     weights: Tensor | None = None
     with one_thread():
         session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
         try:
-            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, no other answers
+            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
             clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
             clients.restore(p.states, p.server.acks)
             seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
@@ -181,8 +182,8 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
 
 
 def _alone_in(plan: Plan, last: int) -> Plan:
-    """The plan of rounds that one client answers in: its answer is the mean of all, whatever the rule. Nobody is
-    evaluated in them: the last ten rounds, in which everybody would be, come after those that are played."""
+    """Return the plan of rounds that one client answers: its answer is the mean, whatever the rule. No client is
+    evaluated in them: the last ten rounds, in which all would be, come after those that are run."""
     total = last + 10
     return replace(
         plan, rounds=total, eval_every=total + 1, min_replies=1, oversampling=1.0, aggregation=Aggregation(),
@@ -191,7 +192,7 @@ def _alone_in(plan: Plan, last: int) -> Plan:
 
 
 def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int, float]:
-    """Accuracy of training on the newcomer's data alone, by rounds."""
+    """Return the accuracy of training on the joining client's data alone, by rounds."""
     c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
     method, found = Local(), dict[int, float]()
@@ -212,7 +213,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
 
 
 def _global(p: FinishedRun, shard: ClientData) -> float | None:
-    """Accuracy of the model that all clients are given, if there is one and it predicts by itself."""
+    """Return the accuracy of the model that all clients receive, if there is one and it predicts by itself."""
     c = p.experiment
     if c.method.family in ("clusters", "no federation") or type(c.method).predict is not Method.predict:
         return None
@@ -236,12 +237,12 @@ def _accuracy(confusion: Tensor) -> float:
 
 
 def _of(labels: Tensor | None, client: int) -> int | None:
-    """A client's cluster, None if it is not known."""
+    """Return a client's cluster, None if it is not known."""
     return None if labels is None or int(labels[client]) < 0 else int(labels[client])
 
 
 def _mates(p: FinishedRun, labels: Tensor | None) -> tuple[str, ...]:
-    """The other clients of the newcomer's cluster; it is the last of ``labels [K]``."""
+    """Return the other clients of the joining client's cluster; it is the last of ``labels [K]``."""
     own = None if labels is None else _of(labels, len(labels) - 1)
     if labels is None or own is None:
         return ()
@@ -249,7 +250,7 @@ def _mates(p: FinishedRun, labels: Tensor | None) -> tuple[str, ...]:
 
 
 def _told(p: FinishedRun, weights: Tensor) -> dict[str, float]:
-    """The largest weights by client; the newcomer's own is called ``itself``."""
+    """Return the largest weights by client; the joining client is called ``itself``."""
     own = len(p.server.sizes)
     order = weights.argsort(descending=True)[:_MOST].tolist()
     there = [i for i in order if float(weights[i]) > 0]

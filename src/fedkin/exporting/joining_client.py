@@ -1,4 +1,4 @@
-"""The data of a newcomer: read as those of a run, split as the run splits, and compared with its training data."""
+"""Data of a joining client: read as those of a run, split as the run splits, and compared with its training data."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from fedkin.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
 Source = Path | str | tuple[Any, Any]
 """A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
 FEW = 30
-"""Test samples below which figures are said to rest on few: at 50 % accuracy the 95 % interval is 34 points wide."""
-_SHOWN = 5  # clients that are named
+"""Minimum of test samples without a note on their number: 50 % accuracy then has a 95 % interval of 34 points."""
+_SHOWN = 5  # maximum number of clients that are named
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What a newcomer brings.
+    """A joining client's data.
 
     Attributes:
         shard: its samples in their parts.
-        where: where they are from.
+        where: their source.
         rows: the table that they were read from, if they are rows of one.
     """
 
@@ -48,15 +48,15 @@ class Newcomer:
 
 
 def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newcomer:
-    """The newcomer's samples, prepared as the run's and split as the run splits.
+    """Return the joining client's samples, prepared and split as the run's.
 
     Raises:
-        DataError, ConfigError: as `fedkin.exporting.drill.join`.
+        DataError, ConfigError: as `fedkin.exporting.cold_start.join`.
     """
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
-        x, y, where = *data, "the newcomer's data"
+        x, y, where = *data, "the joining client's data"
     else:
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
@@ -71,14 +71,14 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newco
 
 
 def notes_on(p: FinishedRun, new: Newcomer) -> tuple[str, ...]:
-    """What to know before a newcomer's figures are believed: few test samples, copies, data unlike the run's."""
+    """Return caveats to read before a joining client's figures: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
-    few = [f"only {n} test samples: accuracies rest on few, see their intervals"] if n < FEW else []
+    few = [f"only {n} test samples: accuracies are uncertain, see their intervals"] if n < FEW else []
     return (*few, *_copies(p, new.shard), *_unusual(p, new))
 
 
 def _unusual(p: FinishedRun, new: Newcomer) -> list[str]:
-    """Values unlike those of all clients' training samples."""
+    """Return notes on values unlike those of all clients' training samples."""
     seen, made = of_all(p.federation, exact=True), p.federation.preparation
     if new.rows is None or made is None:
         x = torch.cat([new.shard.train.x, new.shard.validation.x, new.shard.test.x]).numpy()
@@ -91,13 +91,13 @@ def _unusual(p: FinishedRun, new: Newcomer) -> list[str]:
 
 
 def _copies(p: FinishedRun, shard: ClientData) -> list[str]:
-    """Samples of the newcomer that are training samples of others, and test samples that it trains on."""
+    """Return notes on samples that others train on, and on test samples that are also training samples."""
     train, held, test = (hash_rows(part.x) for part in (shard.train, shard.validation, shard.test))
     own, everything = set(train.tolist()), np.concatenate([train, held, test])
     found = []
     inside = sum(h in own for h in test.tolist())
     if inside:
-        found.append(f"{inside} of {len(test)} test samples equal training samples of the newcomer")
+        found.append(f"{inside} of {len(test)} test samples equal training samples of the joining client")
     of, hit, skipped = _owners(p, everything.tolist())
     total = sum(h in hit for h in everything.tolist())
     if total:
@@ -109,14 +109,14 @@ def _copies(p: FinishedRun, shard: ClientData) -> list[str]:
             f"samples of other clients ({names}{rest}): their figures say nothing of new data"
         )
     if found and len(set(everything.tolist())) < FEW_INPUTS * len(everything):
-        found.append("the inputs take so few values that samples may be equal by chance")
+        found.append("the inputs have so few distinct values that samples may be equal by chance")
     if skipped:
         found.append(f"{skipped} clients hold too many values to be searched for copies")
     return found
 
 
 def _owners(p: FinishedRun, hashes: Sequence[int]) -> tuple[Counter[int], set[int], int]:
-    """How many of these inputs each client trains on, those that any does, and how many clients were not searched."""
+    """Return how many of these inputs each client trains on, the inputs concerned, and the clients not searched."""
     of, hit, budget = Counter[int](), set[int](), MOST_VALUES
     for i, shard in enumerate(p.federation.clients):
         if budget <= 0:
@@ -129,7 +129,7 @@ def _owners(p: FinishedRun, hashes: Sequence[int]) -> tuple[Counter[int], set[in
 
 
 def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any, Any, Table | None]:
-    """Inputs and classes of a newcomer, prepared as the run's, and the table that they are rows of."""
+    """Return inputs and classes of a joining client, prepared as the run's, and the table if they are its rows."""
     made, labels = federation.preparation, federation.labels
     files = csv_files([Path(data)]) if Path(data).exists() else []
     if made is not None and made.kind == "table" and files:
@@ -140,22 +140,22 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
     whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
     x = whole.x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
-        x = x.expand(-1, 3, -1, -1)  # grey images among those of a run on coloured ones
+        x = x.expand(-1, 3, -1, -1)  # grey images for a run on coloured ones
     if labels is None or found.labels is None:
         if found.classes > federation.classes:
             raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
         return x, whole.y, None
     unknown = [label for label in found.labels if label not in labels]
     if unknown:
-        raise DataError(f"{data}: class {unknown[0]!r} is none of the run's, {', '.join(labels)}")
+        raise DataError(f"{data}: class {unknown[0]!r} is not one of the run's, {', '.join(labels)}")
     return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y], None
 
 
 def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
-    """Those of a table."""
+    """Return inputs and classes of a table."""
     if made.per_client:
         raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                          "newcomer has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+                          "joining client has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
     card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)

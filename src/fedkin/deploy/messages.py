@@ -1,4 +1,4 @@
-"""How the server writes to clients, and how it reads what they answer."""
+"""Letters as the server writes them, and the reading of the clients' answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TypeAlias, TypeVar
 
 from fedkin.core import Bundle, DataError
 from fedkin.deploy import heads
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.participants import Members
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import FORMAT, Letter, LetterError
+from fedkin.deploy.wire_format import FORMAT, Letter, LetterError
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import Pool
 
@@ -25,10 +25,10 @@ NONSENSE = "it did not answer as a client does"
 
 @dataclass(frozen=True)
 class OtherUpload:
-    """A client goes on from another upload than the server thinks.
+    """The client continues from another upload than the server assumes.
 
     Attributes:
-        have: the number of that upload, 0 if it remembers nothing.
+        have: number of that upload, 0 if the client remembers nothing.
     """
 
     have: int
@@ -36,11 +36,11 @@ class OtherUpload:
 
 @dataclass(frozen=True)
 class OtherKey:
-    """A client has another key for masks than the server thinks.
+    """The client has another key for masks than the server assumes.
 
     Attributes:
-        public: the public one.
-        signature: of its node; "" where nodes have no keys.
+        public: the public key.
+        signature: the node's signature of it; "" where nodes have no keys.
     """
 
     public: str
@@ -49,7 +49,7 @@ class OtherKey:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer that can be used: its head, as the type that belongs to the letter, and its tensors."""
+    """A usable answer: its head, as the type that belongs to the letter, and its tensors."""
 
     head: heads.Answer
     body: Bundle
@@ -60,11 +60,11 @@ Heard: TypeAlias = Reply | OtherUpload | OtherKey
 
 @dataclass
 class Clerk:
-    """Writes letters of one run and one session of its server, and reads the answers.
+    """Writes the letters of one run and one session of its server, and reads the answers.
 
     Attributes:
-        session: grows with every start of the server, so that letters of a former life are known as such.
-        network: fingerprint of the network that everybody works with.
+        session: increases with every start of the server, so that letters of an earlier start are recognised.
+        network: fingerprint of the network that all clients work with.
     """
 
     settings: Settings
@@ -84,7 +84,7 @@ class Clerk:
         body: Bundle | None = None,
         pool: Pool | None = None,
     ) -> Letter:
-        """A letter that is to be answered within a number of seconds."""
+        """Return a letter that is to be answered within ``seconds``."""
         card = self.members.card
         head = heads.Asked(
             format=FORMAT,
@@ -109,7 +109,7 @@ class Clerk:
         return heads.PoolTold(members, pool.weight, pool.total)
 
     def _stamped(self, told: heads.Told, kind: str, name: str, seq: int) -> str | None:
-        """Why an answer is not the one to a letter of this kind and number; None if it is."""
+        """Return why an answer does not belong to a letter of this kind and number; None if it does."""
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         for what, value in expected.items():
             if (found := getattr(told, what)) != value:
@@ -119,8 +119,8 @@ class Clerk:
     def read(
         self, got: Letter | str, kind: heads.Kind, name: str, seq: int = 0
     ) -> Reply | OtherUpload | OtherKey | str:
-        """A client's answer to a letter of this kind and number; or that the client is at another upload, or has
-        another key; or why the answer cannot be used. Never raises for what a client sent."""
+        """Return a client's answer to a letter of this kind and number; or that the client is at another upload, or has
+        another key; or the reason why the answer cannot be used. Never raises for the content of an answer."""
         if isinstance(got, str):
             return CODES.get(got, CODES["flower"])
         return attempt(lambda: self._read(got, kind, name, seq), "its answer")
@@ -140,9 +140,9 @@ class Clerk:
 
 
 def attempt(read: Callable[[], T], what: str) -> T | str:
-    """The result of reading something that a client sent; whatever that raises is a reason to refuse it, as a text.
+    """Return the result of reading something that a client sent; any exception becomes a text, the reason to refuse it.
 
-    One client's bytes must not end a run, also where what they hold was not foreseen.
+    The bytes of one client must not end a run, not even in cases that were not foreseen.
     """
     try:
         return read()

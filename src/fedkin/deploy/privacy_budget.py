@@ -26,7 +26,7 @@ from torch import Tensor
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
-from fedkin.deploy.store import checked_name, write_private
+from fedkin.deploy.client_memory import checked_name, write_private
 from fedkin.experiment.settings import Setup
 from fedkin.privacy.budget import Privacy, Spent, composed, says_at_joining
 from fedkin.privacy.noise import noisy_counts

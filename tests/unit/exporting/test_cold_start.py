@@ -15,7 +15,7 @@ from fedkin.core import ConfigError, DataError
 from fedkin.experiment.result import FinishedRun
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import settings_from
-from fedkin.exporting.drill import Drill, join
+from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 
 GROUPS = 2

@@ -1,4 +1,4 @@
-"""A client's memory on its own disk: one file per run, replaced whole, synced before anybody is told."""
+"""A client's memory on its disk: one file per run, replaced whole, synced before an answer is sent."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""What a client or a run may be called: it becomes the name of a folder."""
+"""Pattern of the names of clients and runs: they become names of folders."""
 _FORMAT = "1"
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name, if it may be one.
+    """Return the name if it is allowed.
 
     Raises:
-        ConfigError: it may not: other characters, too long, or all dots.
+        ConfigError: it is not: other characters, too long, or dots only.
     """
     if not (isinstance(name, str) and NAME.fullmatch(name)) or set(name) == {"."}:
         raise ConfigError(f"{what} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -, got {str(name)[:80]!r}")
@@ -28,7 +28,7 @@ def checked_name(name: str, what: str) -> str:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read; when this returns, it is on the disk.
+    """Write a file that only its owner can read; when this returns, it is on the disk.
 
     Raises:
         OSError: the file could not be written; what was there before is untouched.
@@ -39,13 +39,13 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass
 class Kept:
-    """What a client keeps of one run.
+    """The memory that a client keeps of one run.
 
     Attributes:
-        ledger: its state, and the answer that is not acknowledged yet.
-        session: the server's session that last wrote; an older one's letters are echoes.
-        said: what the client said of itself when it joined, so that it is never drawn anew; None before.
-        masked: the last round whose upload it masked.
+        ledger: the client's state, and the answer that is not acknowledged yet.
+        session: session of the server that wrote last; letters of an older one are stale.
+        said: the description sent when the client joined, so that it is never drawn again; None before.
+        masked: the last round whose upload was masked.
         of: fingerprint of the run's settings; "" before the first letter.
     """
 
@@ -57,16 +57,17 @@ class Kept:
 
 
 class Store:
-    """The folder of one client; a sub-folder for each run."""
+    """The folder of one client, with a sub-folder for each run."""
 
     def __init__(self, folder: Path, client: str) -> None:
         self.folder = folder / checked_name(client, "client-id")
 
     def path(self, run: str) -> Path:
+        """Return the path of the file of a run."""
         return self.folder / checked_name(run, "run") / "memory.safetensors"
 
     def load(self, run: str) -> Kept:
-        """What is kept of a run; an empty memory if there is none yet.
+        """Return the memory of a run; empty if there is none yet.
 
         Raises:
             RunFolderError: the file is damaged.
@@ -74,7 +75,7 @@ class Store:
         path = self.path(run)
         if not path.exists():
             return Kept(Ledger())
-        again = "delete it to start this client as a newcomer"
+        again = "delete it to have this client join again"
         meta, tensors = unpack(path, again)
         if meta.get("format") != _FORMAT:
             raise RunFolderError(f"{path} is of format {meta.get('format')!r}, expected {_FORMAT!r}; {again}")
@@ -95,14 +96,14 @@ class Store:
         return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")), meta.get("of", ""))
 
     def save(self, run: str, kept: Kept) -> None:
-        """Replaces the file; when this returns it is on the disk.
+        """Replace the file; when this returns, it is on the disk.
 
         Raises:
             OSError: it could not be written; what was there before is untouched.
         """
         ledger = kept.ledger
         bundles = {"committed": ledger.committed, "pending": ledger.pending, "answer": ledger.answer, "said": kept.said}
-        # copies: a client may keep the very tensor that it sends, and one file holds no tensor twice
+        # copies: a client may keep the same tensor that it sends, and a file holds each tensor once
         tensors = {f"{part}.{n}": t for part, b in bundles.items() if b is not None for n, t in b.owned().items()}
         meta = {
             "format": _FORMAT,

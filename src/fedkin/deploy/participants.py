@@ -1,4 +1,4 @@
-"""Who takes part: clients by number, pinned to their keys, in a file that survives the server."""
+"""The clients of a run by number, pinned to their keys, in a file that survives restarts of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedkin.data import Card
 from fedkin.storage.files import write_atomic
 
 KEY = re.compile("[0-9a-f]{64}")
-"""A public key for masks, as it is written down and sent."""
+"""A public key for masks, as it is stored and sent."""
 SIGNATURE = re.compile("[A-Za-z0-9+/=]{0,200}")
 """A node's signature of that key; empty where nodes have no keys."""
 
@@ -27,10 +27,10 @@ class Member:
     """A client with a number.
 
     Attributes:
-        client: what it is called.
-        key: fingerprint of the key that its node must show; "" where nodes have none.
-        public: its public key for the masks of secure aggregation; "" in a run without.
-        signature: of that key by its node; "" where nodes have none.
+        client: name of the client.
+        key: fingerprint of the key that its node must use; "" where nodes have no keys.
+        public: public key for the masks of secure aggregation; "" in a run without.
+        signature: the node's signature of that key; "" where nodes have no keys.
     """
 
     client: str
@@ -41,12 +41,12 @@ class Member:
 
 @dataclass
 class Members:
-    """The clients of one run, in the order of their numbers, and what their data have in common.
+    """The clients of one run, in the order of their numbers, and the properties that their data have in common.
 
     Attributes:
         path: the file.
-        run: the run's own name, by which clients know their memory of it.
-        card: what all data look like; None before enough clients have come.
+        run: name of the run, by which clients find their memory of it.
+        card: common properties of the data; None before enough clients have connected.
         listed: the members.
     """
 
@@ -62,17 +62,17 @@ class Members:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Their names, in the order of their numbers."""
+        """Names of the clients, in the order of their numbers."""
         return tuple(m.client for m in self.listed)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Names of the classes, as the card has them."""
+        """Names of the classes, as on the card."""
         return None if self.card is None else self.card.labels
 
     @classmethod
     def load(cls, folder: Path) -> Members:
-        """Those of a run folder, or none yet.
+        """Read the members of a run folder; there are none before the first round.
 
         Raises:
             RunFolderError: the file is damaged.
@@ -89,30 +89,32 @@ class Members:
             ]
             return cls(path, str(found["run"]), card, listed)
         except (ValueError, KeyError, TypeError) as e:
-            raise RunFolderError(f"{path} is damaged ({e}); restore it, or begin the run in another folder") from e
+            raise RunFolderError(f"{path} is damaged ({e}); restore it, or start the run in another folder") from e
 
     def save(self) -> None:
-        """Writes the file; when this returns it is on the disk."""
+        """Write the file; when this returns, it is on the disk."""
         write_atomic(self.path, (json.dumps(self.to_json(), indent=2) + "\n").encode(), sync=True)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the file as plain values."""
         card = None if self.card is None else self.card.to_json()
         clients = [{n: v for n, v in vars(m).items() if v or n in ("client", "key")} for m in self.listed]
         return {"run": self.run, "card": card, "clients": clients}
 
     def goes_public(self, number: int, key: str, signature: str = "") -> None:
-        """Write down another public key of a member, and its node's signature of it."""
+        """Record a new public key of a member, and its node's signature of it."""
         self.listed[number] = replace(self.listed[number], public=key, signature=signature)
         self.save()
 
     def number_of(self) -> Mapping[str, int]:
+        """Return the number of each client by its name."""
         return {m.client: i for i, m in enumerate(self.listed)}
 
     def pinned(self, client: str, key: str) -> str | None:
-        """Why a client with this name and key is not the one that is known; None if it may be."""
+        """Return why a client with this name and key is not the known one; None if it may be."""
         for m in self.listed:
             if m.client == client and m.key != key:
-                keys = f"({key[:16] or 'none'}) than at first ({m.key[:16] or 'none'})"
+                keys = f"({key[:16] or 'none'}) than before ({m.key[:16] or 'none'})"
                 return f"client {client} came with another key {keys}"
             if m.client != client and key and m.key == key:
                 return f"client {client} came with the key of {m.client}"

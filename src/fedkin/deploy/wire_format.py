@@ -1,7 +1,7 @@
-"""Letters between server and clients: a small JSON head and the bytes of tensors. No pickle, no torch, no surprises.
+"""The format of letters: a small JSON head and the bytes of tensors. It uses no pickle and no torch.
 
-The head says of every tensor its name, type and shape (``"tensors": [[name, type, shape], ...]``); the body is their
-bytes one after another. Nothing is made of a letter before its sizes have been checked.
+The head lists name, type and shape of every tensor (``"tensors": [[name, type, shape], ...]``); the body is their bytes
+one after another. All sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from msgspec import Meta
 
 FORMAT: Final = 1
 HEAD_LIMIT = 4 << 20
-"""Bytes of a head at most: settings, a card of the data, reasons."""
+"""Maximum bytes of a head: settings, a card of the data, reasons."""
 BODY_LIMIT = 1 << 30
-"""Bytes of a body at most, unless a run says less."""
+"""Maximum bytes of a body, unless a run sets less."""
 
 _SIZES = {
     "float32": 4,
@@ -46,13 +46,13 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Type = Literal[
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]  # the keys of _SIZES
-_Side = Annotated[int, Meta(ge=0, le=BODY_LIMIT)]  # none is longer than a body of single bytes, were the others 1
+_Side = Annotated[int, Meta(ge=0, le=BODY_LIMIT)]  # the limit is reached by single bytes if the other sides are 1
 
 T = TypeVar("T")
 
 
 class LetterError(Exception):
-    """A letter cannot be what it says: damaged, too large, or made to do harm."""
+    """A letter is invalid: damaged, too large, or malicious."""
 
 
 class TooLarge(LetterError):
@@ -61,7 +61,7 @@ class TooLarge(LetterError):
 
 @dataclass(frozen=True)
 class Letter:
-    """What travels: ``head`` is plain JSON, ``body`` the bytes of the tensors that the head lists."""
+    """A message between server and client: ``head`` is plain JSON, ``body`` the bytes of the tensors listed in it."""
 
     head: Mapping[str, Any]
     body: bytes = b""
@@ -77,7 +77,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a letter: where it is in the body, in bytes."""
+    """One tensor of a letter: its position in the body, in bytes."""
 
     name: str
     dtype: str
@@ -87,12 +87,12 @@ class Entry:
 
 
 def head_bytes(letter: Letter) -> bytes:
-    """The head as UTF-8 JSON."""
+    """Return the head as UTF-8 JSON."""
     return json.dumps(letter.head, separators=(",", ":"), allow_nan=False).encode()
 
 
 def head_of(text: bytes | str) -> dict[str, Any]:
-    """A head from its JSON.
+    """Return a head from its JSON.
 
     Raises:
         LetterError: too long, too deep, not JSON (which has no NaN), or not an object.
@@ -106,15 +106,15 @@ def head_of(text: bytes | str) -> dict[str, Any]:
 
 
 def convert(value: object, kind: type[T], what: str) -> T:
-    """A value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
+    """Return a value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
 
     Args:
-        value: as `head_of` gives it.
-        kind: the type.
-        what: the subject of the message.
+        value: value as returned by `head_of`.
+        kind: type of the result.
+        what: subject of the message.
 
     Raises:
-        LetterError: it does not fit; the text has the path to what is wrong.
+        LetterError: it does not fit; the text has the path of the invalid entry.
     """
     try:
         return msgspec.convert(value, kind)
@@ -123,14 +123,14 @@ def convert(value: object, kind: type[T], what: str) -> T:
 
 
 def reason(e: BaseException) -> str:
-    """The text of an exception on one line: it can hold a part of what a client sent, so it is cut, and bare."""
+    """Return the text of an exception on one line, cut and without control characters: it can hold a client's bytes."""
     return "".join(c if c.isprintable() else "?" for c in str(e)[:_LONGEST_REASON])
 
 
 def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """The head of an answer: to which letter it is, by the letter's ``head``, and who answers.
+    """Return the head of an answer: it identifies the letter, by the letter's ``head``, and the client.
 
-    An entry that the letter does not have, or has of another type, is left empty: the answer is readable all the same.
+    An entry that the letter lacks, or that has another type, is left empty: the answer can be read all the same.
     """
     echo = {name: head.get(name) for name in _NOTHING}
     return {
@@ -141,13 +141,13 @@ def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
 
 
 def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
-    """The answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.post.CODES`, and what else it
-    says."""
+    """Return the answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.channel.CODES`, and
+    further entries."""
     return Letter({**stamp(head, client), "ok": False, "code": code, **more})
 
 
 def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
-    """The tensors of a letter, checked against its body before anything is made of them.
+    """Return the tensors of a letter, checked against its body before anything is made of them.
 
     Raises:
         LetterError: sizes that do not fit the body or exceed ``limit`` bytes, unknown types, names twice.
@@ -160,14 +160,14 @@ def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
     found, at, names = [], 0, set()
     for t in listed:
         if t.name in names:
-            raise LetterError(f"tensor {t.name[:40]!r} is there twice")
+            raise LetterError(f"tensor {t.name[:40]!r} is listed twice")
         names.add(t.name)
         size = math.prod(t.shape) * _SIZES[t.dtype]
         if size > len(letter.body) - at:
             raise LetterError(f"tensor {t.name[:40]!r} claims {size} bytes, {len(letter.body) - at} are left")
-        # a side of 0 makes the product 0, however long the others are; strides are made of those, and would overflow
+        # a side of 0 makes the product 0 whatever the others are; strides are computed from these and would overflow
         if math.prod(max(n, 1) for n in t.shape) > BODY_LIMIT:
-            raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, too long for any tensor here")
+            raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, which are too long for a tensor")
         found.append(Entry(t.name, t.dtype, t.shape, at, at + size))
         at += size
     if at != len(letter.body):
@@ -177,22 +177,22 @@ def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
 
 # ---- over a socket of one machine ----------------------------------------------------------------------------------
 def send(to: socket.socket, letter: Letter) -> None:
-    """Writes a letter whole."""
+    """Write a whole letter."""
     head = head_bytes(letter)
     to.sendall(_FRAME.pack(_MAGIC, len(head), len(letter.body)) + head)
-    if letter.body:  # without one the other side may have answered and closed by now, and writing nothing would fail
+    if letter.body:  # without a body the other side may have answered and closed by now, and an empty write would fail
         to.sendall(letter.body)
 
 
 def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = None) -> Letter | None:
-    """Reads a letter; None when the other side has gone.
+    """Read a letter; return None if the other side has closed.
 
     Args:
-        seconds: for the whole letter; None: for ever.
+        seconds: timeout for the whole letter; None: no timeout.
 
     Raises:
         LetterError: not a letter, or larger than ``limit``.
-        TimeoutError: it was not there in time.
+        TimeoutError: the letter did not arrive in time.
     """
     end = None if seconds is None else time.monotonic() + seconds
     start = _exactly(of, _FRAME.size, end)
@@ -200,7 +200,7 @@ def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = 
         return None
     magic, head, body = _FRAME.unpack(start)
     if magic != _MAGIC or head > HEAD_LIMIT or body > limit:
-        raise LetterError(f"not a letter, or one too large ({body} bytes; at most {limit} are read)")
+        raise LetterError(f"not a letter, or too large ({body} bytes; at most {limit} are read)")
     text, content = _exactly(of, head, end), _exactly(of, body, end)
     if text is None or content is None:
         return None

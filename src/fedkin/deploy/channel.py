@@ -1,11 +1,11 @@
-"""The way letters go: nodes come and leave, letters are posted, answers are collected."""
+"""The channel of letters: nodes connect and leave, letters are sent, answers are collected."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from fedkin.privacy.secure_sum import OUT_OF_RANGE
 
 CODES: Mapping[str, str] = {
@@ -22,31 +22,31 @@ CODES: Mapping[str, str] = {
     "died": "its process died",
     "late": "the letter came too late",
     "range": OUT_OF_RANGE,
-    "masked": "it has masked an upload of this round for others, and does not do so twice",
-    "other-key": "its key for masks is a new one, as its program was started anew; from the next round on it is used",
+    "masked": "it has masked an upload of this round for others, and does so only once",
+    "other-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
     "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
     "scores": "its owner lets no results of evaluations leave (--keep-scores)",
-    "no-node": "no fedkin node runs beside its SuperNode",
+    "no-node": "no fedkin node runs next to its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "flower": "Flower could not deliver the letter or its answer",
     "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
-    "garbled": "its answer cannot be read: it is not a letter of fedkin's",
+    "garbled": "its answer cannot be read: it is not a letter of fedkin",
 }
-"""What a code means. Only codes travel: the text of a client's exception can hold its data."""
+"""Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""
 
 
 class Post(Protocol):
-    """A network that reaches nodes. Node numbers are its own and change when a node is started anew."""
+    """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
 
     def nodes(self) -> Mapping[int, str]:
-        """Nodes that are connected, each with the fingerprint of its key, or "" where nodes have none."""
+        """Return the connected nodes, each with the fingerprint of its key, or "" where nodes have none."""
 
     def names(self) -> Mapping[int, str] | None:
-        """The registered name of each node's key; None where the network does not register keys."""
+        """Return the registered name of each node's key; None where the network does not register keys."""
 
     def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
-        """Sends letters to nodes, each to be answered within ``seconds``; a ticket for each that was taken."""
+        """Send letters to nodes, each to be answered within ``seconds``; return a ticket for each accepted letter."""
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
-        """The answers that have come, or a code of `CODES`; each is given once."""
+        """Return the answers that have arrived, or a code of `CODES`; each is returned once."""

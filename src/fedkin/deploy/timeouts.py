@@ -1,15 +1,15 @@
-"""Clients that did not answer in time: they are asked, but not waited for, until they are heard of again."""
+"""Clients that did not answer in time: they are asked, but not waited for, until they answer in time again."""
 
 from __future__ import annotations
 
 from fedkin.deploy.heads import code_of
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 
-_MOST = 1000  # answers that may still come
+_MOST = 1000  # number of pending answers that are remembered
 
 
 class Suspects:
-    """Their names, and the answers that may still come from them."""
+    """Names of the late clients, and their answers that may still arrive."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -19,30 +19,30 @@ class Suspects:
         return name in self._names
 
     def owed(self) -> list[str]:
-        """Tickets of the answers that may still come."""
+        """Return the tickets of the answers that may still arrive."""
         return list(self._owed)
 
     def missed(self, name: str, ticket: str) -> None:
-        """A client's answer did not come while it was waited for."""
+        """Record that a client's answer did not arrive while it was waited for."""
         self._names.add(name)
         self._owed[ticket] = name
         while len(self._owed) > _MOST:
             del self._owed[next(iter(self._owed))]
 
     def passed_over(self, name: str, ticket: str) -> None:
-        """Others answered first, and it was not waited for: no fault of its."""
+        """Record that others answered first and this client was not waited for, which is not a fault of the client."""
         if name in self._names:
             self.missed(name, ticket)
 
     def heard(self, name: str, got: Letter | str) -> None:
-        """Something came from a client in time. That its step had to be ended does not speak for it."""
+        """Record that an answer arrived in time. A step that had to be ended at its deadline makes the client late."""
         if isinstance(got, Letter) and code_of(got) == "deadline":
             self._names.add(name)
         else:
             self._names.discard(name)
 
     def late(self, ticket: str, got: Letter | str) -> None:
-        """What a client still owed has come: it works again, so the next answer is waited for."""
+        """Record that a pending answer has arrived: the client works again, so its next answer is waited for."""
         name = self._owed.pop(ticket, None)
         if name is not None and isinstance(got, Letter):
             self.heard(name, got)

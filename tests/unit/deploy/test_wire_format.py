@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.post import CODES
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
 from fedkin.deploy.submitted import packed, unpacked
 from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
+from fedkin.deploy.wire_format import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
 from hosttoys import settings
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -80,7 +80,7 @@ def test_a_frame_that_claims_much_makes_no_room(ends: tuple[socket.socket, socke
     a, b = ends
     for frame in ((b"FK01", 10, 1 << 40), (b"FK01", HEAD_LIMIT + 1, 0), (b"GET ", 1, 1)):
         a.sendall(struct.pack(">4sIQ", *frame))
-        with pytest.raises(LetterError, match="not a letter, or one too large"):
+        with pytest.raises(LetterError, match="not a letter, or too large"):
             receive(b, seconds=5)
 
 
@@ -155,7 +155,7 @@ def test_a_body_beyond_the_limit_is_refused() -> None:
 
 def test_bytes_that_are_no_truth_values_are_refused() -> None:
     """A boolean of 7 would be true and not equal to true."""
-    with pytest.raises(LetterError, match="no truth values"):
+    with pytest.raises(LetterError, match="not truth values"):
         bundle(Letter({"tensors": [["m", "bool", [2]]]}, b"\x01\x07"))
 
 

@@ -1,7 +1,7 @@
-"""The client's side on a host of its own: answers one letter at a time from its data, its disk and what it was sent.
+"""The client's side on its own host: answers one letter at a time from its data, its disk and what it was sent.
 
-What goes wrong here is written to this host's own log. The server is told a code and nothing else: the text of an
-exception can hold data.
+Errors are written to this host's log. The server receives a code and nothing else: the text of an exception can
+contain data.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, SiteData
-from fedkin.deploy.account import Account, Limits, OverBudget, Withheld
+from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin.deploy.client_memory import Kept, Store
+from fedkin.deploy.export import sharing_at, take_home
 from fedkin.deploy.heads import Asked, decode, plain
 from fedkin.deploy.maskkeys import MaskKeys, Signing
-from fedkin.deploy.own import Allowed, NotAllowed, settings_of
-from fedkin.deploy.store import Kept, Store
+from fedkin.deploy.privacy_budget import Account, Limits, OverBudget, Withheld
 from fedkin.deploy.table import Table, Unmasked
-from fedkin.deploy.takehome import sharing_at, take_home
 from fedkin.deploy.tensors import bundle, letter, mark
 from fedkin.deploy.versions import versions
-from fedkin.deploy.wire import FORMAT, Letter, LetterError, refusal, stamp
+from fedkin.deploy.wire_format import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.engines import Job, Task
 from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
@@ -41,7 +41,7 @@ from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
 
 log = logging.getLogger("fedkin.site")
 
-# what an exception means to the server, and what is written down here; the first line that fits counts
+# the code that the server receives for an exception, and the line for the log here; the first matching entry counts
 _CODES: Sequence[tuple[type[Exception], str, str]] = (
     (OutOfRange, "range", "%s"),
     (OverBudget, "budget", "%s"),
@@ -54,19 +54,19 @@ _CODES: Sequence[tuple[type[Exception], str, str]] = (
     (FedkinError, "settings", "%s"),
     (Exception, "failed", "this step failed: %s"),
 )
-_UNEXPECTED = (KeyError, Exception)  # it takes a traceback to find out what these are
+_UNEXPECTED = (KeyError, Exception)  # the cause of these is found from a traceback only
 
 
 class Site:
     """One client.
 
     Args:
-        client: what it is called in the federation.
-        data: its data.
-        folder: where it keeps what is its own, below a folder of its name.
-        limits: what the owner of the data allows.
-        allowed: code that runs may name. Default: methods and networks of the catalogue only.
-        signing: what its keys for masks are signed with, and which others' signatures it asks for.
+        client: name of the client in the federation.
+        data: data of the client.
+        folder: folder that receives a sub-folder with the client's name for everything that it stores.
+        limits: limits that the owner of the data sets.
+        allowed: code that runs may name. Default: built-in methods and networks only.
+        signing: key that signs its keys for masks, and the other clients whose signatures it requires.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class Site:
         self.store = Store(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
-        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluation's round, what was told of it
-        self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget did not suffice
+        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the matrix reported
+        self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget was exceeded
 
     def answer(self, of: Letter) -> Letter:
-        """The answer to a letter; never raises for what a letter, the data or the disk may hold."""
+        """Return the answer to a letter; never raises for the content of a letter, of the data or of the disk."""
         head = of.head
         try:
             if head.get("format") != FORMAT:
                 return self._no(head, "versions")
             asked = decode(of, Asked)
             return self._steps[asked.kind](self, asked, of)
-        except Exception as e:  # what a method of the user's own may raise, too
+        except Exception as e:  # includes everything that a user-defined method may raise
             return self._refused(head, e)
 
     def _refused(self, head: Mapping[str, Any], e: Exception) -> Letter:
-        """Writes down here what went wrong; the server is told its code."""
+        """Log what went wrong here and return the answer with its code."""
         if isinstance(e, OutOfStep):
             log.warning("%s", e)
             return self._no(head, "out-of-step", have=e.at)
@@ -123,7 +123,7 @@ class Site:
 
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, head: Asked, of: Letter) -> Letter:
-        """Who this is, what it runs, and what its data look like from outside."""
+        """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
         settings.privacy.require_method(settings.method)
         card = self.data.card(sharing_at(settings, self.data))
@@ -131,7 +131,7 @@ class Site:
         return self._yes(head, versions=versions(settings.method), card=card.to_json())
 
     def _describe(self, head: Asked, of: Letter) -> Letter:
-        """What the client says of itself, once per run: said again word for word if asked again."""
+        """Answer with the client's description, made once per run and repeated identically if asked again."""
         kept = self._kept(head)
         job = self._job_of(head)
         if kept.said is None:
@@ -154,7 +154,7 @@ class Site:
         new, ledger = head.session > kept.session, kept.ledger
         if not new and ledger.late(head.seq):
             return self._no(head, "late", have=ledger.at)
-        # numbers that no part of the content depends on are left out: a server that started anew sends the same
+        # numbers that the content does not depend on are left out: a restarted server sends the same
         parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
         told = mark(Letter({n: of.head[n] for n in parts}, of.body))
         former = ledger.begin(head.seq, head.ack, told)
@@ -186,7 +186,7 @@ class Site:
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
     def _keep(self, head: Asked, of: Letter) -> Letter:
-        """Writes down the model that this client predicts with, for use without fedkin's server."""
+        """Store the model that this client predicts with, for use without fedkin's server."""
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
         place = self.store.path(head.run).parent / "model"
@@ -199,10 +199,10 @@ class Site:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
     def _evaluation(self, head: Asked, of: Letter, job: Job, kept: Kept) -> Tensor | None:
-        """The confusion matrix ``[C, C]`` that was told of the round whose model is kept.
+        """Return the confusion matrix ``[C, C]`` that was reported of the round whose model is kept.
 
-        A process that was started since then evaluates again, to the same end; but for private training, which would
-        train with other noise.
+        A process that was restarted since then evaluates again, with an equal result; not after private training, which
+        would train with different noise.
         """
         round, found = self._reported.get(head.run, (-1, None))
         if round == head.round:
@@ -226,7 +226,7 @@ class Site:
         of = _kind_of_run(head.settings)
         if kept.of not in ("", of):
             raise ConfigError(
-                f"run {head.run} was begun here with other settings. What a client keeps for itself under one "
+                f"run {head.run} was begun here with other settings. What a client keeps under one "
                 "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
             )
         kept.of = of
@@ -238,7 +238,7 @@ class Site:
 
     def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
-        from fedkin.deploy.masks import masked  # here: other runs need no cryptography
+        from fedkin.deploy.masks import masked  # imported here: other runs need no cryptography
 
         addend = fixed(upload, Pool((), table.weight, table.total))
         self.mask_keys.used(table.run, table.round)
@@ -249,8 +249,8 @@ class Site:
         return self._settings(head).privacy
 
     def _spent(self, head: Asked, spent: Spent) -> dict[str, Any]:
-        """What private training has taken in this run, for the head of an answer, with what this answer takes: that is
-        on the disk before the answer leaves."""
+        """Return the total that private training has spent in this run including this answer, for the answer's head; it
+        is on the disk before the answer leaves."""
         privacy = self._privacy(head)
         if privacy.noise_multiplier is None:
             return {}
@@ -263,12 +263,12 @@ class Site:
         if head.kind == "hello":
             raise LetterError("hello is not a step of a method")
         if (head.run, head.kind) in self._over:
-            raise OverBudget(f"no more is said to run {head.run}: its budget is spent")
+            raise OverBudget(f"no further answers to run {head.run}: its budget is spent")
         task = Task(head.kind, head.client, head.round, bundle(of), state)
         return perform(job, task, trainer(job))
 
     def _job_of(self, head: Asked) -> Job:
-        """Data, network and method of a run; made once and kept while letters ask for the same."""
+        """Return data, network and method of a run; made once and reused while letters ask for the same."""
         key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
         if self._job is None or self._job[0] != key:
             self._job = (key, self._made(self._settings(head), head))
@@ -281,8 +281,8 @@ class Site:
         e = Experiment.on_hosts(settings, card, head.run)
         if e.marks["network"] != head.network:
             raise DataError(
-                "the network made here starts from other values than the server's: other versions of torch, or another "
-                "file of the model"
+                "the network built here has other initial values than the server's: other versions of torch, or "
+                "another file of the model"
             )
         self.limits.check_words(settings.privacy, settings.method, e.net)
         (mine,) = e.laid_out([shard])
@@ -303,13 +303,13 @@ class Site:
 
 
 def _kind_of_run(table: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the settings that must not change while a run goes on; it may become longer."""
+    """Return a fingerprint of the settings that must not change during a run; the run may become longer."""
     run = {n: v for n, v in table.get("run", {}).items() if n not in ("rounds", "eval_every")}
     return digest({**table, "run": run})
 
 
 class _One(Sequence[ClientData]):
-    """The federation as one client sees it: itself."""
+    """The federation as one client sees it: itself only."""
 
     def __init__(self, number: int, shard: ClientData) -> None:
         self._number, self._shard = number, shard

@@ -1,6 +1,6 @@
-"""A client's model on its own host: the folder that ``fedkin export`` writes, of what this client has and was sent.
+"""A client's model on its own host: the folder that ``fedkin export`` writes, from what this client has and received.
 
-Of other clients there is nothing in it but what is in the model itself.
+It contains nothing of other clients except what is in the model itself.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fedkin.data.sites import Sharing
 from fedkin.deploy.heads import Asked
 from fedkin.engines import Job
 from fedkin.experiment.settings import Settings, digest
+from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
-from fedkin.exporting.taken import Origin, Taken
 from fedkin.methods import get_title
 
 
 def sharing_at(settings: Settings, data: SiteData) -> Sharing:
     """Return how a run wants a site's data read and split.
 
-    What the run calls its data is nothing to a site: a letter must not make it look for paths on its disk.
+    The run's name for its data is ignored: a letter must not make a site look for paths on its disk.
     """
     return replace(settings.data, data=data.data).sharing(settings.run.seed)
 
@@ -42,20 +42,20 @@ def take_home(
     model: Bundle,
     reported: Tensor | None,
 ) -> None:
-    """Writes what a client predicts with; an export that is there from before is replaced.
+    """Write the model that a client predicts with; an existing export is replaced.
 
     Args:
-        place: the folder.
-        client: what the client is called.
-        settings: those of the run.
-        data: its data, as they were read for ``job``.
-        head: of the letter that asks for it.
+        place: folder of the export.
+        client: name of the client.
+        settings: settings of the run.
+        data: data of the client, as read for ``job``.
+        head: head of the letter that asks for it.
         job: the run at this host.
-        model: what the client predicts with.
-        reported: its confusion matrix ``[C, C]`` on the test part as the server was told it, if that is known.
+        model: model that the client predicts with.
+        reported: confusion matrix ``[C, C]`` on the test part as reported to the server, if that is known.
 
     Raises:
-        ConfigError: a method that predicts by code of its own.
+        ConfigError: the method predicts with user-defined code.
         EngineError, RunFolderError, OSError: see `write_export`.
     """
     number, how, table = head.client, sharing_at(settings, data), settings.table()
@@ -84,5 +84,5 @@ def take_home(
         evaluated=reported,
     )
     write_export(origin, taken, place, force=True)
-    for left in place.parent.glob(f".{place.name}.*"):  # of a worker that was ended while it wrote
+    for left in place.parent.glob(f".{place.name}.*"):  # left by a worker that was ended while it wrote
         shutil.rmtree(left, ignore_errors=True)

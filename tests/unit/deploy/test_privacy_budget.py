@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from fedkin.data import SiteData
-from fedkin.deploy.account import Account, Limits, OverBudget
-from fedkin.deploy.letters import Clerk
-from fedkin.deploy.members import Members
-from fedkin.deploy.site import Site
+from fedkin.deploy.client import Site
+from fedkin.deploy.messages import Clerk
+from fedkin.deploy.participants import Members
+from fedkin.deploy.privacy_budget import Account, Limits, OverBudget
 from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.wire_format import Letter
 from hosttoys import Direct, on_hosts, settings, sites
 
 

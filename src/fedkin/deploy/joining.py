@@ -1,4 +1,4 @@
-"""Who is there: nodes are greeted, checked, pinned to their keys, and get their clients' numbers."""
+"""Enrolment of clients: nodes are greeted, checked, pinned to their keys, and their clients get numbers."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from fedkin.core import Bundle, ConfigError, Net
 from fedkin.core.bundle import refusal
 from fedkin.data import Card
 from fedkin.deploy import heads
+from fedkin.deploy.channel import CODES, Post
+from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import EXPIRED
-from fedkin.deploy.letters import NONSENSE, Clerk, Reply, attempt
-from fedkin.deploy.members import Member
-from fedkin.deploy.post import CODES, Post
-from fedkin.deploy.store import checked_name
+from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
+from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
-from fedkin.deploy.wire import Letter, LetterError
+from fedkin.deploy.wire_format import Letter, LetterError
 from fedkin.engines.check import described
 
 log = logging.getLogger("fedkin.deploy")
-_HELLO = 60.0  # seconds for saying hello: reading the data for the first time may take long
+_HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long
 _PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
-_RARELY = 1.0  # seconds between two looks at most: 20 looks a second take a tenth of a core of the link's machine
-_COUNTS = 1e12  # no client's words hold larger numbers
+_RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
+_COUNTS = 1e12  # larger numbers in a client's description are refused
 
 Say = Callable[[int, str, str], None]
-"""``(round, client, text)``: something happened to a client."""
+"""``(round, client, text)``: an event that concerns a client."""
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A client that has said hello and has no number yet."""
+    """A joining client: it has answered the hello and has no number yet."""
 
     node: int
     key: str
@@ -45,21 +45,21 @@ class Newcomer:
 
 @dataclass(frozen=True)
 class Clock:
-    """Time, so that tests need not wait for it."""
+    """The system's clock, which tests replace so that they need not wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     poll: float = 0.05
 
     def pause(self, since: float, end: float) -> None:
-        """Until the next look for answers: rarely in a long wait, of which it may take 2 %, and often near its end."""
+        """Sleep until the next look for answers: at most 2 % of the time waited so far, and shorter near the end."""
         now = self.now()
         self.sleep(max(self.poll, min(_RARELY, (now - since) / 50, (end - now) / 2)))
 
 
 @dataclass(frozen=True)
 class _Hello:
-    """A greeting under way: to which node, until when, and the hellos that expired before it."""
+    """A pending greeting: its node, its deadline, and the number of hellos that expired before it."""
 
     node: int
     end: float
@@ -67,42 +67,42 @@ class _Hello:
 
 
 class Enrolment:
-    """Clients by name, wherever they are.
+    """Connected clients by name, on whichever node they are.
 
     Attributes:
-        node: where each client was last seen.
-        new: clients that have said hello and have no number yet.
+        node: the node on which each client was last seen.
+        new: joining clients, which have answered the hello and have no number yet.
     """
 
     def __init__(self, post: Post, clerk: Clerk, say: Say, clock: Clock) -> None:
         self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
         self._ours = versions(clerk.settings.method)
         self._keys: Mapping[int, str] = {}
-        self._done: set[int] = set()  # nodes that need no greeting: taken, or refused for good
+        self._done: set[int] = set()  # nodes that need no greeting: enrolled, or refused permanently
         self._greeted: dict[int, float] = {}
-        self._hellos: dict[str, _Hello] = {}  # greetings under way, by ticket
-        self._nameless: set[int] = set()  # nodes without a registered name, of which was told
-        self._late: dict[int, int] = {}  # hellos in a row that a node has answered too late, or not at all
+        self._hellos: dict[str, _Hello] = {}  # pending greetings, by ticket
+        self._nameless: set[int] = set()  # nodes without a registered name that were reported
+        self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
         self.node: dict[str, int] = {}
         self.new: dict[str, Newcomer] = {}
 
     def here(self) -> set[str]:
-        """Names of the clients that are connected, numbered or not."""
+        """Return the names of the connected clients, with and without numbers."""
         return {name for name, node in self.node.items() if node in self._keys}
 
     def place(self, client: str) -> int | None:
-        """The node of a client, if it is connected."""
+        """Return the node of a client, or None if it is not connected."""
         node = self.node.get(client)
         return node if node in self._keys else None
 
     def look(self) -> None:
-        """Asks which nodes are connected."""
+        """Update the list of connected nodes."""
         self._keys = self._post.nodes()
         self._done &= set(self._keys)
         self._late = {node: count for node, count in self._late.items() if node in self._keys}
 
     def meet(self, round: int, seconds: float) -> None:
-        """Greets nodes that are not known, and waits at most so long for answers; the others are heard later."""
+        """Greet unknown nodes and wait for answers at most ``seconds``; later answers are read in later rounds."""
         self.look()
         now, under_way = self._clock.now(), {hello.node for hello in self._hellos.values()}
         strange = [
@@ -119,9 +119,10 @@ class Enrolment:
             self._expired(round, self._hellos.pop(ticket).node)
 
     def take_in(self, net: Net, known: int, round: int) -> dict[int, Bundle]:
-        """Gives numbers to newcomers, in the order of their names; what they say of themselves.
+        """Give numbers to joining clients in the order of their names and return their descriptions by number.
 
-        One whose words cannot be used gets no number; then those after it are asked again under the ones they move to.
+        A client whose description cannot be used gets no number; the clients after it are then asked again under the
+        numbers that they move to.
         """
         members = self._clerk.members
         said: dict[int, Bundle] = {}
@@ -144,13 +145,13 @@ class Enrolment:
         return said
 
     def leave_out(self, name: str, why: str) -> None:
-        """Refuses a newcomer before the first round."""
+        """Refuse a joining client before the first round."""
         self._refuse(0, name, self.new.pop(name).node, why)
 
     # ---- greetings ------------------------------------------------------------------------------------------------
     def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
-        """Says hello to nodes; the number of hellos that expired before travels as the letter's seq, so that a node
-        sees that its answers come too late."""
+        """Send hellos to nodes; the letter's seq is the number of hellos that expired before, by which a node sees that
+        its answers arrive too late."""
         self._greeted |= dict.fromkeys(nodes, now)
         for patience in (_HELLO, _PATIENT):
             late = {n: self._late.get(n, 0) for n in nodes}
@@ -160,7 +161,7 @@ class Enrolment:
                 self._hellos[ticket] = _Hello(node, now + patience, late[node])
 
     def _expired(self, round: int, node: int) -> None:
-        """Counts a hello that was not answered in time; after some the events say what to do."""
+        """Count a hello that was not answered in time; after several, log an event with advice."""
         self._late[node] = late = self._late.get(node, 0) + 1
         if late == EXPIRED:
             self._say(
@@ -172,11 +173,11 @@ class Enrolment:
             )
 
     def _registered(self, node: int) -> str | None:
-        """The name of the key of a node; None where keys have no names."""
+        """Return the registered name of a node's key; None where keys have no names."""
         return (self._post.names() or {}).get(node)
 
     def _misnamed(self, node: int, name: str) -> str | None:
-        """Why a node must not come under a name; None if it may."""
+        """Return the reason why a node must not use a client name; None if it may."""
         names = None if self._clerk.settings.hosts.free_names else self._post.names()
         if names is None or node not in names or names[node] == name:
             return None
@@ -186,7 +187,7 @@ class Enrolment:
         )
 
     def _unnamed(self, round: int, node: int, name: str) -> bool:
-        """Whether a node's key has no registered name (yet), though names are asked for; says so once."""
+        """Return whether names are required and a node's key has no registered name (yet); log it once."""
         names = None if self._clerk.settings.hosts.free_names else self._post.names()
         if names is None or node in names:
             return False
@@ -235,13 +236,13 @@ class Enrolment:
         self.node[name] = node
 
     def _unfit(self, name: str, node: int, hello: heads.Hello) -> str | None:
-        """Why a client that says hello is not taken; else it is known, or listed as new."""
+        """Return the reason why a client is not accepted; None if it is known already, or is now listed as new."""
         members, key = self._clerk.members, self._keys.get(node, "")
         why = unlike(hello.versions, self._ours) or members.pinned(name, key)
         if why is not None or name in members.number_of():
             return why
         if key and any(n.key == key and other != name for other, n in self.new.items()):
-            return f"client {name} came with the key of another newcomer"
+            return f"client {name} came with the key of another joining client"
         card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
         if isinstance(card, str):
             return card
@@ -282,10 +283,10 @@ class Enrolment:
         return {i: said[i] for i in sorted(said)}, bad
 
     def _with_key(self, name: str, read: object, found: Bundle) -> Bundle | str:
-        """A newcomer's words, if its public key for masks came with them."""
+        """Return a joining client's description, or the reason if its required public key for masks is missing."""
         head = read.head if isinstance(read, Reply) else None
         if not isinstance(head, heads.Described) or head.public is None:
-            return "it does not say its public key, which secure aggregation needs"
+            return "it sent no public key, which secure aggregation needs"
         self.new[name] = replace(self.new[name], public=head.public, signature=head.signature)
         return found
 

@@ -1,4 +1,4 @@
-"""User-defined methods and networks on real hosts: what a node's owner allows, and never a file that a run names."""
+"""User-defined methods and networks on real hosts: code that a node's owner allows, never a file that a run names."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class NotAllowed(ConfigError):
 
 @dataclass(frozen=True)
 class Allowed:
-    """Code that runs may name at a node, beside the methods and networks of the catalogue.
+    """Code that runs may name at a node, in addition to the built-in methods and networks.
 
     Attributes:
         modules: packages and modules; a package stands for every module in it.
         files: single files by the name of the module that each becomes.
-        everything: the submitter of runs is the owner of the machine, as in Flower's simulator.
+        everything: allow any code, as in Flower's simulator: the submitter of runs owns the machine.
     """
 
     modules: tuple[str, ...] = ()
@@ -45,8 +45,8 @@ class Allowed:
         """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py.
 
         Raises:
-            ConfigError: a value is neither the name of a module nor a file, or a file has the name of a module that is
-                installed.
+            ConfigError: a value is neither the name of a module nor a file, or a file has the name of an installed
+                module.
         """
         modules, files = list[str](), dict[str, Path]()
         for word in words:
@@ -63,33 +63,33 @@ class Allowed:
         return cls(tuple(modules), files)
 
     def covers(self, module: str) -> bool:
-        """Whether runs may name things of this module."""
+        """Return whether runs may name objects of this module."""
         inside = any(module == name or module.startswith(f"{name}.") for name in self.modules)
         return self.everything or inside or module in self.files
 
     def load(self, name: str, what: str) -> None:
-        """Import the module that a run names, from where Python's packages are, never from the working folder.
+        """Import the module that a run names from the places of Python's packages, never from the working folder.
 
         Args:
             name: ``package.module:attribute``.
-            what: the entry of the run's settings, for messages.
+            what: entry of the run's settings, for messages.
 
         Raises:
-            NotAllowed: the module, or the module where the thing is defined, is not allowed; the former was not
-                imported then, and nothing was called.
+            NotAllowed: the module, or the module where the object is defined, is not allowed; the former was then not
+                imported, and nothing was called.
             ConfigError: importing it failed.
         """
         path, _, attribute = name.rpartition(":")
         if not self.covers(path):
             raise NotAllowed(
-                f"the run's {what} is {name}, and this node uses the methods and networks of the catalogue only, so "
+                f"the run's {what} is {name}, and this node uses built-in methods and networks only, so "
                 f"module {path} was not imported. If it is trusted here, start the node with --allow-code {path}"
             )
         if self.everything:
             return
         try:
             module = importlib.import_module(path)
-        except Exception as cause:  # whatever a person's module raises at import
+        except Exception as cause:  # the module is user-defined and may raise anything
             raise ConfigError(
                 f"{name}: importing {path} failed: {type(cause).__name__}: {cause}. A node finds installed packages "
                 f"and files that --allow-code names (--allow-code ./{path}.py), and nothing in its working folder"
@@ -97,7 +97,7 @@ class Allowed:
         self._require_home(module, attribute, name)
 
     def _require_home(self, module: ModuleType, attribute: str, name: str) -> None:
-        """Raises `NotAllowed` if the thing was only imported into the allowed module, as ``os.system`` may be."""
+        """Raise `NotAllowed` if the object was only imported into the allowed module, as ``os.system`` may be."""
         thing: Any = module
         for part in attribute.split("."):
             thing = getattr(thing, part, None)
@@ -110,17 +110,17 @@ class Allowed:
         if isinstance(home, str) and not self.covers(home):
             raise NotAllowed(
                 f"{name} is defined in module {home}, which this node does not allow; if it is trusted here, start the "
-                f"node with --allow-code {home}, too"
+                f"node with --allow-code {home} as well"
             )
 
     def findable(self) -> None:
-        """Let Python find the allowed files as modules of this process."""
+        """Make the allowed files importable as modules of this process."""
         if self.files:
             sys.meta_path.insert(0, _Files(self.files))
 
 
 class _Files(MetaPathFinder):
-    """Finds single files as modules, and nothing that lies beside them."""
+    """Finds the given single files as modules, and no other file in their folders."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -131,7 +131,7 @@ class _Files(MetaPathFinder):
 
 
 def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> None:
-    """Raises `ConfigError` if a file cannot become a module of its name."""
+    """Raise `ConfigError` if a file cannot become a module of its name."""
     if not file.is_file():
         raise ConfigError(f"--allow-code {word}: there is no file {file}")
     if not file.stem.isidentifier():
@@ -154,12 +154,12 @@ def settings_of(
 
     Args:
         table: the settings.
-        allowed: code that they may name. Default: the catalogue's alone.
+        allowed: code that they may name. Default: built-in methods and networks only.
 
     Raises:
         NotAllowed: they name code that is not allowed here; it was not imported.
-        ConfigError: they name a file (of code, or of initial weights), a setting is unknown, or a method's text is
-            another here.
+        ConfigError: they name a file (of code, or of initial weights), a setting is unknown, or the source of a method
+            differs on this machine.
     """
     for part, key in _ENTRIES:
         of = table.get(part)
@@ -175,22 +175,22 @@ def settings_of(
 
 
 def _require_same(name: str, code: object) -> None:
-    """Raises `ConfigError` if the sender has another text of a user-defined method or network; ``code`` is its
-    fingerprint."""
+    """Raise `ConfigError` if the sender has another version of a user-defined method or network; ``code`` is the
+    fingerprint of the sender's."""
     if code is not None and code != CodeRef(name).fingerprint():
         raise ConfigError(
-            f"{name} has another text here than at the server; install the same version of its package on both, and "
+            f"{name} differs between this node and the server; install the same version of its package on both, and "
             "start this node again"
         )
 
 
 def require_installed(*names: str) -> None:
-    """Raises `ConfigError` if a method or a network is in a file: no code travels between hosts, and no letter chooses
-    a file to be run."""
+    """Raise `ConfigError` if a method or a network is in a file: no code travels between hosts, and no letter chooses
+    a file to run."""
     for name in names:
         if CodeRef(name).file is not None:
             raise ConfigError(
                 f"{name} is a file of this machine, and no code is sent to nodes: make it a package, install it on the "
                 "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "
-                "package.module:attribute; or play the run here with fedkin run"
+                "package.module:attribute; or run it on this machine with fedkin run"
             )

@@ -14,10 +14,10 @@ import torch
 
 from fedkin.cli.export import predict_command
 from fedkin.data import SiteData
-from fedkin.deploy.own import Allowed
-from fedkin.deploy.post import CODES
-from fedkin.deploy.site import Site
-from fedkin.deploy.wire import Letter
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.client import Site
+from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folders, load_export
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
@@ -179,8 +179,8 @@ def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplo
         ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     said = [(record.name, record.getMessage()) for record in caplog.records]
     assert said[0][0] == "fedkin.deploy"
-    assert said[0][1].startswith("no client will have a model of its own in the end: Doubling predicts by code of its")
-    assert sum(name == "fedkin.site" and "Doubling predicts by code" in text for name, text in said) == 3
+    assert said[0][1].startswith("no client will have a model after the last round: Doubling predicts with custom code")
+    assert sum(name == "fedkin.site" and "Doubling predicts with custom code" in text for name, text in said) == 3
     assert ours.clients == simulated(s).clients
     assert not list(tmp_path.glob("disks/*/*/model"))
 
@@ -241,7 +241,7 @@ def test_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert (first / "model.safetensors").read_bytes() == before
     assert sorted(p.name for p in first.parent.iterdir()) == ["memory.safetensors", "model"]
     assert [p.name for p in other.iterdir()] == ["thesis.tex"]
-    assert "is no export" in caplog.text
+    assert "is not an export" in caplog.text
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,5 +258,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
     assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]
-    assert f"c0 has no model of its own to keep: {CODES['disk']}" in caplog.text
+    assert f"c0 has no model to store: {CODES['disk']}" in caplog.text
     assert "No space left on device" in caplog.text
