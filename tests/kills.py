@@ -27,6 +27,10 @@ class Killed(BaseException):
     """Stands for the end of the process: nobody catches it."""
 
 
+class Stop(Exception):
+    """Ends a run, a comparison or a sweep in the middle, as an error in a program that called it would."""
+
+
 def assert_goes_on(folder: Path, uninterrupted: Path, *, best: bool = True) -> None:
     """Resumes and compares with the uninterrupted run, its summary too; and its best round, if that can be kept."""
     resume(folder)

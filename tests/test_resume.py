@@ -192,7 +192,10 @@ def test_another_number_of_workers_may_go_on(whole: Any, tmp_path: Path, monkeyp
 
 
 # ---- killed for good ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("after", [0.0, 0.003, 0.007, 0.013, 0.029, 0.041])
+@pytest.mark.parametrize(
+    "after",
+    [0.0, 0.013, *(pytest.param(seconds, marks=pytest.mark.thorough) for seconds in (0.003, 0.007, 0.029, 0.041))],
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
     """A run on two workers, killed with SIGKILL somewhere in a round, goes on to the same lines and tensors."""

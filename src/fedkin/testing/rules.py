@@ -235,7 +235,8 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
     usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, rule=case.rule))
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
-    large = ClientData(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
+    sizes = {"train": 300, "validation": 3, "test": 300}
+    large = ClientData(*(samples(5, 0, part, n) for part, n in sizes.items()), group=0)
     by_steps = Training(steps=3, batch_size=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
         "drop-outs": replace(usual, dropout=0.4),

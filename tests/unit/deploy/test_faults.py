@@ -28,6 +28,7 @@ from fedkin.deploy.wire import Letter, LetterError, refusal
 from fedkin.engines.ledger import OutOfStep
 from fedkin.privacy.secure_sum import OutOfRange
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+from kills import Killed
 from thorough import thorough_except
 
 FEDREP = {"method": {"name": "fedrep"}}
@@ -130,10 +131,6 @@ def test_a_host_that_comes_back_on_another_node(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, post)
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert same_server(ours, traced(s, ours.rounds))
-
-
-class Killed(BaseException):
-    """The server's host loses power."""
 
 
 @pytest.mark.parametrize("when", ["before the answers are used", "after the checkpoint"])

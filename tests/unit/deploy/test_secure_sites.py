@@ -26,6 +26,7 @@ from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import Pool, fixed, summed
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+from kills import Killed
 from thorough import thorough_except
 
 masks = pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
@@ -38,10 +39,6 @@ def secure(name: str = "fedrep", **tables: Any) -> Settings:
 
 def update(of: Letter, round: int | None = None) -> bool:
     return of.head["kind"] == "update" and round in (None, of.head["round"])
-
-
-class Killed(Exception):
-    pass
 
 
 # ---- masks --------------------------------------------------------------------------------------------------------
