@@ -125,7 +125,8 @@ def test_a_method_gives_the_same_on_stacks_of_convolutions(name: str, notes: lis
     setting = Images()
     net = setting.network()
     shards: Any = [
-        ClientData(images(net, i, n), images(net, i, 3), images(net, i, 5)) for i, n in enumerate((13, 8, 4, 8))
+        ClientData(images(net, i, n), images(net, i, 3), images(net, i, 5), group=i % 2)
+        for i, n in enumerate((13, 8, 4, 8))
     ]
     agree(METHODS[name](), replace(setting, shards=tuple(shards)))
     assert bool(notes) == (name in ALONE)

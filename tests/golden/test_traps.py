@@ -68,9 +68,11 @@ def test_what_a_run_on_an_odd_federation_keeps(method: Method) -> None:
     lie in storages of their own, and what a client keeps has changed only if its upload was aggregated. Everything kept
     is finite, and the weights of every mixture sum to 1."""
     twin = federation()[1]
-    one_class = ClientData(*[Samples(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)])
-    few = ClientData(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test)
-    single = ClientData(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test)
+    one_class = ClientData(
+        *[Samples(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)], group=0
+    )
+    few = ClientData(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test, group=1)
+    single = ClientData(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test, group=1)
     before: dict[int, dict[str, torch.Tensor]] = {}
 
     def check(server, simulation) -> None:
