@@ -235,8 +235,8 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
     usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, rule=case.rule))
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
-    sizes = {"train": 300, "validation": 3, "test": 300}
-    large = ClientData(*(samples(5, 0, part, n) for part, n in sizes.items()), group=0)
+    many, held = (samples(5, 0, part, 300) for part in ("train", "test"))
+    large = ClientData(many, samples(5, 0, "validation", 3), held, group=0)
     by_steps = Training(steps=3, batch_size=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
         "drop-outs": replace(usual, dropout=0.4),
