@@ -35,10 +35,10 @@ demo: $(STAMP)  ## nine methods on real data, about a minute
 	$(BIN)/fedkin demo
 
 test: $(STAMP)  ## the tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15
 
 test-all: $(STAMP)  ## the tests and those that take long, such as every rule of the contract at every setting: before a release
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not hosts"
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15 -m "not hosts"
 
 test-hosts: $(STAMP)  ## the tests over real sockets, 30 kills and 200 rounds with faults among them: hours (FEDKIN_KILLS=3 FEDKIN_SOAK=20: fewer)
 	$(BIN)/python -m pytest -m hosts

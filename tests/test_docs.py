@@ -6,8 +6,6 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -24,6 +22,7 @@ from fedkin.core.method import FAMILIES
 from fedkin.experiment.run import run_settings
 from fedkin.methods import METHODS
 from fedkin.testing.payloads import page
+from scripts import run_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"
@@ -214,17 +213,14 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
-def printed(page: str, folder: Path) -> str:
+def printed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What all python of a page, as one script in this folder, prints."""
-    (folder / "page.py").write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    done = subprocess.run([sys.executable, "page.py"], capture_output=True, text=True, cwd=folder, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_script("\n".join(blocks(page, "python")), folder, monkeypatch)
 
 
-def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
+def test_write_a_method_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script: three methods that keep the contract, learn, and differ."""
-    said = printed("write-a-method.md", tmp_path)
+    said = printed("write-a-method.md", tmp_path, monkeypatch)
 
     accuracy = {name: float(value) for name, value in (line.split() for line in said.splitlines())}
     assert list(accuracy) == ["Average", "OwnHead", "Neighbours"]
@@ -232,11 +228,11 @@ def test_write_a_method_runs_as_it_stands(tmp_path: Path) -> None:
     assert len(set(accuracy.values())) == 3
 
 
-def test_inspect_runs_as_it_stands(tmp_path: Path) -> None:
+def test_inspect_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python of the page prints what stands below it, and its table names every finding there is."""
     text = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
 
-    assert printed("inspect.md", tmp_path) in text
+    assert printed("inspect.md", tmp_path, monkeypatch) in text
     package = ROOT / "src" / "fedkin" / "inspection"
     source = "\n".join(p.read_text(encoding="utf-8") for p in package.glob("*.py"))
     codes = set(re.findall(r'(?:Finding|_error|refused)\(\s*"([a-z-]+)"', source))
@@ -285,7 +281,7 @@ def _look_alikes(folder: Path) -> None:
 def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script and all of its commands, on look-alikes: the right clients every time."""
     _look_alikes(tmp_path)
-    said = printed("own-data.md", tmp_path)
+    said = printed("own-data.md", tmp_path, monkeypatch)
 
     assert said.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "('a', 'b')"]
     monkeypatch.chdir(tmp_path)
@@ -298,10 +294,10 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found == {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
 
 
-def test_take_home_runs_as_it_stands(tmp_path: Path) -> None:
+def test_take_home_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script; the figures that it prints are counts and shares, its interval Wilson's
     around the accuracy."""
-    said = printed("take-home.md", tmp_path)
+    said = printed("take-home.md", tmp_path, monkeypatch)
 
     first, labels, shape, second, third = said.splitlines()
     assert (labels, shape) == ("['no', 'yes']", "torch.Size([2])")

@@ -50,6 +50,16 @@ def squares_apart(rows: Tensor) -> Tensor:
     return torch.stack([(x - row).square().sum(1) for row in x])
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    """A generator of its own, away from those that runs draw from."""
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, generator=seeded(seed))
+
+
 def apart(got: object, other: object, least: float) -> None:
     """Asserts that two results differ by at least so much somewhere."""
     a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (got, other))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from contract.brief import SETTING, check_briefly, light
 from fedkin.core import Method
-from fedkin.engines import Workers
+from fedkin.engines import Loop, Workers
 from fedkin.methods import (
     CAM,
     CFIC,
@@ -41,10 +42,12 @@ from fedkin.methods import (
     PFedCS,
 )
 from fedkin.testing import RULES, check_method
+from fedkin.testing.trial import difference, play, tensors
+from thorough import thorough_except
 
 ON_ENGINES = ("same result", "resume", "odd federations")
-ON_ONE_PROCESS = ("fedavg", "da-pfl", "cfic", "pfedcs", "ifca-cam")
-AT_OTHER_SETTINGS = ("declared", "runs", "resume", "own memory", "pure steps", "distribution")
+ON_PROCESSES = ("fedavg", "da-pfl", "pfedcs", "ifca-cam")
+"""One model to all, rows of a bank, several requests and teachers, a survey."""
 
 VARIANTS: dict[str, Method] = {
     "fedavg after training": FedAvg(after_training=True),
@@ -114,6 +117,7 @@ VARIANTS: dict[str, Method] = {
     "fedgh fixed header": FedGH(server_lr=0.0),
     "fedgh large steps": FedGH(server_lr=1.0, server_batch=10),
     "fedgh clip": FedGH(clip=0.1),
+    "creff": CReFF(),  # in full: above it runs with fewer passes
     "creff small": CReFF(features=5, crt_epochs=3, crt_batch=4),
     "creff no matching": CReFF(matching_steps=0, crt_epochs=5),
     "creff one sample": CReFF(repeats=1, real_batch=1, crt_epochs=5),
@@ -201,34 +205,35 @@ VARIANTS: dict[str, Method] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
     """Each method of the catalogue, as it comes, keeps all rules where clients run one after another."""
-    check_method(METHODS[name](), engines=[])
+    check_method(light(name), engines=[])
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_gives_the_same_on_two_processes(name: str) -> None:
-    """On two worker processes each method gives what the reference gives, bit for bit, faults included."""
-    check_method(METHODS[name](), engines=[Workers(2)], rules=ON_ENGINES)
+    """On two worker processes each method gives what the reference gives, bit for bit, with drop-outs, late joiners and
+    running statistics."""
+    one, two = (tensors(play(light(name), SETTING, engine)) for engine in (Loop(), Workers(2)))
+    assert difference(one, two) is None
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ON_ONE_PROCESS else pytest.mark.thorough) for n in METHODS]
-)
-def test_a_method_gives_the_same_on_one_process(name: str) -> None:
-    """The same on one worker process, for the four systems and FedAvg; for all others in `make test-all`."""
-    check_method(METHODS[name](), engines=[Workers(1)], rules=ON_ENGINES)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", thorough_except(METHODS, ON_PROCESSES))
+def test_the_rules_on_engines_hold_for_processes(name: str, workers: int) -> None:
+    """The contract's own runs on worker processes, for methods of every kind of traffic; for all in `make test-all`."""
+    check_method(METHODS[name](), engines=[Workers(workers)], rules=ON_ENGINES)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_method_keeps_the_rules_at_other_settings(name: str) -> None:
     """Settings that change what is sent, kept or computed keep the rules that they can break by themselves."""
-    check_method(VARIANTS[name], engines=[], rules=AT_OTHER_SETTINGS)
+    check_briefly(VARIANTS[name])
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
-    """The other rules, with two worker processes compared: `make test-all`."""
-    check_method(VARIANTS[name], engines=[Workers(2)], rules=[r for r in RULES if r not in AT_OTHER_SETTINGS])
+    """All rules, each on its own runs, with two worker processes compared: `make test-all`."""
+    check_method(VARIANTS[name], engines=[Workers(2)])
 
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
@@ -237,7 +242,7 @@ def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (3, 4))])
 def test_the_rules_hold_at_other_seeds(seed: int) -> None:
     """The rules do not hold by luck of one seed: cohorts, drop-outs and batches differ with it."""
     check_method(CAM(inner=FeSEM()), engines=[], seed=seed)

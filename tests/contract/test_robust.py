@@ -12,13 +12,16 @@ from torch import Tensor
 from fedkin.core import Aggregation, Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
 from fedkin.engines import Plan
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
-from fedkin.testing import RuleBroken, check_method
+from fedkin.testing import RULES, RuleBroken, check_method
 from fedkin.testing.trial import Setting, play
 from toys import Averaging
 
 KINDS: tuple[Any, ...] = ("median", "trimmed", "krum", "norm")
 PLAIN: dict[str, Method] = {"fedavg": FedAvg(), "ifca": IFCA(clusters=2), "da-pfl": DAPFL(),
                             "ifca-cam": CAM(inner=IFCA(clusters=2), warmup=1)}  # fmt: skip
+EVERY: list[tuple[str, Any]] = [(name, kind) for name in PLAIN for kind in KINDS]
+ALL_RULES = [("fedavg", "trimmed"), ("ifca", "norm"), ("da-pfl", "krum"), ("ifca-cam", "median")]
+"""Pairs for which `make test` checks every rule of the contract: each method and each rule of aggregation once."""
 NOT_COVERED = {
     "local": "nothing is merged",
     "local-full": "nothing is merged",
@@ -32,9 +35,23 @@ NOT_COVERED = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PLAIN)
+def test_runs_stay_sound_under_every_rule(name: str, kind: Any) -> None:
+    """Means, means of groups, mixtures and both, in odd federations: with one client, in rounds without an answer."""
+    check_method(
+        PLAIN[name],
+        engines=[],
+        rules=["runs", "odd federations"],
+        aggregation=Aggregation(kind, byzantine_fraction=0.3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param(n, k, marks=() if (n, k) in ALL_RULES else pytest.mark.thorough) for n, k in EVERY]
+)
 def test_the_contract_holds_under_every_rule(name: str, kind: Any) -> None:
-    """Faults, resuming and odd federations included; rules work on the server, so one engine will do."""
-    check_method(PLAIN[name], engines=[], aggregation=Aggregation(kind, byzantine_fraction=0.3))
+    """The contract's other rules, faults and resuming included; rules work on the server, so one engine will do."""
+    rules = [rule for rule in RULES if rule not in ("runs", "odd federations")]
+    check_method(PLAIN[name], engines=[], rules=rules, aggregation=Aggregation(kind, byzantine_fraction=0.3))
 
 
 @pytest.mark.parametrize("name", METHODS)

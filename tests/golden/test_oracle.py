@@ -8,6 +8,7 @@ from fedkin.data import federate, load
 from fedkin.data.partition import PARTITIONS
 from fedkin.data.synthetic import planted_groups
 from fedkin.experiment.run import run as real_run
+from fedkin.experiment.settings import Compute
 from fedkin.methods import FedAvg, Local
 from fedkin.methods.oracle import Oracle
 from toys import ByHand, ClientData, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
@@ -93,7 +94,7 @@ def test_without_true_groups_it_says_so() -> None:
     """A Dirichlet partition has none: the message names the client and says which partitions have."""
     data = federate(load("digits"), PARTITIONS["dirichlet"](alpha=0.5), clients=4, seed=0)
     with pytest.raises(ConfigError, match=r"client 0 has no true group.*cluster-dirichlet, cluster-classes.*natural"):
-        real_run(Oracle(), data, "mlp", Training(steps=1), rounds=1, engine="loop")
+        real_run(Oracle(), data, "mlp", Training(steps=1), rounds=1, compute=Compute(engine="loop"))
 
 
 def test_a_client_without_group_is_named() -> None:
@@ -108,7 +109,7 @@ def test_true_groups_beat_one_model_where_labels_are_turned() -> None:
     data = planted_groups(clients=6, groups=3, samples=40, seed=0)
     got = {}
     for m in (Oracle(), FedAvg()):
-        result = real_run(m, data, "mlp", Training(epochs=2, lr=0.1), rounds=6, engine="loop")
+        result = real_run(m, data, "mlp", Training(epochs=2, lr=0.1), rounds=6, compute=Compute(engine="loop"))
         got[type(m).__name__] = result.rounds[-1]
     assert got["Oracle"]["ari"] == 1.0
     assert got["Oracle"]["accuracy"] > 0.9

@@ -45,18 +45,6 @@ EVERY = pytest.mark.parametrize("method", SEVERAL.values(), ids=SEVERAL.keys())
 
 
 @EVERY
-def test_no_two_stored_tensors_share_memory(method: Method) -> None:
-    """After every round the tensors kept by different clients and by the server live in storages of their own."""
-
-    def check(server, simulation) -> None:
-        stored = [t for b in [server.state, *simulation.states(server.acks).values()] for t in b.values() if t.numel()]
-        pointers = [t.untyped_storage().data_ptr() for t in stored]
-        assert len(set(pointers)) == len(pointers)
-
-    run(method, mlp(), federation(), each_round=check)
-
-
-@EVERY
 def test_test_and_validation_labels_change_nothing(method: Method) -> None:
     """With other labels in the test and validation parts every state, kept or served, is bit for bit the same. FedFomo
     weighs models by their loss on validation data and Local (full) chooses by it, so for them only the test labels are
@@ -74,21 +62,40 @@ def test_test_and_validation_labels_change_nothing(method: Method) -> None:
 
 
 @EVERY
-def test_an_odd_federation_stays_finite(method: Method) -> None:
+def test_what_a_run_on_an_odd_federation_keeps(method: Method) -> None:
     """A client with one class, one with fewer samples than a batch, one with a single sample, two that are equal; batch
-    normalisation; drop-outs; a late joiner: everything kept is finite from round 1 on."""
+    normalisation; drop-outs; a late joiner. After every round the tensors kept by different clients and by the server
+    lie in storages of their own, and what a client keeps has changed only if its upload was aggregated. Everything kept
+    is finite, and the weights of every mixture sum to 1."""
     twin = federation()[1]
-    one_class = ClientData(*[Samples(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)])
-    few = ClientData(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test)
-    single = ClientData(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test)
+    one_class = ClientData(
+        *[Samples(d.x, torch.zeros_like(d.y)) for d in (twin.train, twin.validation, twin.test)], group=0
+    )
+    few = ClientData(blobs(3, [1.0, 1, 1], 5), twin.validation, twin.test, group=1)
+    single = ClientData(blobs(1, [1.0, 1, 1], 6), twin.validation, twin.test, group=1)
+    before: dict[int, dict[str, torch.Tensor]] = {}
+
+    def check(server, simulation) -> None:
+        states = simulation.states(server.acks)
+        stored = [t for b in [server.state, *states.values()] for t in b.values() if t.numel()]
+        pointers = [t.untyped_storage().data_ptr() for t in stored]
+        assert len(set(pointers)) == len(pointers)
+        for i, b in states.items():
+            if i in before and int(server.acks[i]) != server.round:
+                assert b.keys() == before[i].keys()
+                assert all(torch.equal(b[n], before[i][n]) for n in b)
+            before[i] = {n: t.clone() for n, t in b.items()}
+
     result = run(
         method,
         mlp_with_batchnorm(),
         [twin, twin, one_class, few, single],
-        participation=0.8,
+        rounds_=6,
+        participation=0.6,
         dropout=0.2,
         joins=[1, 1, 1, 1, 3],
         training=Training(epochs=1, batch_size=5, lr=0.05),
+        each_round=check,
     )
     kept = [result.state, *result.clients.values()]
     assert all(bool(torch.isfinite(t).all()) for b in kept for t in b.values() if t.is_floating_point())
@@ -97,21 +104,6 @@ def test_an_odd_federation_stays_finite(method: Method) -> None:
         if report.weights is not None:
             filled = report.weights.sum(1)
             torch.testing.assert_close(filled[filled > 0], torch.ones_like(filled[filled > 0]))
-
-
-@EVERY
-def test_clients_left_out_keep_their_state(method: Method) -> None:
-    """What a client keeps changes only in rounds in which its upload was aggregated."""
-    before: dict[int, dict[str, torch.Tensor]] = {}
-
-    def check(server, simulation) -> None:
-        for i, b in simulation.states(server.acks).items():
-            if i in before and int(server.acks[i]) != server.round:
-                assert b.keys() == before[i].keys()
-                assert all(torch.equal(b[n], before[i][n]) for n in b)
-            before[i] = dict(b)
-
-    run(method, mlp(), federation(), rounds_=6, participation=0.4, dropout=0.2, each_round=check)
 
 
 def test_all_methods_see_the_same_participants() -> None:

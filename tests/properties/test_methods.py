@@ -17,16 +17,12 @@ from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FedProx, Loca
 from fedkin.methods.cfic import even_cohort, label_feature
 from fedkin.methods.dapfl import affinity
 from fedkin.methods.pfedcs import candidates, row_distances, threshold
-from toys import ByHand, blobs, close, copies, mlp, plane_net, squares_apart, vector_net
+from toys import ByHand, blobs, close, copies, draw, mlp, plane_net, squares_apart, vector_net
 
 FEW = settings(max_examples=25, deadline=None)
 LESS = settings(max_examples=6, deadline=None)
 
 seeds = st.integers(0, 2**20)
-
-
-def draw(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def shuffled(seed: int, n: int) -> torch.Tensor:
@@ -44,7 +40,7 @@ variants = st.sampled_from([{}, {"variant": "v2"}, {"variant": "dynamic"}, {"inc
 @given(counts=tables, seed=seeds, options=variants, scale=st.sampled_from([0.0, 1e-4, 1.0, 100.0]))
 def test_dapfl_rows_are_mixtures(counts: list[list[int]], seed: int, options: dict, scale: float) -> None:
     """alpha is non-negative, its rows sum to 1, and nobody is in its own mixture unless asked for (or alone)."""
-    models = 1 + scale * draw(seed, len(counts), 5)
+    models = 1 + scale * draw(len(counts), 5, seed=seed)
     alpha = DAPFL(**options).mixture(models, affinity(torch.tensor(counts)))
     assert float(alpha.min()) >= 0
     close(alpha.sum(1), torch.ones(len(counts)), 1e-12)
@@ -56,7 +52,7 @@ def test_dapfl_rows_are_mixtures(counts: list[list[int]], seed: int, options: di
 @given(counts=tables, seed=seeds, options=variants)
 def test_permuting_clients_permutes_the_dapfl_mixture(counts: list[list[int]], seed: int, options: dict) -> None:
     """Rows and columns of affinity and alpha follow the clients."""
-    s, models, order = torch.tensor(counts), draw(seed, len(counts), 5), shuffled(seed, len(counts))
+    s, models, order = torch.tensor(counts), draw(len(counts), 5, seed=seed), shuffled(seed, len(counts))
     c, moved = affinity(s), affinity(s[order])
     close(moved, c[order][:, order], 1e-9)
     alpha = DAPFL(**options).mixture(models, c)
@@ -129,7 +125,7 @@ def test_pfedcs_weights_are_mixtures(
     sizes: list[int], seed: int, t: int, rule: str, reading: str, lam: float, ties: bool
 ) -> None:
     """Non-negative, sum 1, finite; in "union" the client itself takes part."""
-    heads = draw(seed, len(sizes), 4)
+    heads = draw(len(sizes), 4, seed=seed)
     heads = heads.round() if ties else heads
     p = pfedcs_weights(heads, sizes, 0, t, select=rule, weights=reading, lam=lam)
     assert float(p.min()) >= 0
@@ -143,7 +139,7 @@ def test_pfedcs_weights_are_mixtures(
 def test_permuting_clients_permutes_pfedcs_weights(sizes: list[int], seed: int, t: int, rule: str) -> None:
     """The same client under another number, the same weights for the same classifiers."""
     n = len(sizes)
-    heads, order = draw(seed, n, 4), shuffled(seed, n)
+    heads, order = draw(n, 4, seed=seed), shuffled(seed, n)
     p = pfedcs_weights(heads, sizes, 0, t, select=rule)
     me = int((order == 0).nonzero())
     moved = pfedcs_weights(heads[order], [sizes[i] for i in order.tolist()], me, t, select=rule)
@@ -160,7 +156,7 @@ def test_permuting_clients_permutes_pfedcs_weights(sizes: list[int], seed: int, 
 )
 def test_scaling_all_classifiers_changes_nothing(sizes: list[int], seed: int, t: int, rule: str, power: int) -> None:
     """Heads times c: relative distances, collaborators and weights stay."""
-    heads = draw(seed, len(sizes), 4)
+    heads = draw(len(sizes), 4, seed=seed)
     p = pfedcs_weights(heads, sizes, 0, t, select=rule)
     scaled = pfedcs_weights(2.0**power * heads, sizes, 0, t, select=rule)
     assert torch.equal(p > 0, scaled > 0)
@@ -172,7 +168,7 @@ def test_scaling_all_classifiers_changes_nothing(sizes: list[int], seed: int, t:
 def test_somebody_is_always_within_the_threshold(seed: int, n: int, t: int) -> None:
     """tau lies between the least and the mean distance, so the nearest passes; by two-means and Ward it is a
     candidate."""
-    d = row_distances(draw(seed, n + 1, 4), torch.tensor([0]))[0][1:]
+    d = row_distances(draw(n + 1, 4, seed=seed), torch.tensor([0]))[0][1:]
     tau = threshold(d, t, 10)
     assert float(d.min()) <= tau <= float(d.mean()) + 1e-15
     for rule in ("kmeans", "hier"):
@@ -195,7 +191,7 @@ def test_groups_are_never_empty_and_below_each_other(d: list[float]) -> None:
 @given(seed=seeds, m=st.integers(1, 20), k=st.integers(1, 5))
 def test_lloyd_never_gets_worse(seed: int, m: int, k: int) -> None:
     """The weighted sum of squared distances after K-means is at most that of the start."""
-    points, weights, start = draw(seed, m, 3), draw(seed + 1, m).abs() + 0.1, draw(seed + 2, k, 3)
+    points, weights, start = draw(m, 3, seed=seed), draw(m, seed=seed + 1).abs() + 0.1, draw(k, 3, seed=seed + 2)
 
     def cost(centres: torch.Tensor) -> float:
         at = centres[nearest(points, centres)].double()
@@ -241,12 +237,12 @@ def test_even_cohorts_meet_the_budget(labels: list[int], budget: int, quota: str
 @given(seed=seeds, m=st.integers(1, 8), p=st.integers(1, 40))
 def test_means_against_numpy(seed: int, m: int, p: int) -> None:
     """mix, weighted_mean and group_mean are what NumPy computes in float64."""
-    rows, weights = draw(seed, m, p), draw(seed + 1, m).abs() + 0.01
+    rows, weights = draw(m, p, seed=seed), draw(m, seed=seed + 1).abs() + 0.01
     x, w = rows.double().numpy(), weights.double().numpy()
     close(mix(weights[None], rows)[0], w @ x, 1e-5)
     close(weighted_mean(rows, weights), np.average(x, axis=0, weights=w), 1e-6)
     group = torch.randint(0, 3, (m,), generator=torch.Generator().manual_seed(seed))
-    otherwise = draw(seed + 2, 3, p)
+    otherwise = draw(3, p, seed=seed + 2)
     got = group_mean(rows, weights, group, otherwise)
     for g in range(3):
         members = group.numpy() == g
@@ -258,7 +254,7 @@ def test_means_against_numpy(seed: int, m: int, p: int) -> None:
 @given(seed=seeds, m=st.integers(2, 7), p=st.integers(2, 300), base=st.floats(-100, 100))
 def test_centred_distances_of_close_models(seed: int, m: int, p: int, base: float) -> None:
     """A common base plus 1e-3 noise: relative error below 1e-6 against summed differences."""
-    rows = base + 1e-3 * draw(seed, m, p)
+    rows = base + 1e-3 * draw(m, p, seed=seed)
     exact, gram = squares_apart(rows), squared_distances(rows)
     others = ~torch.eye(m, dtype=torch.bool) & (exact > 0)
     assert float(((gram - exact).abs()[others] / exact[others]).max() if bool(others.any()) else 0) < 1e-6
@@ -357,7 +353,7 @@ def test_clients_with_the_same_data_get_the_same_model(make: Callable[[], Method
 def test_a_server_mean_is_a_mixture(seed: int, sizes: list[int]) -> None:
     """FedAvg's new model lies between the least and the largest upload in every coordinate."""
     hand = ByHand(FedAvg(), vector_net(0.0, 0.0, 0.0), [copies([0.0, 0.0, 0.0], n) for n in sizes])
-    rows = draw(seed, len(sizes), 3)
+    rows = draw(len(sizes), 3, seed=seed)
     w = hand.method.aggregate(hand.server, hand.at("aggregate", range(len(sizes)), 1), Bundle(model=rows)).model
     assert bool((w >= rows.min(0).values - 1e-6).all())
     assert bool((w <= rows.max(0).values + 1e-6).all())

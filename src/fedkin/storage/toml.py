@@ -7,6 +7,7 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -41,7 +42,7 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
     """
     if not isinstance(changes, Mapping):
         raise ConfigError(f"{where} must be a table, got {changes!r}")
-    hints = get_type_hints(type(default))
+    hints = _hints(type(default))  # type: ignore[arg-type]  # classes are hashable
     names = [f.name for f in fields(default)]
     values: dict[str, Any] = {}
     for key, value in changes.items():
@@ -53,6 +54,12 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
         else:
             values[key] = _fitting(value, hints[key], f"{where} {key}")
     return dataclasses.replace(default, **values)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the resolved annotations of a class; a host reads the settings of every letter, some classes each time."""
+    return get_type_hints(kind)
 
 
 def _fitting(value: Any, hint: Any, where: str) -> Any:

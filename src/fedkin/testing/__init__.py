@@ -71,7 +71,7 @@ def check_method(
     engines: Sequence[Engine] | None = None,
     rules: Iterable[str] | None = None,
     seed: int = 1,
-    rule: Aggregation | None = None,
+    aggregation: Aggregation | None = None,
 ) -> None:
     """Check that a method keeps the contract; takes a second or two.
 
@@ -81,13 +81,13 @@ def check_method(
             system cannot fork.
         rules: names of `RULES`. Default: all.
         seed: seed of all random draws.
-        rule: aggregation rule under which all rules are checked. Default: the mean.
+        aggregation: the rule under which everything is to hold. Default: the mean.
 
     Raises:
         RuleBroken: an `AssertionError` that names the rule and carries the values.
         MethodError: the method failed; a note on it names the rule that was being checked.
     """
-    case, wanted = _case(method, engines, seed, rule), _wanted(rules)
+    case, wanted = _case(method, engines, seed, aggregation), _wanted(rules)
     for name in wanted:
         e = _broken(case, name)
         if isinstance(e, RuleBroken):
@@ -103,19 +103,19 @@ def check_each(
     engines: Sequence[Engine] | None = None,
     rules: Iterable[str] | None = None,
     seed: int = 1,
-    rule: Aggregation | None = None,
+    aggregation: Aggregation | None = None,
 ) -> Iterator[Finding]:
     """Run the same checks and yield a finding for each rule as soon as it is known, continuing after a broken one.
 
     Where ``declared`` or ``runs`` is broken, the other rules are not checked: they would all fail for this reason.
 
     Args:
-        method, engines, rules, seed, rule: as for `check_method`.
+        method, engines, rules, seed, aggregation: as for `check_method`.
 
     Raises:
         ConfigError: no such rule.
     """
-    case, wanted = _case(method, engines, seed, rule), _wanted(rules)
+    case, wanted = _case(method, engines, seed, aggregation), _wanted(rules)
     before = None
     for name in wanted:
         error = None if before else _broken(case, name)
@@ -123,8 +123,10 @@ def check_each(
         before = before or (name if error is not None and name in _FIRST else None)
 
 
-def _case(method: Method, engines: Sequence[Engine] | None, seed: int, rule: Aggregation | None) -> Case:
-    return Case(method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, rule or Aggregation())
+def _case(method: Method, engines: Sequence[Engine] | None, seed: int, aggregation: Aggregation | None) -> Case:
+    return Case(
+        method, [Workers(1), Workers(2)] if engines is None else list(engines), seed, aggregation or Aggregation()
+    )
 
 
 def _wanted(rules: Iterable[str] | None) -> list[str]:

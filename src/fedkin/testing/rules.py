@@ -42,7 +42,7 @@ class Case:
     method: Method
     engines: Sequence[Engine]
     seed: int
-    rule: Aggregation = field(default_factory=Aggregation)
+    aggregation: Aggregation = field(default_factory=Aggregation)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of the global generators, a different one for each run."""
     _kept: dict[Kind, Trial] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Case:
 
     def setting(self, kind: Kind, seed: int | None = None) -> Setting:
         """Return the setting of an ordinary run of four rounds."""
-        plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, aggregation=self.rule)
+        plan = Plan(rounds=4, participation=0.7, seed=self.seed if seed is None else seed, aggregation=self.aggregation)
         return Setting(kind, plan=plan)
 
     def play(
@@ -239,10 +239,13 @@ _ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sam
 
 
 def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
-    usual = replace(case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, aggregation=case.rule))
+    usual = replace(
+        case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, aggregation=case.aggregation)
+    )
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
-    large = ClientData(samples(5, 0, "train", 300), samples(5, 0, "validation", 3), samples(5, 0, "test", 300))
+    many, held = (samples(5, 0, part, 300) for part in ("train", "test"))
+    large = ClientData(many, samples(5, 0, "validation", 3), held, group=0)
     by_steps = Training(steps=3, batch_size=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
         "drop-outs": replace(usual, dropout=0.4),
@@ -254,7 +257,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "one class each": replace(usual, shards=(shards[2], one_class, shards[2])),
         "one large client": replace(usual, shards=(large, *shards[1:3])),
         "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
-        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, aggregation=case.rule)),
+        "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, aggregation=case.aggregation)),
         "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
         "training by steps": replace(usual, training=by_steps),
     }
@@ -405,7 +408,7 @@ def robust(case: Case) -> None:
 def secure_aggregation(case: Case) -> None:
     """Check that a method with ``secure_aggregation = True`` needs no more than the means of its pools."""
     method = case.method
-    if not method.secure_aggregation or case.rule != Aggregation():  # sums go with the mean only
+    if not method.secure_aggregation or case.aggregation != Aggregation():  # sums go with the mean only
         return
 
     def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:

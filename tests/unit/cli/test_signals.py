@@ -51,10 +51,10 @@ def start(*args: str, **more: Any) -> subprocess.Popen[str]:
 
 def wait_for(ready: Callable[[], bool], alive: Callable[[], bool]) -> None:
     """Waits until something is true, as long as a process lives."""
-    end = time.monotonic() + 40
+    end = time.monotonic() + 600
     while not ready():
         assert alive(), "the command ended too early"
-        assert time.monotonic() < end, "nothing happened in 40 seconds"
+        assert time.monotonic() < end, "nothing happened in ten minutes"
         time.sleep(0.002)
 
 
@@ -67,7 +67,7 @@ def rounds_in(folder: Path) -> int:
 def wait_at_twenty(self: Any, line: dict[str, Any], *more: Any) -> None:
     """Lets no command reach its end before it is stopped, however busy this machine is."""
     if line["round"] == 20:
-        time.sleep(60)
+        time.sleep(600)
 
 
 @pytest.mark.parametrize("everyone", [False, True], ids=["to the command", "to all its processes"])
@@ -100,7 +100,7 @@ def test_stopped_in_a_round(
     assert process.pid is not None
     wait_for(lambda: rounds_in(tmp_path / "a") >= 3, process.is_alive)
     (os.killpg if everyone else os.kill)(process.pid, number)
-    process.join(timeout=20)
+    process.join(timeout=600)
 
     assert process.exitcode == 130
     assert Path("err").read_text() == "stopped; continue with: fedkin resume a\n"
@@ -120,7 +120,7 @@ def test_stopped_while_packages_load(number: int, tmp_path: Path) -> None:
         pytest.skip("only Linux says what a process has loaded")
     wait_for(lambda: "libtorch" in loaded.read_text(), lambda: process.poll() is None)
     os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=600)
 
     assert (process.returncode, out) == (130, "")
     assert err.startswith("stopped")
@@ -156,7 +156,7 @@ def test_ctrl_c_as_people_press_it(tmp_path: Path) -> None:
     process = start(*RUN, "--rounds", "5000", "--out", "a", cwd=tmp_path)
     wait_for(lambda: rounds_in(tmp_path / "a") >= 3, lambda: process.poll() is None)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=600)
 
     assert (process.returncode, out, err) == (130, "", "stopped; continue with: fedkin resume a\n")
 
@@ -168,7 +168,7 @@ def test_a_reader_that_goes_away(args: list[str]) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate(timeout=600)
 
     assert err == ""
     assert process.returncode in (0, 1)

@@ -14,14 +14,10 @@ from torch import Tensor
 from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round
 from fedkin.core import rows as algebra
 from fedkin.functional.damping import moved_by_share
-from toys import apart, close, vector_net
+from toys import apart, close, draw, vector_net
 
 OTHERS = ("median", "trimmed", "krum", "norm")
 EVERY = pytest.mark.parametrize("kind", OTHERS)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def column(*values: float) -> Tensor:

@@ -10,11 +10,7 @@ import torch
 
 from fedkin.core import rows as algebra
 from fedkin.core.rows import group_mean, grow, mix, put, squared_distances, weighted_mean
-from toys import close, squares_apart
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from toys import close, draw, squares_apart
 
 
 def test_mix_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from fedkin.deploy.submitted import packed  # noqa: E402
 from fedkin.deploy.wire_format import BODY_LIMIT, Letter, LetterError  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
+from thorough import thorough_except  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +76,14 @@ class Nodes:
         return [self._ready.pop(t) for t in list(tickets) if t in self._ready]
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n != "oracle"])
+EVERY_KIND = ("fedavg", "da-pfl", "cfic", "pfedcs", "ifca", "fedproto", "fedgh", "fedrod", "creff")
+"""One model; rows; whole numbers; features and teachers; surveys; prototypes; heads; several tensors; matrices."""
+
+
+@pytest.mark.parametrize("name", thorough_except([n for n in METHODS if n != "oracle"], EVERY_KIND))
 def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
-    """Every method over Flower's own message objects: server state and all lines, bit for bit."""
+    """Methods over Flower's own message objects: server state and all lines, bit for bit. What a method does over
+    letters is tested without Flower (`test_parity`); this is about tensors of every type and shape in its records."""
     s = settings(name, run={"rounds": 2})
     ours = serve(s, FlowerPost(Nodes(sites(tmp_path)), BODY_LIMIT), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
     theirs = simulated(s)

@@ -80,7 +80,7 @@ def running(
         with (here / "log").open("wb") as log:
             process = subprocess.Popen(write(text, here), env=env, stdout=log, stderr=log)
         try:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 300
             while not answers("127.0.0.1", port):
                 assert process.poll() is None, (here / "log").read_text()
                 assert time.monotonic() < end, (here / "log").read_text()

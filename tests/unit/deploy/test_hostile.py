@@ -119,30 +119,61 @@ WHOLE: dict[str, int] = {"least": -(2**63), "minus one": -1, "most": 2**63 - 1, 
 FLOATS: dict[str, float] = {"0": 0.0, "-1e8": -1e8, "1e8": 1e8, "1e-40": 1e-40}
 
 
-@pytest.mark.parametrize("how", [*WHOLE, *FLOATS])
-@pytest.mark.parametrize("name", [n for n in METHODS if n != "oracle"])
-def test_numbers_of_the_right_form_end_no_run(name: str, how: str, tmp_path: Path) -> None:
-    """c1 sends answers of the right form whose whole numbers cannot be, or whose fractions are at the edge of what is
-    taken: with every method the run comes to its end, and the server's numbers are finite."""
-    changed = 0
+NAMES = [n for n in METHODS if n != "oracle"]
+
+
+def spoilt(answer: Letter, how: str) -> tuple[Letter, bool]:
+    """An answer with one number in all its tensors of whole numbers, or in all others; and whether it had any."""
+    b, changed = bundle(answer), False
+    for n, t in b.items():
+        if t.is_floating_point() if how in FLOATS else t.dtype == torch.int64:
+            b[n], changed = torch.full_like(t, FLOATS[how] if how in FLOATS else WHOLE[how]), True
+    return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b), changed
+
+
+def spoils(how: Mapping[int, str], changed: set[str]) -> Touch:
+    """c1 sends such answers in these rounds; ``changed`` is told which it could."""
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
-        nonlocal changed
-        answer = post.ask(client, of)
-        if client != "c1" or of.head["kind"] not in ("survey", "update", "evaluate") or of.head["round"] < 2:
+        answer, now = post.ask(client, of), how.get(of.head["round"])
+        if client != "c1" or of.head["kind"] not in ("survey", "update", "evaluate") or now is None:
             return answer
-        b = bundle(answer)
-        for n, t in b.items():
-            if t.is_floating_point() if how in FLOATS else t.dtype == torch.int64:
-                b[n], changed = torch.full_like(t, FLOATS[how] if how in FLOATS else WHOLE[how]), changed + 1
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        answer, done = spoilt(answer, now)
+        changed.update([now] if done else [])
+        return answer
 
+    return touch
+
+
+def finite(ours: Result) -> bool:
+    return all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_of_the_right_form_end_no_run(name: str, tmp_path: Path) -> None:
+    """c1 sends answers of the right form, in every round another number: whole ones that cannot be, then fractions at
+    the edge of what is taken. With every method the run comes to its end, and the server's numbers are finite."""
+    each, changed = dict(enumerate([*WHOLE, *FLOATS], start=2)), set[str]()
+    s = settings(name, run={"rounds": 9, "eval_every": 1})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoils(each, changed)))
+    assert changed >= set(WHOLE)
+    assert len(ours.rounds) == 9
+    assert all({*line["cohort"]} - {1} <= {*line["answered"]} for line in ours.rounds[:5])
+    assert finite(ours)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", [*WHOLE, *FLOATS])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_number_of_the_right_form_ends_no_run(name: str, how: str, tmp_path: Path) -> None:
+    """Each number on a run of its own, in the second round and the third."""
+    changed = set[str]()
     s = settings(name, run={"rounds": 3, "eval_every": 1})
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoils({2: how, 3: how}, changed)))
     assert changed or how in FLOATS
     assert len(ours.rounds) == 3
     assert all({*line["cohort"]} - {1} <= {*line["answered"]} for line in ours.rounds[:2])
-    assert all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
+    assert finite(ours)
 
 
 # ---- claims --------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, total
 from grouped import setup, tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
+from kills import Killed
 from toys import mlp
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
@@ -45,10 +46,6 @@ def private(name: str, **run: Any) -> Settings:
     method = {"tune_epochs": 1} if name == "fedavg-ft" else {}
     small = {"samples_per_client": 30}
     return settings(name, method=method, data=small, training={"batch_size": 8}, **tables({**PRIVATE, **run}))
-
-
-class Killed(Exception):
-    """The server's process ended here."""
 
 
 class Heard:

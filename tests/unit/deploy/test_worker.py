@@ -18,9 +18,10 @@ from fedkin.deploy.worker import Counter, Duty, Watch
 from hosttoys import settings
 
 
-@pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watch]:
-    made = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """One for all tests: it starts a process when a letter comes and none is there, which takes seconds."""
+    made = Watch(Duty("c0", "digits", str(tmp_path_factory.mktemp("disk")), share=0))
     yield made
     made.close()
 

@@ -109,6 +109,12 @@ def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> No
     assert (false_score(SCORE.but(**{name: value}), SCORED, 2, outcomes=True) or "").startswith(reason)
 
 
+def test_an_evaluation_has_as_many_samples_as_the_plan_takes_at_most() -> None:
+    """The test part has nine: a maximum of nine takes it, one of eight does not."""
+    assert false_score(PLAIN, SCORED, 2, most=9) is None
+    assert false_score(PLAIN, SCORED, 2, most=8) == "test is of 9 samples, at most 8 are taken"
+
+
 def test_half_of_the_outcomes_is_refused() -> None:
     """Bits without the digest say nothing."""
     assert "expected ['counts', 'right'" in (false_score(PLAIN.but(right=SCORE.right), SCORED, 2, outcomes=True) or "")

@@ -241,12 +241,15 @@ def test_confusions_count_true_classes_by_predicted_ones() -> None:
 
 def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
     """The largest logit's class, infinite ones included; -1 for a row with a NaN, wherever it is. Of the evaluation's
-    samples all are counted as unpredicted and stand in column 0."""
+    samples all are counted as unpredicted and stand in column 0; those of a further view are not counted."""
     nan, inf = torch.nan, torch.inf
     logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, nan, 2.0], [nan, 1.0, 2.0], [0.0, 1.0, inf], [nan, nan, nan]])
     assert predicted(logits).tolist() == [1, -1, -1, 2, -1]
-    j = job(method(personalize=lambda self, c: Bundle(model=torch.full_like(c.w0, nan))))
+    lost = {"personalize": lambda self, c: Bundle(model=torch.full_like(c.w0, nan))}
+    j = job(method(**lost))
     out = step(j, "evaluate").reply
+    further = method(**lost, views=lambda self, c: {"more": self.personalize(c)})
+    assert step(job(further), "evaluate").reply.unpredicted == out.unpredicted
     assert int(out.unpredicted) == sum(len(getattr(j.shards[0], part)) for part in PARTS)
     assert int(out.test[:, 1:].sum()) == 0
     assert int(out.test[:, 0].sum()) == len(j.shards[0].test)

@@ -15,6 +15,7 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
+from kills import Stop
 
 DATA = DataSettings(clients=5, samples_per_client=24)
 SMALL: dict[str, Any] = {
@@ -29,10 +30,6 @@ SMALL: dict[str, Any] = {
 def plan(*methods: str, **changes: Any) -> Comparison:
     """A comparison that takes a fraction of a second."""
     return Comparison(methods, **{**SMALL, **changes})
-
-
-class Stop(Exception):
-    """Ends a comparison in the middle."""
 
 
 # ---- what is run --------------------------------------------------------------------------------------------------

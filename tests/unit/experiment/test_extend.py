@@ -25,6 +25,7 @@ from folders import assert_equal_folders, content, records, texts_of
 from folders import small as settings_of
 from grouped import tables as run_tables
 from kills import Killed
+from thorough import thorough_except
 
 HARD = {"dropout": 0.2, "late_joiners": "1@4"}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pfedcs": {"beta": 3},
 }
 GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
+FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if get_method(n).follows_total is not None)}
+"""No state, the server's, a bank, a decay by rounds, and all that say themselves whether they depend on the number of
+rounds. Of the others it is seen from their source whether they read it."""
 
 
 def run_of(name: str, rounds: int, **run: Any) -> Settings:
@@ -50,7 +54,7 @@ def run_of(name: str, rounds: int, **run: Any) -> Settings:
 
 
 # ---- equal to the long run ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thorough_except(METHODS, FEW))
 def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None:
     """13 rounds that become 24 equal 24 rounds: the evaluations of rounds 5, 6, 7 and 9 to 13, which were among the
     last ten, are taken out; where the settings leave the method open to the number of rounds it is refused."""

@@ -16,12 +16,8 @@ from fedkin.experiment.settings import settings_from
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
 from fedkin.storage.toml import read_toml
 from folders import small
+from kills import Stop
 from owncode import CAUTIOUS
-
-
-class Stop(Exception):
-    """Ends a sweep in the middle."""
-
 
 GRID = {"training.lr": (0.01, 0.1), "method.mu": (0.1, 1)}
 

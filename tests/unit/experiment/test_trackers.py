@@ -17,6 +17,7 @@ from fedkin.experiment.trackers import FILE, TrackedRuns, Tracking, WeightsAndBi
 from fedkin.methods import get_method
 from fedkin.storage.toml import read_toml
 from folders import lines_in, records, small
+from kills import Stop
 
 pytestmark = pytest.mark.filterwarnings("default")  # what foreign packages warn of is not ours
 
@@ -41,10 +42,6 @@ def needs(package: str) -> None:
 def series(folder: Path, name: str = "accuracy") -> list[float]:
     """The figures of ``rounds.jsonl``, by round."""
     return [line[name] for line in records(folder, "rounds") if line.get(name) is not None]
-
-
-class Stop(Exception):
-    """Ends a run in the middle."""
 
 
 def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:

@@ -16,11 +16,7 @@ from fedkin.functional.grouping import (
     two_ward,
     ward_groups,
 )
-from toys import close
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from toys import close, seeded
 
 
 def test_first_argmin_takes_the_first_of_ties() -> None:
@@ -45,29 +41,29 @@ def test_kmeans_plus_plus_chooses_distinct_points() -> None:
     """A point already chosen has distance 0 and is never drawn again; fewer distinct points make fewer starts."""
     points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [9.0]])
     for seed in range(20):
-        starts = kmeans_plus_plus(points, torch.ones(5), 3, generator(seed))
+        starts = kmeans_plus_plus(points, torch.ones(5), 3, seeded(seed))
         assert sorted(starts.flatten().tolist()) == [0.0, 5.0, 9.0]
-    assert kmeans_plus_plus(points[:4], torch.ones(4), 3, generator(0)).shape == (2, 1)
-    assert kmeans_plus_plus(points[:2], torch.ones(2), 3, generator(0)).shape == (1, 1)
+    assert kmeans_plus_plus(points[:4], torch.ones(4), 3, seeded(0)).shape == (2, 1)
+    assert kmeans_plus_plus(points[:2], torch.ones(2), 3, seeded(0)).shape == (1, 1)
 
 
 def test_kmeans_plus_plus_never_starts_where_the_weight_is_zero() -> None:
     """Points without weight are not drawn."""
     points, weights = torch.tensor([[0.0], [1.0], [100.0]]), torch.tensor([1.0, 1.0, 0.0])
     for seed in range(20):
-        assert 100.0 not in kmeans_plus_plus(points, weights, 2, generator(seed)).flatten().tolist()
+        assert 100.0 not in kmeans_plus_plus(points, weights, 2, seeded(seed)).flatten().tolist()
 
 
 def test_kmeans_plus_plus_is_fixed_by_its_generator() -> None:
     """The same generator, the same starts."""
-    points = torch.randn(30, 4, generator=generator(1))
-    a, b = (kmeans_plus_plus(points, torch.ones(30), 5, generator(7)) for _ in range(2))
+    points = torch.randn(30, 4, generator=seeded(1))
+    a, b = (kmeans_plus_plus(points, torch.ones(30), 5, seeded(7)) for _ in range(2))
     assert torch.equal(a, b)
 
 
 def planted(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Ten normal clouds of four points each in 20 dimensions, centres three standard deviations long in each."""
-    rng = generator(seed)
+    rng = seeded(seed)
     centres, label = 3 * torch.randn(10, 20, generator=rng), torch.arange(10).repeat_interleave(4)
     return centres[label] + torch.randn(40, 20, generator=rng), label
 
@@ -77,7 +73,7 @@ def test_kmeans_finds_ten_planted_clusters() -> None:
     found = 0
     for seed in range(60):
         points, label = planted(seed)
-        got = kmeans(points, torch.ones(40), 10, generator(seed))
+        got = kmeans(points, torch.ones(40), 10, seeded(seed))
         found += torch.equal(got[:, None] == got, label[:, None] == label)
     assert found >= 59
 
@@ -100,7 +96,7 @@ def test_of_several_candidates_the_one_that_lowers_the_potential_most(monkeypatc
     points = torch.tensor([[0.0], [4.0], [10.0], [11.0]])
     for weights, wanted in (([1.0, 1, 1, 1], 10.0), ([1.0, 10, 1, 1], 4.0)):
         drawn_in_turn(monkeypatch, [0], [1, 2])
-        starts = kmeans_plus_plus(points, torch.tensor(weights), 2, generator(0))
+        starts = kmeans_plus_plus(points, torch.tensor(weights), 2, seeded(0))
         assert starts.flatten().tolist() == [0.0, wanted]
 
 
@@ -109,7 +105,7 @@ def test_of_equally_good_candidates_the_first(monkeypatch: pytest.MonkeyPatch) -
     points = torch.tensor([[0.0], [-3.0], [3.0]])
     for draws, wanted in (([1, 2], -3.0), ([2, 1], 3.0)):
         drawn_in_turn(monkeypatch, [0], draws)
-        assert kmeans_plus_plus(points, torch.ones(3), 2, generator(0)).flatten().tolist() == [0.0, wanted]
+        assert kmeans_plus_plus(points, torch.ones(3), 2, seeded(0)).flatten().tolist() == [0.0, wanted]
 
 
 @pytest.mark.parametrize(("k", "candidates"), [(2, 2), (3, 3), (7, 3), (8, 4), (20, 4), (21, 5)])
@@ -117,18 +113,18 @@ def test_number_of_candidates(k: int, candidates: int, monkeypatch: pytest.Monke
     """2 + floor(ln K) for every start but the first: ln 3 = 1.10, ln 7 = 1.95, ln 8 = 2.08, ln 20 = 2.996,
     ln 21 = 3.04."""
     asked = drawn_in_turn(monkeypatch, [0], *([i] * candidates for i in range(1, k)))
-    kmeans_plus_plus(torch.arange(30.0)[:, None], torch.ones(30), k, generator(0))
+    kmeans_plus_plus(torch.arange(30.0)[:, None], torch.ones(30), k, seeded(0))
     assert asked == [1] + [candidates] * (k - 1)
 
 
 def test_wide_and_many_points_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three columns and two rows give the same groups as all at once."""
-    points, weights = torch.randn(31, 10, generator=generator(6)), torch.rand(31, generator=generator(7)) + 0.1
-    whole = nearest(points, points[:5]), kmeans(points, weights, 4, generator(8))
+    points, weights = torch.randn(31, 10, generator=seeded(6)), torch.rand(31, generator=seeded(7)) + 0.1
+    whole = nearest(points, points[:5]), kmeans(points, weights, 4, seeded(8))
     monkeypatch.setattr("fedkin.functional.grouping._WIDTH", 3)
     monkeypatch.setattr("fedkin.functional.grouping._BLOCK", 6)
     assert torch.equal(nearest(points, points[:5]), whole[0])
-    assert torch.equal(kmeans(points, weights, 4, generator(8)), whole[1])
+    assert torch.equal(kmeans(points, weights, 4, seeded(8)), whole[1])
 
 
 def test_lloyd_moves_until_nothing_changes() -> None:
@@ -147,7 +143,7 @@ def test_lloyd_does_not_write_to_its_start() -> None:
 
 def test_lloyd_result_is_a_fixed_point() -> None:
     """Every point is nearest to its own centroid, every centroid the weighted mean of its points."""
-    points, weights = torch.randn(40, 3, generator=generator(3)), torch.rand(40, generator=generator(4)) + 0.1
+    points, weights = torch.randn(40, 3, generator=seeded(3)), torch.rand(40, generator=seeded(4)) + 0.1
     labels, centres = lloyd(points, weights, points[:4])
     assert torch.equal(labels, nearest(points, centres))
     for j in labels.unique():
@@ -158,7 +154,7 @@ def test_lloyd_result_is_a_fixed_point() -> None:
 def test_two_means_finds_the_best_split() -> None:
     """Against every split of random numbers: the least within-group sum of squares."""
     for seed in range(30):
-        d = torch.rand(7, generator=generator(seed), dtype=torch.float64)
+        d = torch.rand(7, generator=seeded(seed), dtype=torch.float64)
 
         def spread(low: torch.Tensor, d: torch.Tensor = d) -> float:
             parts = [d[low], d[~low]]
@@ -198,8 +194,8 @@ def test_mixture_of_normals_with_a_wide_and_a_narrow_component() -> None:
 
 def test_mixture_of_normals_ignores_order() -> None:
     """Permuting the distances permutes the answer."""
-    d = torch.rand(9, generator=generator(11), dtype=torch.float64)
-    order = torch.randperm(9, generator=generator(12))
+    d = torch.rand(9, generator=seeded(11), dtype=torch.float64)
+    order = torch.randperm(9, generator=seeded(12))
     assert torch.equal(two_gaussians(d)[order], two_gaussians(d[order]))
 
 

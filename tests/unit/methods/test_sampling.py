@@ -11,15 +11,11 @@ from torch import Tensor
 from fedkin.functional.grouping import ward_groups
 from fedkin.methods.clustered_sampling import draw_slots, left_over, table_by_group, table_by_size
 from fedkin.methods.clustered_sampling import unlikeness as unlikeness_of
-from toys import close
+from toys import close, seeded
 
 MANY = settings(max_examples=500, deadline=None)
 sizes_of_clients = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 5000)), min_size=1, max_size=25).filter(any)
 seeds = st.integers(0, 2**20)
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def unlikeness(updates: Tensor, measure: str) -> Tensor:
@@ -57,10 +53,10 @@ def test_tables_by_similarity_are_unbiased(sizes: list[int], slots: int, seed: i
     """The same for groups cut out of a dendrogram of random distances; no group is too heavy for one slot."""
     n, k = torch.tensor(sizes), len(sizes)
     rest = left_over(n, slots)
-    group = ward_groups(torch.rand(k * (k - 1) // 2, generator=generator(seed)), rest, int(n.sum()))
+    group = ward_groups(torch.rand(k * (k - 1) // 2, generator=seeded(seed)), rest, int(n.sum()))
     weight = torch.zeros(k, dtype=torch.int64).index_add_(0, group, rest)
     assert int(weight.max()) <= sum(sizes)
-    table = table_by_group(n, slots, group, generator(seed))
+    table = table_by_group(n, slots, group, seeded(seed))
     unbiased(table, sizes, slots)
     steadier(table, sizes)
 
@@ -70,14 +66,14 @@ def test_tables_by_similarity_are_unbiased(sizes: list[int], slots: int, seed: i
 def test_tables_of_other_groups_are_unbiased(sizes: list[int], slots: int, seed: int) -> None:
     """Groups of any make, even single clients, give rows and columns that add up."""
     n = torch.tensor(sizes)
-    rest, order = left_over(n, slots).tolist(), torch.randperm(len(sizes), generator=generator(seed)).tolist()
+    rest, order = left_over(n, slots).tolist(), torch.randperm(len(sizes), generator=seeded(seed)).tolist()
     label, weight = [0] * len(sizes), [0]
     for i in order:
         if weight[-1] + rest[i] > sum(sizes) or i % 3 == 0:
             weight.append(0)
         weight[-1] += rest[i]
         label[i] = len(weight) - 1
-    unbiased(table_by_group(n, slots, torch.tensor(label), generator(seed)), sizes, slots)
+    unbiased(table_by_group(n, slots, torch.tensor(label), seeded(seed)), sizes, slots)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +106,7 @@ def test_divided_groups_come_in_any_order_of_their_clients() -> None:
     """Groups {0 1}, {2 3}, {4 5}, two slots with room for one more client each: which of 0 and 1 goes where is drawn,
     the two other groups stay whole."""
     group = torch.tensor([0, 0, 1, 1, 2, 2])
-    tables = [table_by_group(torch.tensor([10] * 6), 2, group, generator(seed)).tolist() for seed in range(20)]
+    tables = [table_by_group(torch.tensor([10] * 6), 2, group, seeded(seed)).tolist() for seed in range(20)]
     here, there = [20, 0, 20, 20, 0, 0], [0, 20, 0, 0, 20, 20]
     other_here, other_there = [0, 20, 20, 20, 0, 0], [20, 0, 0, 0, 20, 20]
     assert {str(t) for t in tables} == {str([here, there]), str([other_here, other_there])}
@@ -120,7 +116,7 @@ def test_slots_are_drawn_by_their_rows() -> None:
     """20,000 draws of a table: each client's share of each slot within four standard deviations, and never a client
     that a slot does not hold."""
     table = torch.tensor([[100, 0, 0, 0], [20, 40, 20, 20], [0, 0, 99, 1]])
-    drawn = draw_slots(table.repeat(20_000, 1), generator(3)).view(-1, 3)
+    drawn = draw_slots(table.repeat(20_000, 1), seeded(3)).view(-1, 3)
     for j, row in enumerate(table.double() / 100):
         share = torch.bincount(drawn[:, j], minlength=4) / len(drawn)
         assert not bool(share[row == 0].any())
@@ -129,7 +125,7 @@ def test_slots_are_drawn_by_their_rows() -> None:
 
 def test_slots_are_drawn_independently() -> None:
     """Two equal slots of two equal clients: both are the same client in half of the draws."""
-    drawn = draw_slots(torch.tensor([[5, 5], [5, 5]]).repeat(10_000, 1), generator(0)).view(-1, 2)
+    drawn = draw_slots(torch.tensor([[5, 5], [5, 5]]).repeat(10_000, 1), seeded(0)).view(-1, 2)
     close((drawn[:, 0] == drawn[:, 1]).double().mean(), 0.5, 0.02)
 
 
@@ -146,7 +142,7 @@ def test_angles() -> None:
 
 def test_parallel_updates_are_never_nan() -> None:
     """2,000 pairs v, c v: the cosine is rounded to more than 1 now and then, the angle is a number near 0 each time."""
-    rows = torch.randn(2000, 1, 40, generator=generator(5)) * torch.tensor([[1.0], [3.7]])
+    rows = torch.randn(2000, 1, 40, generator=seeded(5)) * torch.tensor([[1.0], [3.7]])
     raw = torch.nn.functional.cosine_similarity(rows[:, 0], rows[:, 1])
     assert bool((raw > 1).any())
     angles = torch.stack([unlikeness(pair, "angle") for pair in rows])

@@ -116,7 +116,7 @@ def test_latex_makes_a_page_of_it(title, rows, tmp_path):
     page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + text + "\\end{document}\n"
     (tmp_path / "page.tex").write_text(page, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
     assert title == NASTY or "Overfull" not in done.stdout
     assert (tmp_path / "page.pdf").stat().st_size > 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation
@@ -15,9 +18,15 @@ def read_digits() -> Dataset:
 
     Source: UCI optical recognition of handwritten digits, test part (Alpaydin and Kaynak), bundled with scikit-learn.
     """
-    images, target = load_digits(return_X_y=True)
-    x = torch.from_numpy((images / 16).astype(np.float32).reshape(-1, 1, 8, 8))
-    y = torch.from_numpy(target.astype(np.int64))
+    x, y = (t.clone() for t in _arrays())
     labels = tuple("0123456789")
     made = Preparation("array", (1, 8, 8), labels, factor=1 / 16)
     return Dataset(x=x, y=y, classes=10, name="digits", labels=labels, preparation=made)
+
+
+@cache
+def _arrays() -> tuple[Tensor, Tensor]:
+    """Return images and labels; the compressed text that they come as is decoded once per process."""
+    images, target = load_digits(return_X_y=True)
+    x = torch.from_numpy((images / 16).astype(np.float32).reshape(-1, 1, 8, 8))
+    return x, torch.from_numpy(target.astype(np.int64))
