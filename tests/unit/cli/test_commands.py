@@ -389,7 +389,7 @@ def test_stopping_never_removes_what_was_there(
     Path("a/config.toml").write_text("mine")
     Path("a/thesis.txt").write_text("mine")
     if moment == "reading the data":
-        monkeypatch.setattr("fedkin.experiment.settings.fetched", stopped)
+        monkeypatch.setattr("fedkin.experiment.data_settings.fetched", stopped)
     else:
         monkeypatch.setattr("fedkin.engines.loop.Loop.start", stopped)
     done = fedkin(f"run fedavg {small} --out a")
