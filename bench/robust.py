@@ -21,9 +21,9 @@ from pathlib import Path
 import fedkin
 from fedkin.core import Method
 from fedkin.data import Dirichlet, federate, load
-from fedkin.engines import Attack
 from fedkin.evaluate import final_by_client
 from fedkin.methods import DAPFL, IFCA, FedAvg
+from fedkin.server import Attack
 
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "bench" / "results" / "robust.jsonl"

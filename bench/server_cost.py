@@ -30,9 +30,9 @@ from torch import Tensor
 import fedkin
 from fedkin.core import Bundle, Download, Method, Net, Roster, Round, Training
 from fedkin.core.seeds import generator
-from fedkin.engines.check import described, probe
 from fedkin.methods import CFL, METHODS, PFA, ClusteredSampling, FedAMP, FedFomo, FedGH, PFedCS
 from fedkin.models.start import factory
+from fedkin.server.upload_checks import described, probe
 
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "bench" / "results" / "server_cost.jsonl"

@@ -7,12 +7,12 @@ from pathlib import Path
 from fedkin.core import MethodError, Net, Training
 from fedkin.core.method import Method
 from fedkin.data import ClassesPerClient, Dirichlet, federate, load
-from fedkin.engines import needs
 from fedkin.experiment.execute import one_thread
 from fedkin.methods import METHODS
 from fedkin.models.start import factory
 from fedkin.privacy.noise import says
 from fedkin.report.charts import Spec, svg
+from fedkin.server import needs
 from fedkin.testing.payloads import page
 from fedkin.testing.toys import network
 

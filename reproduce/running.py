@@ -13,8 +13,8 @@ from typing import Any
 from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
 from fedkin.core.errors import DiskFullError, FolderBusyError
 from fedkin.data import Federation
-from fedkin.engines import Report
 from fedkin.experiment.run import run_settings
+from fedkin.server import Report
 from fedkin.storage.lock import held
 from reproduce.cells import Cell, in_order, to_run
 from reproduce.results import RESULTS, append, file_of, line_of, load

@@ -18,12 +18,13 @@ from fedkin.deploy.client import Site
 from fedkin.deploy.joining import Clock
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import Letter, head_bytes, head_of
-from fedkin.engines import Loop, Simulation
+from fedkin.engines import Loop
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.server import Simulation
 
 Touch = Callable[["Direct", str, Letter], Letter | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""

@@ -30,9 +30,10 @@ from fedkin.core import (
     to_all,
 )
 from fedkin.core.seeds import generator
-from fedkin.engines import Loop, Plan, Report, Server, Simulation, begin, drive, rounds
+from fedkin.engines import Loop, drive
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import Job
+from fedkin.server import Plan, Report, Server, Simulation, begin, rounds
 
 Solve = Callable[[Train, Client], Tensor]
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         federate,
         load,
     )
-    from fedkin.engines import Attack
     from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.result import FinalMetrics, Result
     from fedkin.experiment.run import resume, run
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
     from fedkin.privacy.budget import Privacy
+    from fedkin.server import Attack
 
 __all__ = [
     "Aggregation",
@@ -140,7 +140,7 @@ _FROM = {
     "fedkin.exporting": ("export", "load_export"),
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
-    "fedkin.engines": ("Attack",),
+    "fedkin.server": ("Attack",),
     "fedkin.experiment.result": ("FinalMetrics", "Result"),
     "fedkin.experiment.settings": ("Compute",),
     "fedkin.privacy.budget": ("Privacy",),

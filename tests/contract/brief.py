@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedkin.core import Method
-from fedkin.engines import Report, join_rounds
 from fedkin.methods import METHODS, CReFF
+from fedkin.server import Report, join_rounds
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.rules import Case, _healthy, _look, own_memory
 from fedkin.testing.spy import Spy, unwritten

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
-from fedkin.engines import Answer, Job, Plan, Task
+from fedkin.engines import Answer, Job, Task
 from fedkin.engines.turns import perform
 from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
 from fedkin.privacy.noise import says
+from fedkin.server import Plan
 from fedkin.testing.toys import CLASSES, ClientData, network
 from fedkin.testing.trial import Setting, play
 

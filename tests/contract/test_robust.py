@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Aggregation, Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
-from fedkin.engines import Plan
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
+from fedkin.server import Plan
 from fedkin.testing import RULES, RuleBroken, check_method
 from fedkin.testing.trial import Setting, play
 from toys import Averaging

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedkin.core import Aggregation, Bundle, ConfigError, Method, MethodError, Round, stack
-from fedkin.engines import Plan
 from fedkin.experiment.compare import Comparison
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
 from fedkin.privacy.secure_sum import fixed, pooled, summed
+from fedkin.server import Plan
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.spy import Spy
 from fedkin.testing.trial import Setting, play

@@ -18,9 +18,10 @@ from torch import nn
 from contract.test_methods import ON_ENGINES, VARIANTS
 from fedkin.core import Method, Net, Samples, Training
 from fedkin.core.seeds import generator
-from fedkin.engines import Plan, Stacked
+from fedkin.engines import Stacked
 from fedkin.engines.stacked import StackedSession
 from fedkin.methods import METHODS
+from fedkin.server import Plan
 from fedkin.testing import check_method
 from fedkin.testing.toys import CLASSES, ClientData
 from fedkin.testing.trial import Setting, difference, play, tensors

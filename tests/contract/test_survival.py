@@ -7,8 +7,8 @@ import pytest
 
 from contract.brief import light
 from fedkin.core import Training
-from fedkin.engines import join_rounds
 from fedkin.methods import METHODS
+from fedkin.server import join_rounds
 from toys import ClientData, blobs, mlp, run
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, Client, Samples, Training
-from fedkin.engines import Job, Loop, Plan, Simulation, begin, rounds
+from fedkin.engines import Job, Loop
 from fedkin.methods import Local, LocalFull
+from fedkin.server import Plan, Simulation, begin, rounds
 from toys import close, federation, logit_net, mlp, run
 
 FIRST, SECOND = [2.0, 1.0], [0.0, 1.0]

@@ -49,8 +49,8 @@ def calls(path: Path) -> frozenset[str]:
     return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
 
 
-def files_that_call(ending: str, folder: str = "") -> list[str]:
-    found = [p for p in FILES if name(p).startswith(folder)]
+def files_that_call(ending: str, *folders: str) -> list[str]:
+    found = [p for p in FILES if name(p).startswith(folders or ("",))]
     return [name(p) for p in found if any(("." + c).endswith(ending) for c in calls(p))]
 
 
@@ -154,19 +154,19 @@ def test_the_round_loop_exists_once() -> None:
     """
     for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "hear"):
         called = set(files_that_call(f"method.{step}")) - (
-            {"engines/needs.py"} if step in ("admit", "distribute") else set()
+            {"server/memory_estimate.py"} if step in ("admit", "distribute") else set()
         )
         found = sorted(f for f in called if not f.startswith("testing/"))
-        assert found == ["engines/rounds.py"], step
+        assert found == ["server/rounds.py"], step
         wrappers = [f for f in files_that_call(f"inner.{step}") if not f.startswith("methods/")]
         assert wrappers == ["testing/spy.py"], step
 
 
 def test_client_programs_are_run_in_one_place() -> None:
     """Every engine goes through `Turn.program`; beside it only the probe of an upload's form runs a client program."""
-    assert files_that_call(".client_update", "engines/") == ["engines/check.py", "engines/turns.py"]
-    assert files_that_call("method.answer", "engines/") == ["engines/check.py", "engines/turns.py"]
-    assert files_that_call(".personalize", "engines/") == ["engines/check.py", "engines/scoring.py"]
+    assert files_that_call(".client_update", "engines/", "server/") == ["engines/turns.py", "server/upload_checks.py"]
+    assert files_that_call("method.answer", "engines/", "server/") == ["engines/turns.py", "server/upload_checks.py"]
+    assert files_that_call(".personalize", "engines/", "server/") == ["engines/scoring.py", "server/upload_checks.py"]
 
 
 def test_global_generators_are_not_used() -> None:

@@ -30,7 +30,6 @@ from fedkin.deploy.tensors import bundle, letter, mark
 from fedkin.deploy.versions import versions
 from fedkin.deploy.wire_format import FORMAT, Letter, LetterError, refusal, stamp
 from fedkin.engines import Job, Task
-from fedkin.engines.ledger import OutOfStep
 from fedkin.engines.loop import trainer
 from fedkin.engines.tasks import Answer
 from fedkin.engines.turns import perform
@@ -38,6 +37,7 @@ from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest
 from fedkin.privacy.budget import Privacy, Spent
 from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
+from fedkin.server.ledger import OutOfStep
 
 log = logging.getLogger("fedkin.site")
 

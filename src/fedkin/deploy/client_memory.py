@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
-from fedkin.engines.ledger import Ledger
+from fedkin.server.ledger import Ledger
 from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
 

@@ -19,7 +19,7 @@ from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
 from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
 from fedkin.deploy.wire_format import Letter, LetterError
-from fedkin.engines.check import described
+from fedkin.server.upload_checks import described
 
 log = logging.getLogger("fedkin.deploy")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long

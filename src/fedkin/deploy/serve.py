@@ -13,13 +13,13 @@ from fedkin.deploy.channel import Post
 from fedkin.deploy.joining import Clock
 from fedkin.deploy.participants import Members
 from fedkin.deploy.transport import Fleet
-from fedkin.engines import Report, hand_over
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
+from fedkin.server import Report, hand_over
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks

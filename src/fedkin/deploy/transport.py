@@ -19,9 +19,9 @@ from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import Letter
-from fedkin.engines import Message, Report
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
+from fedkin.server import Message, Report
 
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello

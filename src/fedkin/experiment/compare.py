@@ -16,7 +16,6 @@ from torch import nn
 
 from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
 from fedkin.data import Federation
-from fedkin.engines import Report
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
@@ -24,6 +23,7 @@ from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
 from fedkin.privacy.budget import Privacy, says_at_joining
 from fedkin.report.folder import Run
+from fedkin.server import Report
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.rows import kept_by
-from fedkin.engines import Report, Server, Transport, begin
-from fedkin.engines import rounds as run_rounds
 from fedkin.evaluate import best, diverged, final, latest
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import People, lines_of
@@ -21,6 +19,8 @@ from fedkin.experiment.result import FinalMetrics, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import decisive
 from fedkin.privacy.budget import Spent, add, total, written
+from fedkin.server import Report, Server, Transport, begin
+from fedkin.server import rounds as run_rounds
 from fedkin.storage.json_lines import Written
 from fedkin.storage.row_store import Banks
 from fedkin.storage.summary import understood, with_digests

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, Method, RunFolderError
-from fedkin.engines import Plan
-from fedkin.engines.check import OUTCOMES
 from fedkin.experiment.prepare import plan_of
 from fedkin.experiment.records import unevaluated
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
 from fedkin.experiment.settings import Settings, decisive, digest
+from fedkin.server import Plan
+from fedkin.server.upload_checks import OUTCOMES
 from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.json_lines import Digest, Record, lines_of

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 from fedkin.core import ClientData, Method, Net, Samples
 from fedkin.data import Federation
 from fedkin.data.shelf import Shelf
-from fedkin.engines import Job, Plan
+from fedkin.engines import Job
 from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
 from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
 from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy.noise import KeyedCounts
+from fedkin.server import Plan
 
 
 class Described(Protocol):

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.engines import Report
-from fedkin.engines.check import OUTCOMES
-from fedkin.engines.rounds import chosen
 from fedkin.evaluate import adjusted_rand, score, summarise
+from fedkin.server import Report
+from fedkin.server.rounds import chosen
+from fedkin.server.upload_checks import OUTCOMES
 
 _ALWAYS = (
     "round",

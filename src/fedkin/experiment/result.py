@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.core import Bundle
 from fedkin.data import Federation
-from fedkin.engines import Job, Server
+from fedkin.engines import Job
 from fedkin.experiment.prepare import Experiment
 from fedkin.report.frames import frame
+from fedkin.server import Server
 
 if TYPE_CHECKING:
     from pandas import DataFrame

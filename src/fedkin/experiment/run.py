@@ -15,16 +15,7 @@ import tomli_w
 from fedkin.core import Aggregation, ConfigError, Method, Net, Training
 from fedkin.core.method import Moment
 from fedkin.data import Federation
-from fedkin.engines import (
-    Attack,
-    Engine,
-    Simulation,
-    chance_of_dropout,
-    choose,
-    gradients,
-    join_rounds,
-    needs,
-)
+from fedkin.engines import Engine, choose, gradients
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, extend
 from fedkin.experiment.prepare import Experiment
@@ -33,6 +24,7 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
 from fedkin.privacy.budget import Privacy
+from fedkin.server import Attack, Simulation, chance_of_dropout, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
@@ -93,7 +85,7 @@ def run(
         oversampling: factor on the number of sampled clients; the first to reply are used.
         aggregation: how updates are aggregated: a rule (`fedkin.core.robust`), and secure aggregation
             (`fedkin.privacy.secure_sum`). Default: the mean.
-        attack: attack on updates, for research (`fedkin.engines.attacks`); ``summary["attack"]["clients"]`` lists the
+        attack: attack on updates, for research (`fedkin.server.attacks`); ``summary["attack"]["clients"]`` lists the
             attackers.
         privacy: private training (`fedkin.privacy.dp_sgd`) and noise on class counts (`fedkin.privacy.noise`).
         compute: engine, number of processes, gradients, and where states are kept. Results do not depend on it, but for
@@ -109,7 +101,7 @@ def run(
     Raises:
         DataError: all samples of the federation are of one class.
         ConfigError: a setting is out of range, or what the method keeps of all clients fits neither memory nor disk
-            (`fedkin.engines.needs`), or the method does not merge uploads as the aggregation would have it,
+            (`fedkin.server.memory_estimate`), or the method does not merge uploads as the aggregation would have it,
             or must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
         RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is

@@ -28,7 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.engines import Server
+from fedkin.server import Server
 from fedkin.storage.checkpoint import FILES, Checkpoint, banks_of
 from fedkin.storage.client_states import Stored
 from fedkin.storage.files import write_atomic

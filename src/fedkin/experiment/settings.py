@@ -19,10 +19,11 @@ import tomli_w
 from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.errors import nearest
 from fedkin.core.method import Moment
-from fedkin.engines import Attack, EngineName, Gradient
+from fedkin.engines import EngineName, Gradient
 from fedkin.experiment.data_settings import DataSettings, OnData
 from fedkin.methods import canonical, get_method
 from fedkin.privacy.budget import Privacy
+from fedkin.server import Attack
 from fedkin.storage.client_states import Kept
 from fedkin.storage.toml import fill, named, plain, whole
 from fedkin.user_code.reference import CodeRef, copies

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.samples import ClientData
-from fedkin.engines import Loop, Plan, Server, Simulation, asked, begin, common, rounds, welcome
+from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of
 from fedkin.exporting.joining_client import Source, newcomer, notes_on
 from fedkin.methods import Local
+from fedkin.server import Plan, Server, Simulation, asked, begin, common, rounds, welcome
 
 _MOST = 10  # maximum number of weights that are reported
 

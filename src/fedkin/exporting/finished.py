@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, RunFolderError
-from fedkin.engines import Loop, Simulation, join_rounds
+from fedkin.engines import Loop
 from fedkin.evaluate import best
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
+from fedkin.server import Simulation, join_rounds
 from fedkin.storage.row_store import Banks
 from fedkin.storage.toml import read_toml
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 import torch
 
 from fedkin.core import Bundle, ConfigError
-from fedkin.engines import asked, common
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.export_source import Origin, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
@@ -19,6 +18,7 @@ from fedkin.exporting.folders import require_free, write_export
 from fedkin.exporting.programs import Format, require_formats
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
+from fedkin.server import asked, common
 
 Round = Literal["last", "best"]
 """The round after which models are exported."""

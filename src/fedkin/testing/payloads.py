@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fedkin.core import Bundle, ClientData, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
-from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, rounds
+from fedkin.engines import Job, Loop
+from fedkin.server import Message, Plan, Simulation, begin, rounds
 from fedkin.testing.trial import calm
 
 _CLIENTS, _CLASSES, _INPUTS, _FEATURES, _SAMPLES, _ROUNDS = 8, 7, 11, 13, 40, 12

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Download, Method, Round, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
-from fedkin.engines import Engine, Job, Loop, Message, Plan, Task, join_rounds
+from fedkin.engines import Engine, Job, Loop, Task
 from fedkin.privacy.secure_sum import fixed, pooled, summed
+from fedkin.server import Message, Plan, join_rounds
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten

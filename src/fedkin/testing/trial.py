@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ClientData, Method, Net, Training
-from fedkin.engines import Engine, Job, Loop, Message, Plan, Report, Server, Simulation, begin, rounds
+from fedkin.engines import Engine, Job, Loop
+from fedkin.server import Message, Plan, Report, Server, Simulation, begin, rounds
 from fedkin.testing.toys import Kind, federation, network
 
 Replies = tuple[dict[int, Bundle], dict[int, str]]

@@ -25,8 +25,8 @@ from fedkin.deploy.privacy_budget import OverBudget
 from fedkin.deploy.table import Unmasked
 from fedkin.deploy.tensors import bundle, letter
 from fedkin.deploy.wire_format import Letter, LetterError, refusal
-from fedkin.engines.ledger import OutOfStep
 from fedkin.privacy.secure_sum import OutOfRange
+from fedkin.server.ledger import OutOfStep
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
-from fedkin.engines.check import scored
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
 from fedkin.engines.turns import perform
+from fedkin.server.upload_checks import scored
 from fedkin.testing.toys import ClientData, federation, network
 from toys import method
 

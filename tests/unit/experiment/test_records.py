@@ -10,8 +10,8 @@ import torch
 
 from fedkin.core import Bundle
 from fedkin.data import Federation, planted_groups
-from fedkin.engines import Report
 from fedkin.experiment.records import lines_of
+from fedkin.server import Report
 
 
 def federation() -> Federation:

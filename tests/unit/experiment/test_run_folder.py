@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.engines import Server
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
+from fedkin.server import Server
 from fedkin.storage.files import write_atomic
 from folders import content, small
 

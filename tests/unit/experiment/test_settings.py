@@ -12,7 +12,6 @@ import pytest
 from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
-from fedkin.engines import Attack
 from fedkin.experiment.settings import (
     Compute,
     DataSettings,
@@ -25,6 +24,7 @@ from fedkin.experiment.settings import (
 )
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import Privacy
+from fedkin.server import Attack
 from fedkin.storage.toml import fill, read_toml
 
 CHANGED = {  # every field at a value that is not its default

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fedkin.core import Aggregation, Bundle, ConfigError, MethodError
 from fedkin.core.rows import weighted_mean
-from fedkin.engines import Message, Plan
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
 from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, Pool, fixed, summed
+from fedkin.server import Message, Plan
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 
 SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "aggregation": Aggregation(secure=True)}

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import ConfigError
-from fedkin.engines import Plan
-from fedkin.engines.shares import limited
+from fedkin.server import Plan
+from fedkin.server.shares import limited
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import torch
 import fedkin
 from fedkin.core import Aggregation, Bundle, ConfigError, RunFolderError
 from fedkin.data import Dirichlet, federate, load
-from fedkin.engines import Attack, Job, Loop, Message, Plan, Simulation, begin, rounds
+from fedkin.engines import Job, Loop
 from fedkin.evaluate import final_by_client
 from fedkin.methods import DAPFL, IFCA, FedAvg, FedProto, Local
+from fedkin.server import Attack, Message, Plan, Simulation, begin, rounds
 from fedkin.testing.toys import federation, network
 from grouped import grouped
 from toys import close

@@ -24,11 +24,11 @@ from fedkin.core import (
     to_all,
 )
 from fedkin.core.bundle import refusal
-from fedkin.engines.check import bundled, false_score, handed_out, probe, scored
-from fedkin.engines.plan import Plan
-from fedkin.engines.shares import limited
 from fedkin.engines.tasks import Step
 from fedkin.privacy.secure_sum import Pool, pooled, summed
+from fedkin.server.plan import Plan
+from fedkin.server.shares import limited
+from fedkin.server.upload_checks import bundled, false_score, handed_out, probe, scored
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
 

@@ -28,7 +28,7 @@ class Plan:
         aggregation: how means and mixtures of uploads are made, and whether the server learns sums only.
         outcomes: in the last round clients send whether each test sample was classified correctly.
         evaluate: which of a client's models is scored: see `fedkin.core.method.Moment`.
-        max_share: share of a round's samples that a client can have at most, see `fedkin.engines.shares`; 1: any. Only
+        max_share: share of a round's samples that a client can have at most, see `fedkin.server.shares`; 1: any. Only
             real hosts need it: in a simulation the numbers of samples are known.
         max_samples: an evaluation on more samples than this is refused.
     """

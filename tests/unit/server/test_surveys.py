@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Round, to_all, to_each
-from fedkin.engines import Plan, join_rounds
 from fedkin.methods import FedAvg
+from fedkin.server import Plan, join_rounds
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Setting, Trial, lose, play
 

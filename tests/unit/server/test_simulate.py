@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Method, Training
-from fedkin.engines import Job, Loop, Message, Plan, Simulation, begin, join_rounds, rounds
+from fedkin.engines import Job, Loop
 from fedkin.methods import DAPFL, FedAvg, Local
+from fedkin.server import Message, Plan, Simulation, begin, join_rounds, rounds
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, play
 

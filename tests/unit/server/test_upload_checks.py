@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Training
 from fedkin.core.bundle import refusal
-from fedkin.engines.check import false_score, probe
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
+from fedkin.server.upload_checks import false_score, probe
 from fedkin.testing.toys import network
 
 HONEST = Bundle(model=torch.zeros(3), cluster=torch.tensor(1))

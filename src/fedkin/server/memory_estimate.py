@@ -8,7 +8,7 @@ import torch
 
 from fedkin.core import Bundle, Method, Net, Roster, Round, Training, stack
 from fedkin.core.rows import kept_by
-from fedkin.engines.check import described, keeps
+from fedkin.server.upload_checks import described, keeps
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.seeds import generator
-from fedkin.engines.attacks import Attack
-from fedkin.engines.ledger import Ledger
-from fedkin.engines.rounds import Message
 from fedkin.engines.tasks import Session, Task
 from fedkin.privacy.secure_sum import OUT_OF_RANGE, OutOfRange, fixed
+from fedkin.server.attacks import Attack
+from fedkin.server.ledger import Ledger
+from fedkin.server.rounds import Message
 
 Filter = Callable[[int, Bundle], Bundle]
 """``(client, what it would say of itself) -> what it says``: noise on counts, for example."""

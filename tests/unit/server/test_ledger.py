@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle
-from fedkin.engines.ledger import Ledger, OutOfStep
+from fedkin.server.ledger import Ledger, OutOfStep
 
 
 def state(x: float) -> Bundle:

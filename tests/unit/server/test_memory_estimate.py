@@ -10,8 +10,8 @@ import torch
 import fedkin
 import fedkin.experiment.run
 from fedkin.core import ConfigError, Training
-from fedkin.engines import Needs, needs
 from fedkin.methods import METHODS, get_method
+from fedkin.server import Needs, needs
 from fedkin.testing.toys import CLASSES, network
 from fedkin.testing.trial import Setting, play
 

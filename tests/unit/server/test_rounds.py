@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Round, Training, to_all, to_each
-from fedkin.engines import Message, Plan, Report, begin, join_rounds, rounds
-from fedkin.engines.rounds import chosen
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
+from fedkin.server import Message, Plan, Report, begin, join_rounds, rounds
+from fedkin.server.rounds import chosen
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 from toys import method
