@@ -62,7 +62,7 @@ def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
         assert method.robust
         check_method(method, engines=[], rules=["robust"])
         return
-    with pytest.raises(ConfigError, match=rf"aggregation = 'krum' cannot be used with {type(method).__name__}: "):
+    with pytest.raises(ConfigError, match=rf"the rule 'krum' cannot be used with {type(method).__name__}: "):
         play(method, Setting(plan=Plan(1, aggregation=Aggregation("krum"))))
 
 

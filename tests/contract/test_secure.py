@@ -69,7 +69,7 @@ def test_offered_at_other_settings(name: str) -> None:
 def test_refused_with_a_text(name: str) -> None:
     """Before anything is done: in a run, and in a comparison before its data are read."""
     method = NOT_OFFERED[name]
-    wanted = rf"secure_aggregation cannot be used with {type(method).__name__} as it is set: its server must see single"
+    wanted = rf"secure aggregation cannot be used with {type(method).__name__} as it is set: its server must see single"
     with pytest.raises(ConfigError, match=wanted):
         play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
     if name in METHODS:
@@ -101,5 +101,7 @@ class Boast(Averaging, Method):
 
 def test_a_method_that_boasts_is_found() -> None:
     """The contract says which part of the state differs."""
-    with pytest.raises(RuleBroken, match=r"'secure aggregation': it says .* mean of its pool: 'longest' of the state"):
+    with pytest.raises(
+        RuleBroken, match=r"'secure aggregation': it declares .* mean of its pool: 'longest' of the state"
+    ):
         check_method(Boast(), engines=[], rules=["secure aggregation"])

@@ -69,7 +69,7 @@ def test_a_method_that_does_not_run(fedkin: Command) -> None:
     results = [line["result"] for line in json.loads(done.out)]
     assert results == ["holds", "broken", *["not checked"] * 11]
     assert "'Round' object has no attribute 'men' (mine.py, line 26)" in done.out
-    assert "11 were not checked, since runs comes before them." in fedkin(f"check {name}").out
+    assert "11 were not checked, since runs must hold first." in fedkin(f"check {name}").out
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,13 @@ def test_bad_input(args: str, message: str, fedkin: Command) -> None:
     assert message in done.err
 
 
-def test_a_field_that_is_a_flag_already(fedkin: Command) -> None:
-    """What ``fedkin run`` would refuse is found by the check as well."""
-    name = write(CAUTIOUS.replace("step", "lr"))
-    for command in (f"check {name}", f"run {name}", f"sweep {name} --grid method.lr=0.1,0.2"):
-        done = fedkin(command)
-        assert (done.code, done.out) == (2, "")
-        assert "--lr is a flag of fedkin" in done.err
-        assert "give the field lr another name" in done.err
+def test_a_field_with_the_name_of_another_flag(fedkin: Command) -> None:
+    """The check takes the field as it is where no flag of its own has the name, and by its prefix where one has."""
+    for field, flag in (("lr", "--lr"), ("check_seed", "--method.check-seed")):
+        name = write(CAUTIOUS.replace("step", field))
+        assert f" {flag}" in fedkin(f"check {name} --help").out
+        done = fedkin(f"check {name} {flag} 0.25 --rules declared runs")
+        assert (done.code, done.err) == (0, "")
 
 
 def test_quiet(fedkin: Command) -> None:

@@ -419,13 +419,13 @@ def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tables", "message"),
     [
-        ("da-pfl", {}, "secure_aggregation cannot be used with DAPFL"),
+        ("da-pfl", {}, "secure aggregation cannot be used with DAPFL"),
         (
             "fedavg",
             {"hosts": {"min_clients": 2}},
             "at least 3 uploads in a round; participation = 1 of 2 clients gives 2",
         ),
-        ("fedavg", {"aggregation": {"rule": "krum"}}, "aggregation = 'krum' must see them"),
+        ("fedavg", {"aggregation": {"rule": "krum"}}, "the rule 'krum' must see them"),
     ],
 )
 def test_refused_before_anybody_is_asked(name: str, tables: dict[str, Any], message: str, tmp_path: Path) -> None:
