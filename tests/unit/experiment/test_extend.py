@@ -68,7 +68,7 @@ def test_every_method_goes_on_as_the_long_run(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "run", [{"state": "file"}, {"noise_multiplier": 1.0}, {"evaluate": "trained"}, {"engine": "workers"}]
 )
-@pytest.mark.parametrize("name", ["da-pfl", "fedrep"])
+@pytest.mark.parametrize("name", thorough_except(["da-pfl", "fedrep"], ["da-pfl"]))
 def test_other_kinds_of_runs_go_on_as_the_long_run(name: str, run: dict[str, Any], tmp_path: Path) -> None:
     """States and banks in files, private training, the other moment of evaluation, and processes."""
     if "noise_multiplier" in run and name == "da-pfl":
