@@ -95,6 +95,7 @@ FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
     "an unknown entry": ("update", {"more": 1}, "unknown field `more`"),
     "seconds below 0": ("update", {"training_s": -1.0}, r"\$\.training_s"),
     "seconds without end": ("update", {"training_s": 1e300}, r"\$\.training_s"),
+    "a rate of 0": ("update", {"spent": {"mark": "m", "steps": [[0.0, 1]]}}, r"\$\.spent\.steps\[0\]\[0\]"),
     "steps below 0": ("update", {"spent": {"mark": "m", "steps": [[0.5, -1]]}}, r"\$\.spent\.steps\[0\]\[1\]"),
     "a key of another length": ("describe", {"public": "ab"}, "`public` must match"),
     "a signature of other letters": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
@@ -130,6 +131,12 @@ def test_answers_that_fit(tmp_path: Path) -> None:
     assert (good.head.training_s, list(good.body)) == (2.0, ["model"])
     assert clerk.read(refusal(stamp, "c0", "out-of-step", have=4), "update", "c0", 1) == OtherUpload(4)
     assert clerk.read(refusal(stamp, "c0", "other-key", public="a" * 64), "update", "c0", 1) == OtherKey("a" * 64)
+
+
+def test_a_refusal_repeats_only_what_it_could_read() -> None:
+    """Entries of another type, or that the letter does not have, are left empty."""
+    head = refusal({"kind": ["update"], "run": {}, "seq": 2}, "c0", "late").head
+    assert head == {**STAMP, "kind": "", "run": "", "session": 0, "seq": 2, "ok": False, "code": "late"}
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError(), MemoryError(), RecursionError(), DataError("x")])
