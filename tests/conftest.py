@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path
         key = settings.digest()
         if key not in made:
             made[key] = tmp_path_factory.mktemp("whole") / "run"
-            memory = dataclasses.replace(settings, run=dataclasses.replace(settings.run, state="memory"))
+            memory = dataclasses.replace(settings, compute=dataclasses.replace(settings.compute, state="memory"))
             run_settings(memory, out=made[key])
         return made[key]
 

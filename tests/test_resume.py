@@ -26,6 +26,7 @@ from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from folders import LINES, assert_same_run, content, lines_in, records, small
+from grouped import tables as run_tables
 from kills import (
     PLACES,
     Killed,
@@ -49,7 +50,7 @@ METHODS = {  # private states; private states and a bank; clusters and a warm-up
 
 def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
     """A run of a method with drop-outs and a late joiner."""
-    return small(name, METHODS.get(name), run={**HARD, "rounds": rounds, **run})
+    return small(name, METHODS.get(name), **run_tables({**HARD, "rounds": rounds, **run}))
 
 
 # ---- killed at one exact place ------------------------------------------------------------------------------------

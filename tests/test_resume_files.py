@@ -22,6 +22,7 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
 from folders import assert_same_run, assert_same_tensors, content, lines_in, small
+from grouped import tables as run_tables
 from kills import PLACES, Killed, assert_goes_on, begin_and_kill, die_before_saving, records_until_torn
 from thorough import thorough_except
 
@@ -39,7 +40,7 @@ GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
 def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
     """A run of a method with drop-outs and a late joiner."""
     tables = {"data": GROUPS[name]} if name in GROUPS else {}
-    return small(name, KEEPING.get(name), run={**HARD, "rounds": rounds, **run}, **tables)
+    return small(name, KEEPING.get(name), **run_tables({**HARD, "rounds": rounds, **run}), **tables)
 
 
 @pytest.mark.parametrize("name", thorough_except(METHODS, KEEPERS))

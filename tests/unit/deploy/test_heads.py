@@ -31,8 +31,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Letter,
         return answer
 
     folder = tmp_path_factory.mktemp("heads")
-    run = {"rounds": 1, "secure_aggregation": True}
-    on_hosts(settings("fedrep", run=run), folder, Direct(sites(folder), touch=touch))
+    s = settings("fedrep", run={"rounds": 1}, aggregation={"secure": True})
+    on_hosts(s, folder, Direct(sites(folder), touch=touch))
     found["survey"] = Letter({**found["evaluate"][0].head, "kind": "survey"}), Letter({**STAMP, "ok": True})
     return found
 

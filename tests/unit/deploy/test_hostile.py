@@ -187,7 +187,7 @@ def claims(size: int, s: Settings, folder: Path, client: str = "c1") -> Result:
         b = bundle(answer).but(size=torch.tensor(size))
         return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
-    return on_hosts(s, folder, Direct(sites(folder, s.hosts.clients), touch=touch))
+    return on_hosts(s, folder, Direct(sites(folder, s.hosts.min_clients), touch=touch))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "feddyn", "clustered-sampling", "pfedcs"])
@@ -230,8 +230,8 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
 def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
     """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
     weight of its cohort of three, of six clients."""
-    run = {"rounds": 6, "secure_aggregation": True, "participation": 0.5, "eval_every": 100}
-    s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run)
+    run, secure = {"rounds": 6, "participation": 0.5, "eval_every": 100}, {"secure": True}
+    s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run, aggregation=secure)
     shares: list[float] = []
 
     def touch(post: Direct, who: str, of: Letter) -> Letter:

@@ -146,8 +146,8 @@ def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     _with_ray(monkeypatch)
     scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_reply_mb": 7}))
     hosts = scale.settings.hosts
-    assert (scale.clients, hosts.clients, hosts.least, hosts.max_reply_mb) == (5, 5, 5, 7)
-    assert hosts.deadline >= 86400
+    assert (scale.clients, hosts.min_clients, hosts.min_connected, hosts.max_reply_mb) == (5, 5, 5, 7)
+    assert hosts.reply_timeout >= 86400
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,19 @@ def replies(client: int, change: Any) -> Touch:
     return touch
 
 
+def test_rows_of_a_sample_follow_its_ids() -> None:
+    """A sample may give its ids in any order; later steps see them ascending, and what else was drawn with them."""
+    found: list[tuple[list[int], list[int]]] = []
+
+    def distribute(self: Method, s: Bundle, r: Round) -> Download:
+        found.append((r.ids.tolist(), r.drawn.ten.tolist()))
+        return to_all(model=s.model)
+
+    sample = {"sample": lambda self, s, r: Bundle(ids=r.ids.flip(0), ten=10 * r.ids.flip(0))}
+    reports(variant(**sample, distribute=distribute, deliver=FedAvg.distribute), plan={"rounds": 1})
+    assert found == [([0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50])]
+
+
 # ---- the plan -----------------------------------------------------------------------------------------------------
 
 
