@@ -39,6 +39,7 @@ from fedkin.deploy.table import Table
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import Letter, LetterError, entries, head_bytes, head_of, receive
+from grouped import tables
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 
 Pair = tuple[Letter, Letter]
@@ -78,7 +79,9 @@ class _Desk:
 
     def __init__(self, place: Path) -> None:
         self.members = Members.load(place / "server")
-        self.clerks = {name: Clerk(settings(name, run=run), self.members, session=1) for name, run in _RUNS.items()}
+        self.clerks = {
+            name: Clerk(settings(name, **tables(run)), self.members, session=1) for name, run in _RUNS.items()
+        }
         self.pairs = [(name, pair) for name in _RUNS for pair in _written(name, place / name).values()]
         self.site: Site = sites(place / "site", 1)[100]
         self.reads: list[Callable[[random.Random], None]] = [self.answer, self.asked, self.frame, self.parts]
@@ -162,7 +165,7 @@ class _Desk:
 
 
 _RUNS: dict[str, dict[str, Any]] = {
-    "fedrep": {"rounds": 1, "secure_aggregation": True},
+    "fedrep": {"rounds": 1, "secure": True},
     "fedfomo": {"rounds": 1},
     "creff": {"rounds": 1, "eval_every": 1},
     "fedavg": {"rounds": 1, "noise_multiplier": 1.0},
@@ -179,7 +182,7 @@ def _written(name: str, place: Path) -> dict[str, Pair]:
         return said
 
     place.mkdir(parents=True)
-    on_hosts(settings(name, run=_RUNS[name]), place, Direct(sites(place), touch=touch))
+    on_hosts(settings(name, **tables(_RUNS[name])), place, Direct(sites(place), touch=touch))
     return found
 
 

@@ -26,6 +26,7 @@ method through the actual round loop a few dozen times, and raises at the first 
 - ``robust``: a method that declares it keeps ``runs`` under an aggregation rule other than the mean, and uses the rule.
 - ``secure aggregation``: a method that declares it reaches the same state from the means of its pools, and keeps
   ``runs``.
+- ``distribution``: one row for each receiver; weights of a mixture are not negative and sum to 1; relations are int64
   ``[K]`` or None.
 """
 

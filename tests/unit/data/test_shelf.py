@@ -60,9 +60,9 @@ def test_a_run_on_it_is_the_same(tmp_path: Path) -> None:
     other = fedkin.Federation.open(tmp_path / "f")
     training = fedkin.Training(batch_size=4)
     results = [
-        fedkin.run(fedkin.get_method("fedper"), data, "linear", training, rounds=3, engine=engine, workers=2)
+        fedkin.run(fedkin.get_method("fedper"), data, "linear", training, rounds=3, compute=compute)
         for data in (one, other)
-        for engine in ("loop", "workers")
+        for compute in (fedkin.Compute("loop"), fedkin.Compute("workers", workers=2))
     ]
     for result in results[1:]:
         assert result.rounds == results[0].rounds

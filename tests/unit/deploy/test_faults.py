@@ -107,7 +107,7 @@ def test_a_host_that_comes_back(disk: str, tmp_path: Path) -> None:
     post.touch = touch
     ours = on_hosts(s, tmp_path, post)
     assert all(line["answered"] == [0, 1, 2] for line in ours.rounds)
-    told = [e for e in lines(tmp_path, "events") if "newcomer" in e["what"]]
+    told = [e for e in lines(tmp_path, "events") if "joins again" in e["what"]]
     if disk == "same":
         assert same_server(ours, simulated(s))
         assert told == []

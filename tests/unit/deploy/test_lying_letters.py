@@ -120,9 +120,9 @@ def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
 def test_noise_that_cannot_be_accounted_for_is_refused(noise: float) -> None:
     """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
     with pytest.raises(ConfigError, match=r"nodes take 0, or 0\.01 to 1e\+06"):
-        Limits().check(settings("fedavg", privacy={"noise_multiplier": noise}).run)
+        Limits().check(settings("fedavg", privacy={"noise_multiplier": noise}))
     for fine in (0.0, 0.01, 1e6):
-        Limits().check(settings("fedavg", privacy={"noise_multiplier": fine}).run)
+        Limits().check(settings("fedavg", privacy={"noise_multiplier": fine}))
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------

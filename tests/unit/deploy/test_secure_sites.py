@@ -34,7 +34,7 @@ OFFERED = [name for name in METHODS if get_method(name).secure_aggregation]
 
 
 def secure(name: str = "fedrep", **tables: Any) -> Settings:
-    return settings(name, **{**tables, "run": {**tables.get("run", {})}, "aggregation": {"secure": True}})
+    return settings(name, **{**tables, "aggregation": {"secure": True, **tables.get("aggregation", {})}})
 
 
 def update(of: Letter, round: int | None = None) -> bool:
@@ -167,7 +167,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
         "run": {"rounds": 3},
     }
     s = secure(name, **tables)
-    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, tables["hosts"]["clients"]))), simulated(s)
+    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, tables["hosts"]["min_clients"]))), simulated(s)
     assert same_server(ours, theirs)
     assert ours.clients == theirs.clients
     assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
@@ -280,7 +280,9 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
     post.touch = touch
     with pytest.raises(Killed):
         on_hosts(s, tmp_path, post)
-    ours = on_hosts(replace(s, hosts=replace(s.hosts, clients=3)), tmp_path, Direct(post.sites, touch=touch, off={103}))
+    ours = on_hosts(
+        replace(s, hosts=replace(s.hosts, min_clients=3)), tmp_path, Direct(post.sites, touch=touch, off={103})
+    )
     assert [(client, a.head.get("code")) for client, a in answers[4:]] == [(f"c{i}", "masked") for i in range(3)]
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]
 
