@@ -92,7 +92,7 @@ class Kills:
             self._life("longer", draw.random() * seconds, lambda: resume(place, rounds=LONGER))
         resume(place, rounds=LONGER if longer else None)
         assert_equal_folders(place, whole, ROUNDS if longer else 0, but=("engine",))
-        self.say(run=number, family=family, state=state, engine=settings.run.engine, longer=longer,
+        self.say(run=number, family=family, state=state, engine=settings.compute.engine, longer=longer,
                  kills=self.done.total() - before, equal=True)  # fmt: skip
         shutil.rmtree(place)
 
