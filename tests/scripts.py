@@ -9,6 +9,7 @@ import contextlib
 import io
 import runpy
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def run_script(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a script from a file of the folder and return what it prints."""
     script, printed = folder / "script.py", io.StringIO()
     script.write_text(text, encoding="utf-8")
-    with working_in(folder, monkeypatch), contextlib.redirect_stdout(printed):
+    with working_in(folder, monkeypatch), contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("default")  # a reader sees warnings; they are no errors as in the tests
         runpy.run_path(str(script), run_name="__main__")
     return printed.getvalue()
 
