@@ -51,15 +51,17 @@ def runs(seeds: int) -> Iterator[dict[str, Any]]:
 
 def measured(line: dict[str, Any]) -> dict[str, Any]:
     """The line with its figures: the final accuracy, and the largest epsilon."""
-    seed, training = line["seed"], line["kind"] == "training"
+    seed, private = line["seed"], line["kind"] == "training"
     federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=line["clients"], seed=seed)
-    method = TRAINING[line["method"]] if training else JOINING[line["method"]]
-    how: dict[str, Any] = {"rounds": 30, "noise_multiplier": line.get("noise")}
-    if not training:
-        how = {"rounds": 60, "participation": 0.5, "metadata_epsilon": line["epsilon"]}
+    method = TRAINING[line["method"]] if private else JOINING[line["method"]]
+    if private:
+        how: dict[str, Any] = {"rounds": 30, "privacy": fedkin.Privacy(noise_multiplier=line.get("noise"))}
+    else:
+        privacy = fedkin.Privacy(metadata_epsilon=line["epsilon"])
+        how = {"rounds": 60, "participation": 0.5, "privacy": privacy}
     training = fedkin.Training(epochs=1, batch_size=10, lr=line.get("lr", 0.05))
     result = fedkin.run(method, federation, "mlp", training, seed=seed, eval_every=30, **how)
-    spent = {"spent": result.summary["privacy"]["epsilon"]} if training and line["noise"] is not None else {}
+    spent = {"spent": result.summary["privacy"]["epsilon"]} if private and line["noise"] is not None else {}
     return {**line, **spent, "accuracy": round(result.final.accuracy, 4), "fedkin": fedkin.__version__}
 
 

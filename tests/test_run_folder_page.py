@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import fedkin
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, Settings, Setup
+from fedkin.experiment.settings import DataSettings, ModelSettings, Settings
 from fedkin.methods import get_method
 from fedkin.report.page import write_page
 from grouped import setup
@@ -43,8 +42,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "cfic": (plain, {"metadata_epsilon": 1.0}),
     }
     for name, (data, how) in runs.items():
-        groups = {f.name: getattr(setup(rounds=3, engine="loop", **how), f.name) for f in fields(Setup)}
-        groups |= {"data": data, "model": ModelSettings("linear")}
+        groups = setup(rounds=3, engine="loop", **how).groups() | {"data": data, "model": ModelSettings("linear")}
         run_settings(Settings(name, get_method(name), **groups), out=place / name)
         write_page(place / name)
     return [place / name for name in runs]

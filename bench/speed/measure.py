@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import subprocess
 import sys
@@ -138,11 +137,8 @@ def steps(w: Workload, folder: Path) -> list[dict[str, Any]]:
 
 
 def gradients() -> list[str]:
-    """The ways of taking gradients that `fedkin.run` names."""
-    if "gradient" not in inspect.signature(fedkin.run).parameters:
-        return []
-    hint = get_type_hints(inspect.unwrap(fedkin.run))["gradient"]
-    return _words(hint)
+    """The ways of taking gradients that `fedkin.Compute` names."""
+    return _words(get_type_hints(fedkin.Compute).get("gradient"))
 
 
 def _words(hint: Any) -> list[str]:

@@ -163,16 +163,13 @@ def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch)
     assert [t["threads"] for t in measure.pfllib("c", "p").tries] == [1, 4]
 
 
-def test_ways_of_taking_gradients_are_read_off_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever words `fedkin.run` names for its `gradient` are measured, the one that chooses too; or none."""
-
-    def one(gradient: Literal["auto", "autograd", "explicit"] | int = "auto") -> None: ...
-
-    def none() -> None: ...
-
-    for made, words in ((one, ["auto", "autograd", "explicit"]), (none, [])):
+def test_ways_of_taking_gradients_are_read_off_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All words that `fedkin.Compute` names for its `gradient` are measured, the one that chooses as well; or none."""
+    assert {"auto", "autograd"} <= set(measure.gradients())
+    for words in (["auto", "autograd", "explicit"], []):
+        made = type("Compute", (), {})
         made.__annotations__ = {"gradient": Literal["auto", "autograd", "explicit"] | int} if words else {}
-        monkeypatch.setattr(fedkin, "run", made)
+        monkeypatch.setattr(fedkin, "Compute", made)
         assert measure.gradients() == words
 
 

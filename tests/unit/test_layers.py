@@ -54,6 +54,14 @@ def files_that_call(ending: str, *folders: str) -> list[str]:
     return [name(p) for p in found if any(("." + c).endswith(ending) for c in calls(p))]
 
 
+def lines_of_code(path: Path) -> int:
+    """The number of lines that are not of a docstring."""
+    tree, lines = ast.parse(path.read_text(encoding="utf-8")), path.read_text(encoding="utf-8").splitlines()
+    documented = (node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    texts = (node.body[0] for node in documented if ast.get_docstring(node))
+    return len(lines) - sum((text.end_lineno or text.lineno) - text.lineno + 1 for text in texts)
+
+
 def test_the_layers_hold() -> None:
     """import-linter keeps every contract of pyproject.toml: what each part may import, directly or by way of others."""
     run = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
@@ -131,7 +139,7 @@ def test_a_method_is_one_file(path: Path) -> None:
     if path.stem != "__init__":
         wanted = ("fedkin.core", "fedkin.functional")
         assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350  # the longest is Fed-CAM with its presets
+        assert lines_of_code(path) <= 275  # without docstrings; the longest is Fed-CAM with its presets
 
 
 def test_local_sgd_exists_once() -> None:

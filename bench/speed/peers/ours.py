@@ -52,7 +52,7 @@ def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], dict[s
             method, federation(s), s["model"], fedkin.Training(batch_size=s["batch"], lr=s["lr"]),
             rounds=s["rounds"] + 10,
             participation=s["cohort"] / s["clients"], eval_every=1 if s["evaluate"] else s["rounds"], out=out,
-            on_round=on_round, **given,
+            on_round=on_round, compute=fedkin.Compute(**given),
         )  # fmt: skip
     if out is not None:
         timing = [json.loads(text) for text in (out / "timing.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -203,7 +203,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
 
 def parts_of(setup: Setup) -> dict[str, Any]:
     """Return the groups whose fields are flags: all but the settings for real hosts."""
-    return {f.name: getattr(setup, f.name) for f in dataclasses.fields(Setup) if f.name != "hosts"}
+    return {name: group for name, group in setup.groups().items() if name != "hosts"}
 
 
 def _groups(got: Mapping[str, Any], base: Setup, args: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -88,26 +89,21 @@ def flags_of(part: Any, names: Mapping[str, str]) -> dict[str, str]:
 def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
     """Return the flags by group, and the texts of the most common ones."""
     lines = [f"usage: {prog} [flags]", "", *textwrap.wrap(description, _WIDTH), ""]
-    explained: list[str] = []
+    explained: dict[str, str] = {}
     for name, part in parts.items():
-        found = flags_of(part, renamed(name, parts))
-        if not found:
-            continue
+        found, texts = flags_of(part, renamed(name, parts)), texts_of(type(part))
         title = {"show": "output", "runs": "comparison"}.get(name, name)
-        told = textwrap.wrap(" ".join(f"--{flag}" for flag in found.values()), _WIDTH - _LABEL, break_on_hyphens=False)
-        lines += [f"{title if i == 0 else '':<{_LABEL}}{row}" for i, row in enumerate(told)]
-        texts = texts_of(type(part))
-        for f in found.keys() & set(COMMON):
-            default = getattr(part, f, None)
-            first = texts.get(f, "").split(";")[0].split(". ")[0].rstrip(".").split(" (")[0]
-            said = "" if default is None else f" [{default}]"
-            explained.append(f"--{found[f]:<{_LABEL}}{first}{said}")
-    order = {f"--{flag}": i for i, flag in enumerate(COMMON)}
-    explained.sort(key=lambda line: order.get(line.split()[0], len(order)))
-    cut = [textwrap.shorten(line, _WIDTH, placeholder=" ...", break_long_words=False) for line in explained]
-    both = [f"{line.split()[0]:<{_LABEL + 2}}{line.split(maxsplit=1)[1]}" for line in cut if " " in line]
-    more = f"{prog} --help-all explains every flag."
-    return "\n".join([*lines, "", *both, "", more])
+        rows = textwrap.wrap(" ".join(f"--{flag}" for flag in found.values()), _WIDTH - _LABEL, break_on_hyphens=False)
+        lines += [f"{title if i == 0 else '':<{_LABEL}}{row}" for i, row in enumerate(rows)]
+        explained |= {f: _line(found[f], texts[f], getattr(part, f)) for f in found.keys() & texts.keys() & set(COMMON)}
+    common = [explained[f] for f in COMMON if f in explained]
+    return "\n".join([*lines, "", *common, "", f"{prog} --help-all explains every flag."])
+
+
+def _line(flag: str, text: str, default: object) -> str:
+    """Return a flag, the first clause of its text, and its default."""
+    clause = re.split(r"; |\. | \(", text)[0].rstrip(".")
+    return f"--{flag:<{_LABEL}}{clause}" + ("" if default is None else f" [{default}]")
 
 
 def texts_of(kind: type) -> dict[str, str]:

@@ -99,8 +99,10 @@ class Comparison(Setup):
         method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
         if self.aggregation.secure:
             method.require_secure()
-        groups = {f.name: getattr(self, f.name) for f in dataclasses.fields(Setup)}
-        groups |= {"run": dataclasses.replace(self.run, seed=seed), "privacy": _privacy_for(self.privacy, method)}
+        groups = self.groups() | {
+            "run": dataclasses.replace(self.run, seed=seed),
+            "privacy": _privacy_for(self.privacy, method),
+        }
         return Settings(name, method, **groups)
 
     def toml(self) -> str:

@@ -59,7 +59,7 @@ def table_of(method: Method, federation: Federation, model: Model, setup: Setup)
     own: dict[str, Any] = _told(plain(method)) if is_dataclass(method) else {}
     return {
         "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
-        **{name: plain(group) for name, group in setup.groups().items()},
+        **{name: plain(group) for name, group in setup.groups().items() if name != "hosts"},
         "method": {"name": type(method).__name__, **own},
         "data": {"name": federation.name},
         "model": {"model": model if isinstance(model, str) else type(model).__name__},

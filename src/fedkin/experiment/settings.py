@@ -42,8 +42,6 @@ __all__ = [
     "setup_from",
 ]
 
-_FORMER = {"recipe": "training"}  # tables of config files before their groups had today's names
-
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -163,15 +161,12 @@ class Setup:
     hosts: HostSettings = field(default_factory=HostSettings)
 
     def groups(self) -> dict[str, Any]:
-        """Return the groups by name, without those that stand in a config file only where they are set."""
-        found = {f.name: getattr(self, f.name) for f in fields(Setup)}
-        if self.hosts == HostSettings():
-            del found["hosts"]
-        return found
+        """Return the groups by name."""
+        return {f.name: getattr(self, f.name) for f in fields(Setup)}
 
     def tables(self) -> dict[str, Any]:
-        """Return nested tables of plain values, complete, without settings that are not set."""
-        found = {name: plain(group) for name, group in self.groups().items()}
+        """Return nested tables of plain values, complete, without settings that are not set; hosts only if any is."""
+        found = {name: plain(group) for name, group in self.groups().items() if group != HostSettings()}
         return found | {"data": plain(self.data.resolved()), "model": self.model.table()}
 
 
@@ -273,10 +268,10 @@ def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = ())
     usual = Setup()
     known = (*also, *(f.name for f in fields(Setup)))
     for name, part in table.items():
-        if name in _FORMER:
+        if name == "recipe":
             raise ConfigError(
-                f"{where} was written for an earlier fedkin: [{name}] is [{_FORMER[name]}] now, and [run] is divided "
-                f"into {', '.join(f'[{n}]' for n in known[3:-1])}; run it anew, or with the fedkin that wrote it"
+                f"{where} was written for an earlier fedkin: [recipe] is [training] now, and [run] is divided into "
+                "[run], [aggregation], [attack], [privacy] and [compute]; run it anew, or with the fedkin that wrote it"
             )
         if name not in known:
             raise ConfigError(f"{where}: unknown table [{name}]{nearest(name, known)}")

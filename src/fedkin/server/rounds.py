@@ -405,7 +405,7 @@ def asked(
     is changed by it.
 
     Args:
-        wanted: ids of those who are asked; None: everybody who can be reached. Others are never told anything.
+        wanted: ids of those who are asked; None: all that can be reached. Others are never told anything.
 
     Yields:
         answers of some clients, and why others of them did not answer: clients are asked a few at a time.

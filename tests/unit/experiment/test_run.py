@@ -59,7 +59,7 @@ def test_a_run_does_not_depend_on_its_engine(method: Method, engine: Any) -> Non
     federation = planted()
     how: dict[str, Any] = {"dropout": 0.2, "late_joiners": "1@3", "seed": 3}
 
-    there = {**grouped({"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, **how})}
+    there = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, **how}
     assert_same(play(method, federation, **how), run(method, federation, engine=engine, **there))
 
 

@@ -204,6 +204,7 @@ FEDAVG = {"name": "fedavg"}
         ({"method": {"name": 3}}, "unknown method '3'"),
         ({"method": FEDAVG, "trainings": {}}, r"unknown table \[trainings\]; did you mean 'training'"),
         ({"method": FEDAVG, "rounds": 3}, r"unknown table \[rounds\]"),
+        ({"method": FEDAVG, "recipe": {"lr": 0.1}}, r"\[recipe\] is \[training\] now, .* \[privacy\] and \[compute\]"),
         ({"method": "fedavg"}, r"\[method\] must be a table, got 'fedavg'"),
         ({"method": FEDAVG, "data": "digits"}, r"\[data\] must be a table, got 'digits'"),
         ({"method": FEDAVG, "data": {"alhpa": 1}}, r"\[data\]: unknown setting alhpa; did you mean 'alpha'"),
