@@ -356,7 +356,7 @@ def run(
     training = training or Training(epochs=2, batch_size=5, lr=0.1)
     session = Loop().start(Job(method, net, training, list(shards), seed))
     simulation = Simulation(session, len(shards), seed=seed, dropout=dropout, joins=joins)
-    plan = Plan(rounds_, participation, seed=seed, uniform=uniform)
+    plan = Plan(rounds_, participation, seed=seed, weighting="uniform" if uniform else "samples")
     server = begin(method, net, plan)
     reports = []
     for report in rounds(method, net, training, simulation, plan, server):

@@ -84,7 +84,7 @@ def resume_command(args: list[str]) -> int:
 
 def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     table = read_toml(folder / "config.toml")
-    before = settings_from(table).run if "made_by" not in table else RunSettings(rounds=0)
+    before = settings_from(table).run if "made_by" not in table else RunSettings()
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)

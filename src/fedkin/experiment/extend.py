@@ -57,7 +57,7 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
             "folder"
         )
     former, lines = plan_of(there), folder.lines.read("rounds")
-    for every in (there.run.eval_every, former.eval_every):
+    for every in (there.run.eval_every, former.interval):
         run = replace(there.run, rounds=rounds, eval_every=every)
         plan = plan_of(replace(there, run=run))
         lacking = [line["round"] for line in lines if plan.evaluates(line["round"]) and not line["evaluated"]]

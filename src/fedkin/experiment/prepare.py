@@ -192,20 +192,8 @@ def plan_of(setup: Setup, *, on_hosts: bool = False) -> Plan:
         setup: all of them.
         on_hosts: with the limits on clients' claims that real hosts need.
     """
-    run, hosts = setup.run, setup.hosts
-    plan = Plan(
-        run.rounds,
-        run.participation,
-        max(1, run.rounds // 25) if run.eval_every is None else run.eval_every,
-        run.weighting == "uniform",
-        min_replies=run.min_replies,
-        oversampling=run.oversampling,
-        seed=run.seed,
-        aggregation=setup.aggregation,
-        outcomes=not setup.privacy.asked,
-        evaluate=run.evaluate,
-    )
-    return replace(plan, max_share=hosts.max_share, max_samples=hosts.max_samples) if on_hosts else plan
+    plan = Plan(**vars(setup.run), aggregation=setup.aggregation, outcomes=not setup.privacy.asked)
+    return replace(plan, max_share=setup.hosts.max_share, max_samples=setup.hosts.max_samples) if on_hosts else plan
 
 
 def _laid_out(net: Net, shard: ClientData) -> ClientData:

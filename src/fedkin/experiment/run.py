@@ -24,7 +24,7 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
 from fedkin.privacy.budget import Privacy
-from fedkin.server import Attack, Simulation, chance_of_dropout, join_rounds, needs
+from fedkin.server import Attack, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
@@ -174,7 +174,7 @@ def simulate(
     in_files = _in_files(setup.compute.state, e.net, clients)
     if not resume and 4 * e.net.size * clients > IN_MEMORY:
         _require_room(e, clients, in_files, out)
-    chance, joins = chance_of_dropout(setup.run.dropout), join_rounds(clients, setup.run.late_joiners)
+    joins = join_rounds(clients, setup.run.late_joiners)
     beside = _attacked(setup, clients)
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     with one_thread(), ExitStack() as to_the_end:
@@ -192,7 +192,13 @@ def simulate(
             store = States(None if folder is None else folder.states) if in_files else None
             banks = Banks(None if folder is None else folder.bank_files) if in_files else None
             simulation = Simulation(
-                session, clients, seed=setup.run.seed, dropout=chance, joins=joins, attack=setup.attack, store=store
+                session,
+                clients,
+                seed=setup.run.seed,
+                dropout=setup.run.dropout,
+                joins=joins,
+                attack=setup.attack,
+                store=store,
             )
             result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, beside=beside)
             states, place = simulation.states(result.server.acks), result.folder

@@ -1,7 +1,8 @@
 """Settings of a run: read from flags or a TOML file, written next to the results, enough to make the run again.
 
 One dataclass is one group: a table of a config file, a group of flags, an argument of `fedkin.run`. Each setting is
-declared once, here or, where a room below needs the group, there: `Training`, `Aggregation`, `Attack`, `Privacy`.
+declared once, here or, where a room below needs the group, there: `Training`, `RunSettings`, `Aggregation`, `Attack`,
+`Privacy`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
 from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.errors import nearest
-from fedkin.core.method import Moment
 from fedkin.engines import EngineName, Gradient
 from fedkin.experiment.data_settings import DataSettings, OnData
 from fedkin.methods import canonical, get_method
 from fedkin.privacy.budget import Privacy
-from fedkin.server import Attack
+from fedkin.server import Attack, RunSettings
 from fedkin.storage.client_states import Kept
 from fedkin.storage.toml import fill, named, plain, whole
 from fedkin.user_code.reference import CodeRef, copies
@@ -67,33 +67,6 @@ class ModelSettings:
     def table(self) -> dict[str, Any]:
         """As plain values; of a file, the name of its copy in the run folder and its fingerprint."""
         return {**plain(self), "model": self.code.portable, **self.code.entry(files_only=True)}
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The run itself."""
-
-    rounds: int = 50
-    """Communication rounds."""
-    participation: float = 1.0
-    """Fraction of the clients that each round samples."""
-    seed: int = 0
-    """Seed of all random draws."""
-    eval_every: int | None = None
-    """Evaluate every N rounds and in each of the last ten. Default: about 25 times in a run."""
-    evaluate: Moment = "delivered"
-    """Evaluate each client's model as it would predict now, with what the server would deliver, or as it was right
-    after its last local training."""
-    weighting: Literal["samples", "uniform"] = "samples"
-    """Weight of a client in averages: its number of training samples, or the same for all."""
-    dropout: float = 0.0
-    """Probability that a sampled client does not reply."""
-    late_joiners: str | None = None
-    """Clients that join late, such as 3@50: three clients join in round 50."""
-    min_replies: int = 1
-    """Minimum number of usable replies; a round with fewer is abandoned and changes no model."""
-    oversampling: float = 1.0
-    """Factor on the number of sampled clients, such as 1.3; the first to reply are used."""
 
 
 @dataclass(frozen=True)

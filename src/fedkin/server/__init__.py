@@ -2,9 +2,9 @@
 
 from fedkin.server.attacks import Attack
 from fedkin.server.memory_estimate import Needs, needs
-from fedkin.server.plan import Plan
+from fedkin.server.plan import Plan, RunSettings
 from fedkin.server.rounds import Message, Report, Server, Transport, asked, begin, common, hand_over, rounds, welcome
-from fedkin.server.simulate import Simulation, chance_of_dropout, join_rounds
+from fedkin.server.simulate import Simulation, join_rounds
 
 __all__ = [
     "Attack",
@@ -12,12 +12,12 @@ __all__ = [
     "Needs",
     "Plan",
     "Report",
+    "RunSettings",
     "Server",
     "Simulation",
     "Transport",
     "asked",
     "begin",
-    "chance_of_dropout",
     "common",
     "hand_over",
     "join_rounds",

@@ -261,7 +261,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.oversampling - 1e-9),
         seed=plan.seed,
         step=step,
-        uniform=plan.uniform,
+        uniform=plan.weighting == "uniform",
         aggregation=plan.aggregation,
     )
 

@@ -93,7 +93,7 @@ class Simulation:
     ) -> None:
         self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
         self._away = absent or {}
-        self._dropout = chance_of_dropout(dropout)
+        self._dropout = dropout
         self._joins = [1] * clients if joins is None else joins
         if len(self._joins) != clients or sorted(self._joins) != list(self._joins):
             raise ConfigError(f"joins must give the rounds of {clients} clients in ascending order, got {self._joins}")
@@ -222,17 +222,6 @@ class Simulation:
             return False
         draw = torch.rand((), generator=generator(self._seed, "dropout", m.round, client))
         return float(draw) < self._dropout
-
-
-def chance_of_dropout(value: float) -> float:
-    """The chance that a chosen client never answers, checked.
-
-    Raises:
-        ConfigError: it is not in [0, 1).
-    """
-    if not 0 <= value < 1:
-        raise ConfigError(f"dropout must be in [0, 1), got {value}")
-    return value
 
 
 def join_rounds(clients: int, late: str | None) -> list[int]:

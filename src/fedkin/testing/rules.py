@@ -259,7 +259,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "one large client": replace(usual, shards=(large, *shards[1:3])),
         "one client per round": replace(usual, plan=replace(usual.plan, participation=0.01)),
         "one round": replace(usual, plan=Plan(rounds=1, seed=case.seed, aggregation=case.aggregation)),
-        "means without weights": replace(usual, plan=replace(usual.plan, uniform=True)),
+        "means without weights": replace(usual, plan=replace(usual.plan, weighting="uniform")),
         "training by steps": replace(usual, training=by_steps),
     }
     found: dict[str, tuple[Setting, Touch | None]] = {name: (setting, None) for name, setting in changed.items()}

@@ -50,7 +50,7 @@ def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation
     assert here.setup == there.setup == settings
     assert here.title == there.title == "DA-PFL"
     assert replace(here.plan, max_share=0.25, max_samples=10_000_000) == there.plan
-    assert (here.plan.max_share, here.plan.uniform, here.plan.eval_every) == (1.0, True, 1)
+    assert (here.plan.max_share, here.plan.weighting, here.plan.interval) == (1.0, "uniform", 1)
     assert here.marks == {**there.marks, "data": federation.fingerprint()}
     assert there.marks["data"] == "run 7"
     assert sorted(here.about) == sorted(there.about) == ["config", "data", "network"]
@@ -121,5 +121,5 @@ def _of_class_1(part: fedkin.Samples) -> fedkin.Samples:
 
 def test_evaluations_of_a_plan() -> None:
     """About 25 in a run, unless the settings say how often."""
-    assert [plan_of(setup(rounds=n)).eval_every for n in (5, 50, 500)] == [1, 2, 20]
-    assert plan_of(setup(rounds=500, eval_every=7)).eval_every == 7
+    assert [plan_of(setup(rounds=n)).interval for n in (5, 50, 500)] == [1, 2, 20]
+    assert plan_of(setup(rounds=500, eval_every=7)).interval == 7

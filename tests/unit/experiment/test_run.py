@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import Result, resume, run_settings
-from fedkin.experiment.settings import Compute, settings_from
+from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
 from fedkin.storage.summary import without_digests
 from fedkin.storage.toml import read_toml
@@ -39,6 +41,14 @@ def play(method: Method, federation: Federation | None = None, **more: Any) -> R
     """Four rounds in this process."""
     how = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
     return run(method, federation or planted(), how.pop("model"), how.pop("training"), **grouped(how))
+
+
+def test_every_setting_of_a_run_is_an_argument() -> None:
+    """With the default of the group, so that the two declarations cannot part."""
+    there = inspect.signature(run).parameters
+    assert {f.name: f.default for f in dataclasses.fields(RunSettings)} == {
+        f.name: there[f.name].default for f in dataclasses.fields(RunSettings)
+    }
 
 
 def assert_same(a: Result, b: Result) -> None:

@@ -72,6 +72,7 @@ def test_rows_of_a_sample_follow_its_ids() -> None:
         ("bound", 0.0, "bound must be above 0, got 0.0"),
         ("bound", float("nan"), "bound must be above 0, got nan"),
         ("min_replies", 0, "min_replies must be at least 1, got 0"),
+        ("weighting", "even", "weighting must be 'samples' or 'uniform', got 'even'"),
         ("oversampling", 0.9, "oversampling must be at least 1, such as 1.3, got 0.9"),
         ("oversampling", float("inf"), "oversampling must be at least 1, such as 1.3, got inf"),
     ],
@@ -407,7 +408,7 @@ def test_a_run_goes_on_from_a_server_in_the_middle() -> None:
 def test_means_may_weigh_all_clients_the_same() -> None:
     """A plan with uniform means gives another model than one that weighs by samples."""
     weighted = play(FedAvg(), Setting(plan=Plan(1)))
-    uniform = play(FedAvg(), Setting(plan=Plan(1, uniform=True)))
+    uniform = play(FedAvg(), Setting(plan=Plan(1, weighting="uniform")))
     up = torch.stack([weighted.uploads[0][i].model for i in range(6)]).double()
     torch.testing.assert_close(uniform.server.state.model, up.mean(0).float())
     size = weighted.server.sizes.double()

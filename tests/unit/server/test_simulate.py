@@ -11,7 +11,7 @@ import torch
 from fedkin.core import Bundle, ConfigError, Method, Training
 from fedkin.engines import Job, Loop
 from fedkin.methods import DAPFL, FedAvg, Local
-from fedkin.server import Message, Plan, Simulation, begin, join_rounds, rounds
+from fedkin.server import Message, Plan, RunSettings, Simulation, begin, join_rounds, rounds
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, play
 
@@ -92,7 +92,7 @@ def test_what_clients_say_can_be_changed_on_its_way_out() -> None:
 def test_dropout_is_a_chance_below_one(dropout: float) -> None:
     """With certainty nobody would ever answer."""
     with pytest.raises(ConfigError, match=r"dropout must be in \[0, 1\)"):
-        simulation(dropout=dropout)
+        RunSettings(dropout=dropout)
 
 
 def test_without_dropout_everybody_answers() -> None:
