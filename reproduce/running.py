@@ -14,7 +14,7 @@ from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
 from fedkin.core.errors import DiskFullError, FolderBusyError
 from fedkin.data import Federation
 from fedkin.experiment.run import run_settings
-from fedkin.server import Report
+from fedkin.server import RoundReport
 from fedkin.storage.lock import held
 from reproduce.cells import Cell, in_order, to_run
 from reproduce.results import RESULTS, append, file_of, line_of, load
@@ -128,7 +128,7 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
     settings = to_run(cell.settings, plan.root, plan.engine, plan.workers)
     folder = folder_of(cell, plan.runs)
 
-    def on_round(report: Report, line: dict[str, Any]) -> None:
+    def on_round(report: RoundReport, line: dict[str, Any]) -> None:
         if plan.clock() >= plan.until and report.round < settings.run.rounds:
             raise OutOfTime
 

@@ -33,7 +33,7 @@ from fedkin.core.seeds import generator
 from fedkin.engines import Loop, drive
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import Job
-from fedkin.server import Plan, Report, Server, Simulation, begin, rounds
+from fedkin.server import Plan, RoundReport, Server, Simulation, begin, rounds
 
 Solve = Callable[[Train, Client], Tensor]
 
@@ -331,7 +331,7 @@ class Run:
 
     server: Server
     clients: dict[int, Bundle]
-    reports: list[Report]
+    reports: list[RoundReport]
 
     @property
     def state(self) -> Bundle:

@@ -11,11 +11,11 @@ from typing import Any
 
 from fedkin.core import Method
 from fedkin.methods import METHODS, CReFF
-from fedkin.server import Report, join_rounds
+from fedkin.server import RoundReport, join_rounds
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.rules import Case, _healthy, _look, own_memory
 from fedkin.testing.spy import Spy, unwritten
-from fedkin.testing.trial import Moment, Setting, Trial, difference, play, tensors
+from fedkin.testing.trial import Moment, Setting, TrialRun, difference, play, tensors
 
 SETTING = Setting("norm", dropout=0.2, joins=join_rounds(6, "2@3"))
 """Batch normalisation, dropout layers, drop-outs, late joiners."""
@@ -46,9 +46,9 @@ def check_briefly(method: Method) -> None:
         raise RuleBroken(f"stopped after every round, and not looked on at, the run ends elsewhere: {apart}")
 
 
-def _stopped_after_every_round(method: Method) -> Trial:
+def _stopped_after_every_round(method: Method) -> TrialRun:
     """Play the run in new objects from round to round, each from what the one before stored."""
-    reports: list[Report] = []
+    reports: list[RoundReport] = []
     since: Moment | None = None
     for t in range(1, SETTING.plan.rounds + 1):
         part = play(_anew(method), SETTING, since=since, stop=t)

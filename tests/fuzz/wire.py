@@ -35,7 +35,7 @@ from fedkin.deploy.client import Site
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_spent import Spending
-from fedkin.deploy.table import Table
+from fedkin.deploy.table import MemberTable
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import Letter, LetterError, entries, head_bytes, head_of, receive
@@ -121,16 +121,16 @@ class _Desk:
         if bad is None:
             return
         _only_refusals(lambda: heads.envelope(bad))
-        _only_refusals(lambda: Table.read({**bad.head, "run": "r", "round": 1}))
+        _only_refusals(lambda: MemberTable.read({**bad.head, "run": "r", "round": 1}))
         try:
-            head = heads.decode(bad, heads.Asked)
+            head = heads.decode(bad, heads.RequestHead)
         except LetterError:
             head = None
         if head is None or draw.random() < 0.02:  # work is asked for, so few are let through
             said = through_bytes(self.site.answer(bad))
-            told = heads.decode(said, heads.Told)
+            told = heads.decode(said, heads.AnswerHead)
             if not told.ok:
-                refused = heads.decode(said, heads.Refused)
+                refused = heads.decode(said, heads.Refusal)
                 assert refused.code in {*CODES, "out-of-step"}, refused
 
     # ---- on the way -----------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ class _Desk:
         value = _value(draw, 3)
         _only_refusals(lambda: entries(Letter({"tensors": value}, bytes(draw.randrange(9)))))
         _only_refusals(lambda: bundle(Letter({"tensors": value}, bytes(draw.randrange(9)))))
-        _only_refusals(lambda: Table.read({"run": "r", "round": 1, "pool": value}))
-        for kind in {*heads.ANSWERS.values(), heads.Refused, heads.Asked, heads.Told}:
+        _only_refusals(lambda: MemberTable.read({"run": "r", "round": 1, "pool": value}))
+        for kind in {*heads.ANSWERS.values(), heads.Refusal, heads.RequestHead, heads.AnswerHead}:
             _only_refusals(lambda kind=kind: heads.decode(Letter(value if isinstance(value, dict) else {}), kind))
         _only_refusals(lambda: Card.from_json(value))
         _only_refusals(lambda: head_of(_flipped(draw, json.dumps(value).encode())))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fedkin.core.errors import PartitionError
 from fedkin.data import (
-    DAPFL,
     IID,
     ClassesPerClient,
     ClusterClasses,
     ClusterDirichlet,
+    DAPFLPartition,
     Dataset,
     Dirichlet,
     DirichletTotal,
@@ -92,7 +92,7 @@ def test_total_dirichlet_sizes(counts: list[int], clients: int, alpha: float, se
 
 
 @pytest.mark.parametrize(
-    "partition", [*COMPLETE, ClassesPerClient(2), ClusterClasses(2, 2, 1), DAPFL(total=40)], ids=repr
+    "partition", [*COMPLETE, ClassesPerClient(2), ClusterClasses(2, 2, 1), DAPFLPartition(total=40)], ids=repr
 )
 @QUICK
 @given(seed=seeds)

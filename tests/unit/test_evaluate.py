@@ -12,9 +12,9 @@ from fedkin.evaluate import (
     Against,
     Answers,
     ClientScore,
-    Finding,
+    Conclusion,
     Harmed,
-    Reached,
+    TargetReached,
     adjusted_rand,
     against,
     best,
@@ -400,7 +400,7 @@ def test_cost_to_a_target_counts_all_rounds():
     """.5 is first reached in round 3: 3 rounds, 45 bytes, the unevaluated round 2 included."""
     lines = rounds(0.1, None, 0.5, 0.7)
     lines[1]["evaluated"] = False
-    assert to_target(lines, 0.5) == Reached(round=3, rounds=3, bytes=45)
+    assert to_target(lines, 0.5) == TargetReached(round=3, rounds=3, bytes=45)
     assert to_target(lines, 0.8) is None
 
 
@@ -547,7 +547,7 @@ def test_few_figures_over_seeds_say_how_many_seeds():
 )
 def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
     """The range where it is known, its ends once where they are equal; no count where it is not known."""
-    found = Finding(difference([{i: 0.04 + 0.01 * (i % 2) for i in range(6)}]), harmed, of)
+    found = Conclusion(difference([{i: 0.04 + 0.01 * (i % 2) for i in range(6)}]), harmed, of)
     assert verdict("M", found).endswith(expected)
 
 

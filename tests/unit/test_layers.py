@@ -217,3 +217,14 @@ def test_nobody_but_the_front_imports_the_front() -> None:
     for path in FILES:
         if name(path) not in ("__init__.py", "cli/commands.py"):
             assert "fedkin" not in set(imports(path)), name(path)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Anywhere in the package, so that a name in an error or a page leads to one class."""
+    found: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(name(path))
+    assert len(found) > 300
+    assert {title: where for title, where in found.items() if len(where) > 1} == {}

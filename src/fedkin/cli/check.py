@@ -18,7 +18,7 @@ from fedkin.core import ConfigError
 from fedkin.engines import Engine, Workers
 from fedkin.methods import get_method, get_title
 from fedkin.report.tables import Grid
-from fedkin.testing import RULES, Finding, check_each
+from fedkin.testing import RULES, RuleResult, check_each
 from fedkin.user_code.reference import CodeRef
 
 MEANS = {
@@ -89,7 +89,7 @@ def check_command(args: list[str]) -> int:
     got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
     flags: CheckFlags = got["check"]
     rules = list(flags.rules or RULES)
-    findings: list[Finding] = []
+    findings: list[RuleResult] = []
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # the networks are tiny
     try:
@@ -111,7 +111,7 @@ def _engines() -> list[Engine]:
     return [Workers(1), Workers(2)] if hasattr(os, "fork") else []
 
 
-def _show(name: str, findings: list[Finding], flags: CheckFlags) -> None:
+def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
     file = CodeRef.read(name).file
     lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_told(f, file)} for f in findings]
     if flags.json:
@@ -133,7 +133,7 @@ def _show(name: str, findings: list[Finding], flags: CheckFlags) -> None:
         screen.say(f"\n{title} keeps {'all' if len(lines) == len(RULES) else 'these'} {len(lines)} rules.")
 
 
-def _told(f: Finding, file: Path | None) -> dict[str, Any]:
+def _told(f: RuleResult, file: Path | None) -> dict[str, Any]:
     if f.after is not None:
         return {"result": "not checked", "reason": f"{f.after!r} must hold first"}
     if f.error is None:

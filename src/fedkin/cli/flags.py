@@ -21,7 +21,7 @@ from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_f
 from fedkin.experiment.sweep import Sweep, sweep_table_of
 from fedkin.experiment.trackers import TrackerName
 from fedkin.methods import METHODS, canonical, get_method
-from fedkin.report.papers import require_decimals
+from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.toml import fill, read_toml
 from fedkin.user_code.reference import CodeRef
 

@@ -133,7 +133,7 @@ def link_command(args: list[str]) -> int:
     flags = _parse(LinkFlags, args, "fedkin link")
     check_version()
     from fedkin.deploy import link as links  # after the check: the gate needs a package that is installed with Flower
-    from fedkin.deploy.relay import Limits
+    from fedkin.deploy.relay import ConnectionLimits
 
     if flags.revoke is not None:
         fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
@@ -148,7 +148,7 @@ def link_command(args: list[str]) -> int:
         flags.inner_port,
         gate=flags.gate,
         insecure_test=flags.insecure_test,
-        limits=Limits(body=flags.max_body << 20),
+        limits=ConnectionLimits(body=flags.max_body << 20),
         check_port=flags.check_port,
     )
     screen.say("starting the SuperLink ...")

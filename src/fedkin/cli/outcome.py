@@ -19,9 +19,9 @@ from fedkin.methods import get_title
 from fedkin.report import references, tables
 from fedkin.report.folder import Run
 from fedkin.report.headline import Headline, headline
-from fedkin.report.island import Report
 from fedkin.report.page import comparison_page, several_runs
-from fedkin.report.papers import Origin, write_tables
+from fedkin.report.page_data import PageData
+from fedkin.report.publication_tables import Origin, write_tables
 
 
 def new_folder(name: str) -> Path:
@@ -88,7 +88,7 @@ class Outcome:
     table: tables.Grid
     verdicts: tuple[str, ...]
     which: str
-    report: Report
+    report: PageData
     reference: str
     page: Path
     beside: Headline
@@ -110,7 +110,7 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     return Outcome(tables.comparison_table(rows, reference, beside), verdicts, which, report, reference, page, beside)
 
 
-def _verdicts(title: str, report: Report, reference: str) -> list[str]:
+def _verdicts(title: str, report: PageData, reference: str) -> list[str]:
     """Return verdicts on a method against the reference and, where that is Local, against Local (full)."""
     if title == reference:
         return []
@@ -119,7 +119,7 @@ def _verdicts(title: str, report: Report, reference: str) -> list[str]:
     return [verdict(title, one, name, names=report.names) for name, one in found.items() if one is not None]
 
 
-def tell_warnings(report: Report) -> None:
+def tell_warnings(report: PageData) -> None:
     """Print the caveats of the page, which are to be read before the results."""
     if report.warnings:
         screen.say("\nCaveats:\n" + "\n".join(f"- {warning.text}" for warning in report.warnings))

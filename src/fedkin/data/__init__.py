@@ -13,7 +13,6 @@ from fedkin.data.federate import federate, site_client
 from fedkin.data.federation import Federation
 from fedkin.data.merging import merge
 from fedkin.data.partition import (
-    DAPFL,
     IID,
     PARTITIONS,
     PROTOCOLS,
@@ -21,6 +20,7 @@ from fedkin.data.partition import (
     ClassesPerClient,
     ClusterClasses,
     ClusterDirichlet,
+    DAPFLPartition,
     Dirichlet,
     DirichletTotal,
     Natural,
@@ -34,7 +34,6 @@ from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
 __all__ = [
-    "DAPFL",
     "IID",
     "KNOWN",
     "PARTITIONS",
@@ -47,6 +46,7 @@ __all__ = [
     "ClusterClasses",
     "ClusterDirichlet",
     "Column",
+    "DAPFLPartition",
     "Dataset",
     "Dirichlet",
     "DirichletTotal",

@@ -36,7 +36,7 @@ CODES: Mapping[str, str] = {
 """Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""
 
 
-class Post(Protocol):
+class Channel(Protocol):
     """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
 
     def nodes(self) -> Mapping[int, str]:

@@ -20,12 +20,12 @@ from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
-from fedkin.deploy.client_memory import Kept, Store
+from fedkin.deploy.client_memory import ClientStore, Kept
 from fedkin.deploy.export import sharing_at, take_home
-from fedkin.deploy.heads import Asked, decode, plain
+from fedkin.deploy.heads import RequestHead, decode, plain
 from fedkin.deploy.maskkeys import MaskKeys, Signing
-from fedkin.deploy.privacy_budget import Account, Limits, OverBudget, Withheld
-from fedkin.deploy.table import Table, Unmasked
+from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
+from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.deploy.tensors import bundle, letter, mark
 from fedkin.deploy.versions import versions
 from fedkin.deploy.wire_format import FORMAT, Letter, LetterError, refusal, stamp
@@ -36,7 +36,7 @@ from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest
 from fedkin.privacy.budget import Privacy, Spent
-from fedkin.privacy.secure_sum import OutOfRange, Pool, fixed
+from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
 
 log = logging.getLogger("fedkin.site")
@@ -74,14 +74,14 @@ class Site:
         client: str,
         data: SiteData,
         folder: Path,
-        limits: Limits | None = None,
+        limits: PrivacyLimits | None = None,
         allowed: Allowed | None = None,
         signing: Signing | None = None,
     ) -> None:
-        self.client, self.data, self.folder, self.limits = client, data, folder, limits or Limits()
+        self.client, self.data, self.folder, self.limits = client, data, folder, limits or PrivacyLimits()
         self.allowed = allowed or Allowed()
         self.mask_keys = MaskKeys(client, signing or Signing())
-        self.store = Store(folder, client)
+        self.store = ClientStore(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the matrix reported
@@ -93,7 +93,7 @@ class Site:
         try:
             if head.get("format") != FORMAT:
                 return self._no(head, "versions")
-            asked = decode(of, Asked)
+            asked = decode(of, RequestHead)
             return self._steps[asked.kind](self, asked, of)
         except Exception as e:  # includes everything that a user-defined method may raise
             return self._refused(head, e)
@@ -115,14 +115,14 @@ class Site:
         log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
         return self._no(head, code)
 
-    def _no(self, head: Mapping[str, Any] | Asked, code: str, **more: Any) -> Letter:
-        return refusal(plain(head) if isinstance(head, Asked) else head, self.client, code, **more)
+    def _no(self, head: Mapping[str, Any] | RequestHead, code: str, **more: Any) -> Letter:
+        return refusal(plain(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
 
-    def _yes(self, head: Asked, b: Bundle | None = None, **more: Any) -> Letter:
+    def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> Letter:
         return letter({**stamp(plain(head), self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
-    def _hello(self, head: Asked, of: Letter) -> Letter:
+    def _hello(self, head: RequestHead, of: Letter) -> Letter:
         """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
         settings.privacy.require_method(settings.method)
@@ -130,7 +130,7 @@ class Site:
         self.limits.check_card(card)
         return self._yes(head, versions=versions(settings.method), card=card.to_json())
 
-    def _describe(self, head: Asked, of: Letter) -> Letter:
+    def _describe(self, head: RequestHead, of: Letter) -> Letter:
         """Answer with the client's description, made once per run and repeated identically if asked again."""
         kept = self._kept(head)
         job = self._job_of(head)
@@ -144,11 +144,11 @@ class Site:
             self.store.save(head.run, kept)
         return self._yes(head, kept.said, **self._public(head))
 
-    def _survey(self, head: Asked, of: Letter) -> Letter:
+    def _survey(self, head: RequestHead, of: Letter) -> Letter:
         kept = self._kept(head)
         return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
 
-    def _update(self, head: Asked, of: Letter) -> Letter:
+    def _update(self, head: RequestHead, of: Letter) -> Letter:
         kept = self._kept(head)
         key = self._public(head)
         new, ledger = head.session > kept.session, kept.ledger
@@ -162,7 +162,7 @@ class Site:
             log.info("round %s was answered before; the same answer again", head.round)
             return self._yes(head, former, **self._spent(head, {}))
         job = self._job_of(head)
-        table = Table.read(of.head) if key else None
+        table = MemberTable.read(of.head) if key else None
         if table is not None:
             size, last = len(job.shards[head.client].train), max(kept.masked, self.mask_keys.last(head.run))
             table.require(head.client, key["public"], size, last, key.get("signature", ""))
@@ -175,7 +175,7 @@ class Site:
         self.store.save(head.run, kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
-    def _evaluate(self, head: Asked, of: Letter) -> Letter:
+    def _evaluate(self, head: RequestHead, of: Letter) -> Letter:
         if self.limits.keep_scores:
             raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
         kept = self._kept(head)
@@ -185,7 +185,7 @@ class Site:
             reply = Bundle(counts=self.account.told(head.run, len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
-    def _keep(self, head: Asked, of: Letter) -> Letter:
+    def _keep(self, head: RequestHead, of: Letter) -> Letter:
         """Store the model that this client predicts with, for use without fedkin's server."""
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
@@ -198,7 +198,7 @@ class Site:
         return self._yes(head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
-    def _evaluation(self, head: Asked, of: Letter, job: Job, kept: Kept) -> Tensor | None:
+    def _evaluation(self, head: RequestHead, of: Letter, job: Job, kept: Kept) -> Tensor | None:
         """Return the confusion matrix ``[C, C]`` that was reported of the round whose model is kept.
 
         A process that was restarted since then evaluates again, with an equal result; not after private training, which
@@ -212,13 +212,13 @@ class Site:
         again = msgspec.structs.replace(head, kind="evaluate")
         return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
 
-    def _settings(self, head: Asked) -> Settings:
+    def _settings(self, head: RequestHead) -> Settings:
         """Read a letter's settings, which name allowed code and stay within the owner's limits."""
         found = settings_of(head.settings, self.allowed)
         self.limits.check(found)
         return found
 
-    def _kept(self, head: Asked) -> Kept:
+    def _kept(self, head: RequestHead) -> Kept:
         kept = self.store.load(head.run)
         if head.session < kept.session:
             raise OutOfStep(kept.ledger.at, head.ack)
@@ -232,23 +232,23 @@ class Site:
         kept.of = of
         return kept
 
-    def _public(self, head: Asked) -> dict[str, str]:
+    def _public(self, head: RequestHead) -> dict[str, str]:
         """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
         return self.mask_keys.told(head.run) if self._settings(head).aggregation.secure else {}
 
-    def _masked(self, upload: Bundle, table: Table, number: int, kept: Kept) -> Bundle:
+    def _masked(self, upload: Bundle, table: MemberTable, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
         from fedkin.deploy.masks import masked  # imported here: other runs need no cryptography
 
-        addend = fixed(upload, Pool((), table.weight, table.total))
+        addend = fixed(upload, SecureGroup((), table.weight, table.total))
         self.mask_keys.used(table.run, table.round)
         kept.masked = table.round
         return masked(addend, table, number, self.mask_keys.secret(table.run))
 
-    def _privacy(self, head: Asked) -> Privacy:
+    def _privacy(self, head: RequestHead) -> Privacy:
         return self._settings(head).privacy
 
-    def _spent(self, head: Asked, spent: Spent) -> dict[str, Any]:
+    def _spent(self, head: RequestHead, spent: Spent) -> dict[str, Any]:
         """Return the total that private training has spent in this run including this answer, for the answer's head; it
         is on the disk before the answer leaves."""
         privacy = self._privacy(head)
@@ -259,7 +259,7 @@ class Site:
             "spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.noise_multiplier).items()]}
         }
 
-    def _perform(self, job: Job, head: Asked, of: Letter, state: Bundle) -> Answer:
+    def _perform(self, job: Job, head: RequestHead, of: Letter, state: Bundle) -> Answer:
         if head.kind == "hello":
             raise LetterError("hello is not a step of a method")
         if (head.run, head.kind) in self._over:
@@ -267,14 +267,14 @@ class Site:
         task = Task(head.kind, head.client, head.round, bundle(of), state)
         return perform(job, task, trainer(job))
 
-    def _job_of(self, head: Asked) -> Job:
+    def _job_of(self, head: RequestHead) -> Job:
         """Return data, network and method of a run; made once and reused while letters ask for the same."""
         key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
         if self._job is None or self._job[0] != key:
             self._job = (key, self._made(self._settings(head), head))
         return self._job[1]
 
-    def _made(self, settings: Settings, head: Asked) -> Job:
+    def _made(self, settings: Settings, head: RequestHead) -> Job:
         card = Card.from_json(head.card)
         self.limits.check_card(card)
         shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
@@ -292,7 +292,7 @@ class Site:
         )  # fmt: skip
         return job
 
-    _steps: Mapping[str, Callable[[Site, Asked, Letter], Letter]] = {
+    _steps: Mapping[str, Callable[[Site, RequestHead, Letter], Letter]] = {
         "hello": _hello,
         "describe": _describe,
         "survey": _survey,

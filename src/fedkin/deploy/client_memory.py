@@ -56,7 +56,7 @@ class Kept:
     of: str = ""
 
 
-class Store:
+class ClientStore:
     """The folder of one client, with a sub-folder for each run."""
 
     def __init__(self, folder: Path, client: str) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from fedkin.core import Bundle
 from fedkin.data import Card, SiteData
 from fedkin.data.sites import Sharing
-from fedkin.deploy.heads import Asked
+from fedkin.deploy.heads import RequestHead
 from fedkin.engines import Job
 from fedkin.experiment.settings import Settings, digest
-from fedkin.exporting.export_source import Origin, Taken
+from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
@@ -37,7 +37,7 @@ def take_home(
     client: str,
     settings: Settings,
     data: SiteData,
-    head: Asked,
+    head: RequestHead,
     job: Job,
     model: Bundle,
     reported: Tensor | None,
@@ -60,7 +60,7 @@ def take_home(
     """
     number, how, table = head.client, sharing_at(settings, data), settings.table()
     card = Card.from_json(head.card)
-    origin = Origin(
+    origin = ExportSource(
         method=job.method,
         net=job.net,
         title=get_title(settings.name),

@@ -22,7 +22,7 @@ import h11
 
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.deploy.ports import listening
-from fedkin.deploy.relay import PIECE, Limits, Refused, Upstream, close, relay
+from fedkin.deploy.relay import PIECE, ConnectionLimits, RequestRefused, Upstream, close, relay
 from fedkin.deploy.signed import Keyring, Unsigned
 
 
@@ -76,10 +76,10 @@ class Gate:
         context: ssl.SSLContext,
         upstream: Upstream,
         keyring: Keyring,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         log: logging.Logger | None = None,
     ) -> None:
-        self.host, self.port, self.limits = host, port, limits or Limits()
+        self.host, self.port, self.limits = host, port, limits or ConnectionLimits()
         self.refused: Counter[str] = Counter()
         self.failure: BaseException | None = None
         self._context, self._upstream, self._keyring = context, upstream, keyring
@@ -184,13 +184,13 @@ class Gate:
             name = self._keyring.holder(request.headers)
         except Unsigned as error:
             # a SuperNode ends silently at 401; at 412 the reason is the last line of its log
-            raise Refused(412 if error.honest else 401, str(error)) from error
+            raise RequestRefused(412 if error.honest else 401, str(error)) from error
         task = asyncio.current_task()
         assert task is not None
         if self._known.get(task) == name:
             return
         if sum(holder == name for holder in self._known.values()) >= self.limits.per_key:
-            raise Refused(503, f"{name} has {self.limits.per_key} connections already")
+            raise RequestRefused(503, f"{name} has {self.limits.per_key} connections already")
         self._strangers.pop(task, None)
         self._known[task] = name
 

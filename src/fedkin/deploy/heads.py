@@ -73,7 +73,7 @@ class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total: Annotated[float, Meta(gt=0, lt=2.0**53)]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The head of a letter from the server.
 
     Attributes:
@@ -112,7 +112,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _require(_NAME, self.run, "run")
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """The entries that all answers have in common.
 
     Attributes:
@@ -130,13 +130,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
 
 
-class Answer(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Accepted(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The head of an answer with tensors and nothing else: to ``survey`` and ``keep``."""
 
     tensors: Tensors = ()
 
 
-class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Hello(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``hello``.
 
     Attributes:
@@ -148,7 +148,7 @@ class Hello(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
     card: dict[str, Any]
 
 
-class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Description(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
     ``signature`` its node's signature of that key, if the node has a key."""
 
@@ -160,7 +160,7 @@ class Described(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _require(_SIGNATURE, self.signature, "signature")
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PrivateStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A number of steps of private training at one sampling rate."""
 
     # no actual rate is smaller, and no run has more steps
@@ -172,10 +172,10 @@ class SpentTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The total that a client spent in a run, and the mark of the record on its disk that states it."""
 
     mark: Annotated[str, Meta(min_length=1, max_length=64)]
-    steps: Annotated[tuple[Step, ...], Meta(max_length=64)]
+    steps: Annotated[tuple[PrivateStep, ...], Meta(max_length=64)]
 
 
-class Evaluated(Answer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``evaluate``; ``spent`` is present in runs with private training."""
 
     spent: SpentTold | None = None
@@ -187,7 +187,7 @@ class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training_s: Annotated[float, Meta(ge=0, lt=1e9)] = 0.0
 
 
-class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Refusal(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer of a client that did not do what was requested.
 
     Attributes:
@@ -206,13 +206,13 @@ class Refused(Told, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _require(_SIGNATURE, self.signature, "signature")
 
 
-ANSWERS: dict[Kind, type[Answer]] = {
+ANSWERS: dict[Kind, type[Accepted]] = {
     "hello": Hello,
-    "describe": Described,
-    "survey": Answer,
+    "describe": Description,
+    "survey": Accepted,
     "update": Updated,
     "evaluate": Evaluated,
-    "keep": Answer,
+    "keep": Accepted,
 }
 """The type of the head of an answer, by the kind of the letter."""
 
@@ -244,6 +244,6 @@ def plain(head: msgspec.Struct) -> dict[str, Any]:
 def code_of(letter: Letter) -> str | None:
     """Return the code of a refusal; None for any other letter."""
     try:
-        return decode(letter, Refused).code
+        return decode(letter, Refusal).code
     except LetterError:
         return None

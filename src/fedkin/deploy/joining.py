@@ -12,7 +12,7 @@ from fedkin.core import Bundle, ConfigError, Net
 from fedkin.core.bundle import refusal
 from fedkin.data import Card
 from fedkin.deploy import heads
-from fedkin.deploy.channel import CODES, Post
+from fedkin.deploy.channel import CODES, Channel
 from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import EXPIRED
 from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
@@ -33,7 +33,7 @@ Say = Callable[[int, str, str], None]
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class JoiningClient:
     """A joining client: it has answered the hello and has no number yet."""
 
     node: int
@@ -74,7 +74,7 @@ class Enrolment:
         new: joining clients, which have answered the hello and have no number yet.
     """
 
-    def __init__(self, post: Post, clerk: Clerk, say: Say, clock: Clock) -> None:
+    def __init__(self, post: Channel, clerk: Clerk, say: Say, clock: Clock) -> None:
         self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
         self._ours = versions(clerk.settings.method)
         self._keys: Mapping[int, str] = {}
@@ -84,7 +84,7 @@ class Enrolment:
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
         self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
         self.node: dict[str, int] = {}
-        self.new: dict[str, Newcomer] = {}
+        self.new: dict[str, JoiningClient] = {}
 
     def here(self) -> set[str]:
         """Return the names of the connected clients, with and without numbers."""
@@ -209,7 +209,7 @@ class Enrolment:
             log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
             return
         try:
-            name = checked_name(heads.decode(got, heads.Told).client, "client-id")
+            name = checked_name(heads.decode(got, heads.AnswerHead).client, "client-id")
         except (LetterError, ConfigError) as e:
             self._refuse(round, "?", node, str(e))
             return
@@ -246,7 +246,7 @@ class Enrolment:
         card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
         if isinstance(card, str):
             return card
-        self.new[name] = Newcomer(node, key, card)
+        self.new[name] = JoiningClient(node, key, card)
         return None
 
     def _refuse(self, round: int, name: str, node: int, why: str) -> None:
@@ -285,7 +285,7 @@ class Enrolment:
     def _with_key(self, name: str, read: object, found: Bundle) -> Bundle | str:
         """Return a joining client's description, or the reason if its required public key for masks is missing."""
         head = read.head if isinstance(read, Reply) else None
-        if not isinstance(head, heads.Described) or head.public is None:
+        if not isinstance(head, heads.Description) or head.public is None:
             return "it sent no public key, which secure aggregation needs"
         self.new[name] = replace(self.new[name], public=head.public, signature=head.signature)
         return found

@@ -20,7 +20,7 @@ from fedkin.deploy.offline import check_version, environment, program, write_con
 from fedkin.deploy.ports import answers, free_port, listening
 from fedkin.deploy.private import private_folder
 from fedkin.deploy.programs import Program, wait_until
-from fedkin.deploy.relay import Limits, Upstream
+from fedkin.deploy.relay import ConnectionLimits, Upstream
 from fedkin.deploy.signed import Keyring
 from fedkin.storage import lock as locks
 
@@ -56,7 +56,7 @@ class LinkSettings:
     inner_port: int = 8000
     gate: bool = True
     insecure_test: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     check_port: int = 8001
 
     def __post_init__(self) -> None:

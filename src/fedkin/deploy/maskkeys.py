@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkin.core import ConfigError
-from fedkin.deploy.table import Table, Unmasked
+from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.privacy.secure_sum import LEAST
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MaskKeys:
         """Record that an upload of a round is being masked: a second one is refused, whatever the disk states later."""
         self._last[run] = max(round, self.last(run))
 
-    def require_peers(self, table: Table, number: int) -> None:
+    def require_peers(self, table: MemberTable, number: int) -> None:
         """Check that every other member of a sum has a key that a known client has signed for this run.
 
         Raises:

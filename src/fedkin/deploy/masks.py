@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedkin.core import Bundle
-from fedkin.deploy.table import Table
+from fedkin.deploy.table import MemberTable
 from fedkin.deploy.wire_format import LetterError
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time
@@ -119,7 +119,7 @@ def _statement(run: str, client: str, public: str) -> bytes:
     return json.dumps(["fedkin key for masks 1", run, client, public]).encode()
 
 
-def masked(addend: Bundle, table: Table, number: int, secret: bytes) -> Bundle:
+def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bundle:
     """Return one member's addend with its masks.
 
     Args:

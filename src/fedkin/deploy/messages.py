@@ -16,7 +16,7 @@ from fedkin.deploy.participants import Members
 from fedkin.deploy.tensors import bundle, letter
 from fedkin.deploy.wire_format import FORMAT, Letter, LetterError
 from fedkin.experiment.settings import Settings
-from fedkin.privacy.secure_sum import Pool
+from fedkin.privacy.secure_sum import SecureGroup
 
 log = logging.getLogger("fedkin.deploy")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class OtherKey:
 class Reply:
     """A usable answer: its head, as the type that belongs to the letter, and its tensors."""
 
-    head: heads.Answer
+    head: heads.Accepted
     body: Bundle
 
 
@@ -82,11 +82,11 @@ class Clerk:
         seq: int = 0,
         ack: int = 0,
         body: Bundle | None = None,
-        pool: Pool | None = None,
+        pool: SecureGroup | None = None,
     ) -> Letter:
         """Return a letter that is to be answered within ``seconds``."""
         card = self.members.card
-        head = heads.Asked(
+        head = heads.RequestHead(
             format=FORMAT,
             kind=kind,
             run=self.members.run,
@@ -103,12 +103,12 @@ class Clerk:
         )
         return letter(heads.plain(head), body)
 
-    def _told(self, pool: Pool) -> heads.PoolTold:
+    def _told(self, pool: SecureGroup) -> heads.PoolTold:
         listed = [(i, self.members.listed[i]) for i in pool.members]
         members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
         return heads.PoolTold(members, pool.weight, pool.total)
 
-    def _stamped(self, told: heads.Told, kind: str, name: str, seq: int) -> str | None:
+    def _stamped(self, told: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
         """Return why an answer does not belong to a letter of this kind and number; None if it does."""
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         for what, value in expected.items():
@@ -126,12 +126,12 @@ class Clerk:
         return attempt(lambda: self._read(got, kind, name, seq), "its answer")
 
     def _read(self, got: Letter, kind: heads.Kind, name: str, seq: int) -> Heard | str:
-        told = heads.decode(got, heads.Told)
+        told = heads.decode(got, heads.AnswerHead)
         if why := self._stamped(told, kind, name, seq):
             return why
         if told.ok:
             return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
-        refused = heads.decode(got, heads.Refused)
+        refused = heads.decode(got, heads.Refusal)
         if refused.code == "out-of-step" and refused.have is not None:
             return OtherUpload(refused.have)
         if refused.code == "other-key" and refused.public is not None:

@@ -17,7 +17,7 @@ from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import Lateness
 from fedkin.deploy.maskkeys import Signing
 from fedkin.deploy.offline import check_version, program
-from fedkin.deploy.privacy_budget import Limits
+from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.private import private_folder
 from fedkin.deploy.supernode import SuperNode
 from fedkin.deploy.wire_format import Letter
@@ -137,8 +137,8 @@ class _Attentive(Watch):
         return answer
 
 
-def _limits(node: Node) -> Limits:
-    return Limits(**{f.name: getattr(node, f.name) for f in fields(Limits)})
+def _limits(node: Node) -> PrivacyLimits:
+    return PrivacyLimits(**{f.name: getattr(node, f.name) for f in fields(PrivacyLimits)})
 
 
 def _duty(node: Node, data: str, folder: Path) -> Duty:

@@ -48,7 +48,7 @@ class Withheld(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class PrivacyLimits:
     """What the owner of the data sets for all runs.
 
     Attributes:

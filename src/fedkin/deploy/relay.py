@@ -47,11 +47,12 @@ Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
 Note = Callable[[str], None]
 Admit = Callable[[h11.Request], None]
-"""Raises `Refused` for a request without the signature of a registered node, or whose node has too many connections."""
+"""Raises `RequestRefused` for a request without the signature of a registered node, or whose node has too many
+connections."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """Limits of connections.
 
     Attributes:
@@ -94,7 +95,7 @@ class Upstream:
         return await asyncio.open_connection(self.host, self.port, ssl=self.context, limit=PIECE)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not passed on; ``status`` and ``why`` are the answer."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -110,16 +111,16 @@ def judge(request: h11.Request, limit: int) -> None:
             ``limit`` bytes, 400 where its length is given in two ways.
     """
     if request.method != b"POST" or not _FLEET.fullmatch(request.target):
-        raise Refused(403, "only POST /v1/fleet/... passes this gate")
+        raise RequestRefused(403, "only POST /v1/fleet/... passes this gate")
     given = {name: value for name, value in request.headers if name in (b"content-length", b"transfer-encoding")}
     if len(given) > 1:
-        raise Refused(400, "both Content-Length and Transfer-Encoding")
+        raise RequestRefused(400, "both Content-Length and Transfer-Encoding")
     if int(given.get(b"content-length", b"0")) > limit:
-        raise Refused(413, f"a body of {given[b'content-length'].decode()} bytes, the limit is {limit}")
+        raise RequestRefused(413, f"a body of {given[b'content-length'].decode()} bytes, the limit is {limit}")
 
 
 async def relay(
-    reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, admit: Admit, note: Note
+    reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: ConnectionLimits, admit: Admit, note: Note
 ) -> None:
     """Serve one client's requests, one after another, until it leaves or one is refused.
 
@@ -132,7 +133,7 @@ async def relay(
     try:
         while await passage.next():
             pass
-    except Refused as error:
+    except RequestRefused as error:
         note(f"{peer} {error.status} {passage.what}: {error.why}")
         await passage.refuse(error)
 
@@ -152,7 +153,7 @@ class _Passage:
     """The state of one client's connection."""
 
     def __init__(
-        self, reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: Limits, admit: Admit
+        self, reader: Reader, writer: Writer, peer: str, upstream: Upstream, limits: ConnectionLimits, admit: Admit
     ) -> None:
         self.reader, self.writer, self.peer, self.upstream, self.limits = reader, writer, peer, upstream, limits
         self.admit, self.patience = admit, limits.first_seconds
@@ -175,9 +176,9 @@ class _Passage:
             async with asyncio.timeout(self.limits.body_seconds):
                 again = await self.carry(request)
         except h11.RemoteProtocolError as error:
-            raise Refused(error.error_status_hint, f"not understood: {error}") from error
+            raise RequestRefused(error.error_status_hint, f"not understood: {error}") from error
         except TimeoutError as error:
-            raise Refused(408, "too slow") from error
+            raise RequestRefused(408, "too slow") from error
         if again:
             self.ours.start_next_cycle()
             self.patience = self.limits.idle_seconds
@@ -188,20 +189,20 @@ class _Passage:
         try:
             text = first + await self.reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
-            raise Refused(431, f"a head longer than {HEAD} bytes") from error
+            raise RequestRefused(431, f"a head longer than {HEAD} bytes") from error
         except asyncio.IncompleteReadError as error:
-            raise Refused(400, "ended within its head") from error
+            raise RequestRefused(400, "ended within its head") from error
         self.what = repr(text.partition(b"\r\n")[0][:200].decode("latin-1"))
         if len(text) > HEAD:
-            raise Refused(431, f"a head longer than {HEAD} bytes")
+            raise RequestRefused(431, f"a head longer than {HEAD} bytes")
         if _ODD.search(text):
-            raise Refused(400, "folded or oddly ended lines")
+            raise RequestRefused(400, "folded or oddly ended lines")
         if re.search(rb"(?i)\r\ncontent-length:", text) and re.search(rb"(?i)\r\ntransfer-encoding:", text):
-            raise Refused(400, "both Content-Length and Transfer-Encoding")
+            raise RequestRefused(400, "both Content-Length and Transfer-Encoding")
         self.ours.receive_data(text)
         request = self.ours.next_event()
         if not isinstance(request, h11.Request):
-            raise Refused(400, "not a request")
+            raise RequestRefused(400, "not a request")
         return request
 
     async def carry(self, request: h11.Request) -> bool:
@@ -212,7 +213,7 @@ class _Passage:
             async with asyncio.timeout(self.limits.stall_seconds):
                 reader, writer = await self.upstream.connect()
         except OSError as error:
-            raise Refused(502, "the SuperLink does not answer") from error
+            raise RequestRefused(502, "the SuperLink does not answer") from error
         theirs = h11.Connection(h11.CLIENT)
         try:
             await self._ask(request, writer, theirs)
@@ -221,14 +222,14 @@ class _Passage:
             await close(writer)
         return self.ours.our_state is h11.DONE and self.ours.their_state is h11.DONE and not self.ours.trailing_data[0]
 
-    async def refuse(self, error: Refused) -> None:
+    async def refuse(self, error: RequestRefused) -> None:
         """Answer a request that is not passed on, unless its answer has begun already; the connection ends."""
         if self.ours.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         # in the form of Flower's own errors, so that a SuperNode has the reason in its log
         text = json.dumps({"code": error.status, "detail": f"fedkin gate: {error.why}"}).encode() + b"\n"
         headers = [("content-type", "application/json"), ("content-length", str(len(text))), ("connection", "close")]
-        reason = _REASONS.get(error.status, "Refused").encode()
+        reason = _REASONS.get(error.status, "RequestRefused").encode()
         with suppress(OSError):
             response = h11.Response(status_code=error.status, headers=headers, reason=reason)
             for event in (response, h11.Data(data=text), h11.EndOfMessage()):
@@ -261,7 +262,7 @@ class _Passage:
             while isinstance(event := await self._piece(), h11.Data):
                 seen += len(event.data)
                 if seen > self.limits.body:
-                    raise Refused(413, f"a body of more than {self.limits.body} bytes")
+                    raise RequestRefused(413, f"a body of more than {self.limits.body} bytes")
                 writer.write(theirs.send(h11.Data(data=event.data)) or b"")
                 await self._drained(writer)
             writer.write(theirs.send(h11.EndOfMessage()) or b"")  # trailing headers, if there were any, stay here
@@ -276,9 +277,9 @@ class _Passage:
                 try:
                     self.ours.receive_data(await self.reader.read(PIECE))
                 except ConnectionError as error:
-                    raise Refused(400, "broke off within its body") from error
+                    raise RequestRefused(400, "broke off within its body") from error
         if not isinstance(event, h11.Data | h11.EndOfMessage):
-            raise Refused(400, "ended within its body")
+            raise RequestRefused(400, "ended within its body")
         return event
 
     async def _answer(self, reader: Reader, theirs: h11.Connection) -> None:
@@ -302,11 +303,11 @@ class _Passage:
                 async with asyncio.timeout(self.limits.stall_seconds):
                     theirs.receive_data(await reader.read(PIECE))
         except TimeoutError as error:
-            raise Refused(504, "the SuperLink took too long") from error
+            raise RequestRefused(504, "the SuperLink took too long") from error
         except (h11.RemoteProtocolError, ConnectionError) as error:
-            raise Refused(502, "the SuperLink broke off") from error
+            raise RequestRefused(502, "the SuperLink broke off") from error
         if not isinstance(event, h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage):
-            raise Refused(502, "the SuperLink ended without an answer")
+            raise RequestRefused(502, "the SuperLink ended without an answer")
         return event
 
     def _send(self, event: h11.Event) -> None:

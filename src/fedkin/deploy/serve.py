@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.core import ConfigError
-from fedkin.deploy.channel import Post
+from fedkin.deploy.channel import Channel
 from fedkin.deploy.joining import Clock
 from fedkin.deploy.participants import Members
 from fedkin.deploy.transport import Fleet
@@ -19,7 +19,7 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
-from fedkin.server import Report, hand_over
+from fedkin.server import RoundReport, hand_over
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks
@@ -29,7 +29,7 @@ log = logging.getLogger("fedkin.deploy")
 
 def serve(
     settings: Settings,
-    post: Post,
+    post: Channel,
     folder: Path,
     *,
     command: str | None = None,
@@ -59,7 +59,7 @@ def serve(
 
 
 def _served(
-    settings: Settings, post: Post, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
+    settings: Settings, post: Channel, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
 ) -> Result:
     table = settings.table()
     begun = (folder / "config.toml").exists()
@@ -74,7 +74,7 @@ def _served(
     beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
     banks = Banks(here.bank_files) if settings.compute.state == "file" else None
 
-    def noted(report: Report, line: dict[str, Any]) -> None:
+    def noted(report: RoundReport, line: dict[str, Any]) -> None:
         fleet.note(report)
         if on_round is not None:
             on_round(report, line)

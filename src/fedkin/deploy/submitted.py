@@ -16,7 +16,7 @@ import msgspec
 
 from fedkin.core import ConfigError, FedkinError
 from fedkin.deploy.allowed_code import require_installed
-from fedkin.deploy.channel import Post
+from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import LetterError, convert, head_of
 from fedkin.experiment.result import Result
@@ -129,7 +129,7 @@ def _read(word: object) -> _Word:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 
-def run_submitted(post: Post, word: object) -> Result:
+def run_submitted(post: Channel, word: object) -> Result:
     """Run a submitted run, as returned by `packed`, to its end and write its report."""
     _log_to(sys.stdout)
     with says_why(word):

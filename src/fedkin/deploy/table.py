@@ -28,7 +28,7 @@ class Unmasked(Exception):
 
 
 @dataclass(frozen=True)
-class Table:
+class MemberTable:
     """The members of a secure sum of one round, as the server described it to one of them.
 
     Attributes:
@@ -47,7 +47,7 @@ class Table:
     signed: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, head: Mapping[str, Any]) -> Table:
+    def read(cls, head: Mapping[str, Any]) -> MemberTable:
         """Read the table from the head of a letter.
 
         Raises:

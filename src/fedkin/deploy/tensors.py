@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.deploy.wire_format import BODY_LIMIT, Entry, Letter, LetterError, entries, head_bytes, reason
+from fedkin.deploy.wire_format import BODY_LIMIT, Letter, LetterError, TensorEntry, entries, head_bytes, reason
 
 _TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -50,7 +50,7 @@ def bundle(of: Letter, limit: int = BODY_LIMIT) -> Bundle:
     return found
 
 
-def _tensor(content: bytes, e: Entry) -> Tensor:
+def _tensor(content: bytes, e: TensorEntry) -> Tensor:
     if e.dtype == "bool" and any(b > 1 for b in set(content)):
         raise LetterError(f"tensor {e.name[:40]!r} holds bytes that are not truth values")
     t = torch.empty(e.shape, dtype=_TYPES[e.dtype])

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
-from fedkin.deploy.channel import CODES, Post
+from fedkin.deploy.channel import CODES, Channel
 from fedkin.deploy.heads import Updated
 from fedkin.deploy.joining import Clock, Enrolment
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
@@ -21,7 +21,7 @@ from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import Letter
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
-from fedkin.server import Message, Report
+from fedkin.server import Message, RoundReport
 
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
@@ -41,7 +41,7 @@ class Fleet:
         training_s: total seconds of local training in the last round, as reported by the clients.
     """
 
-    def __init__(self, post: Post, settings: Settings, members: Members, clock: Clock | None = None) -> None:
+    def __init__(self, post: Channel, settings: Settings, members: Members, clock: Clock | None = None) -> None:
         self._post, self.members, self._clock = post, members, clock or Clock()
         self._hosts: HostSettings = settings.hosts
         self._clerk = Clerk(settings, members)
@@ -139,7 +139,7 @@ class Fleet:
         """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
         return {} if self._spending is None else self._spending.beyond(counted)
 
-    def note(self, report: Report) -> None:
+    def note(self, report: RoundReport) -> None:
         """Log the clients of a round whose upload or evaluation was refused, or that claim too many samples."""
         for i, why in sorted(report.refused.items()):
             step, _, rest = why.partition(": ")

@@ -76,7 +76,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor of a letter: its position in the body, in bytes."""
 
     name: str
@@ -146,7 +146,7 @@ def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Let
     return Letter({**stamp(head, client), "ok": False, "code": code, **more})
 
 
-def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
+def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[TensorEntry]:
     """Return the tensors of a letter, checked against its body before anything is made of them.
 
     Raises:
@@ -168,7 +168,7 @@ def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[Entry]:
         # a side of 0 makes the product 0 whatever the others are; strides are computed from these and would overflow
         if math.prod(max(n, 1) for n in t.shape) > BODY_LIMIT:
             raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, which are too long for a tensor")
-        found.append(Entry(t.name, t.dtype, t.shape, at, at + size))
+        found.append(TensorEntry(t.name, t.dtype, t.shape, at, at + size))
         at += size
     if at != len(letter.body):
         raise LetterError(f"the tensors take {at} of {len(letter.body)} bytes")

@@ -35,7 +35,7 @@ class Duty:
         client: what the site is called.
         data: its data, see `SiteData`; share and texts likewise.
         folder: where it keeps its memory.
-        max_metadata_epsilon: what the owner of the data allows, see `Limits`; the next two likewise.
+        max_metadata_epsilon: what the owner of the data allows, see `PrivacyLimits`; the next two likewise.
         only_masked, keep_scores, target: likewise.
         allow_code: code that runs may name, see `Allowed.of`.
         key: file of the node's private key, which signs its keys for masks.
@@ -209,7 +209,7 @@ def main(args: Sequence[str]) -> None:
     from fedkin.deploy.allowed_code import Allowed
     from fedkin.deploy.client import Site
     from fedkin.deploy.maskkeys import Signing
-    from fedkin.deploy.privacy_budget import Limits
+    from fedkin.deploy.privacy_budget import PrivacyLimits
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
@@ -217,7 +217,7 @@ def main(args: Sequence[str]) -> None:
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     told = json.loads(args[1])
     duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
-    limits = Limits(**{f.name: getattr(duty, f.name) for f in fields(Limits)})
+    limits = PrivacyLimits(**{f.name: getattr(duty, f.name) for f in fields(PrivacyLimits)})
     allowed = Allowed.of(duty.allow_code)
     allowed.findable()
     data = SiteData(duty.data, share=duty.share, texts=duty.texts)

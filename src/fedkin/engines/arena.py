@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from fedkin.core import Bundle
-from fedkin.engines.shared import Entry, up
+from fedkin.engines.shared import SlabEntry, up
 
 Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
 """Name, dtype, shape and bytes of each tensor of an answer."""
@@ -50,7 +50,7 @@ class Ring:
         self._held.pop(key, None)
 
 
-class Rows:
+class AnswerRows:
     """Places for answers of one layout: of each tensor, those of all clients one after another.
 
     The place is free again when no tensor refers to it.
@@ -66,10 +66,10 @@ class Rows:
         weakref.finalize(memory, freed.append, start)
         self._memory = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
 
-    def place(self, i: int) -> list[Entry]:
+    def place(self, i: int) -> list[SlabEntry]:
         """Return the entries at which a worker is to put the i-th answer."""
         return [
-            Entry(name, dtype, shape, self._start + at + i * nbytes, None)
+            SlabEntry(name, dtype, shape, self._start + at + i * nbytes, None)
             for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True)
         ]
 
@@ -93,12 +93,12 @@ class Arena:
         self._map, self._size = mmap.mmap(-1, 2 * nbytes), nbytes
         self._free, self._layouts = [0, nbytes], dict[str, Layout]()
 
-    def rows(self, kind: str, count: int) -> Rows | None:
+    def rows(self, kind: str, count: int) -> AnswerRows | None:
         """Return places for a number of answers, if their layout is known and there is room."""
         layout = self._layouts.get(kind)
         if layout is None or not self._free or sum(up(n * count) for *_, n in layout) > self._size:
             return None
-        return Rows(self._map, self._free.pop(), layout, count, self._free)
+        return AnswerRows(self._map, self._free.pop(), layout, count, self._free)
 
     def learn(self, kind: str, found: Iterable[Layout]) -> None:
         """Remember the layout of the answers of a kind, if all had the same."""
@@ -109,7 +109,7 @@ class Arena:
             if one and all(n for *_, n in one):
                 self._layouts[kind] = one
 
-    def fill(self, place: list[Entry], bundle: Bundle) -> bool:
+    def fill(self, place: list[SlabEntry], bundle: Bundle) -> bool:
         """Write an answer to its place; return False if it is of another layout."""
         expected = tuple((e.name, e.dtype, tuple(e.shape)) for e in place)
         if expected != tuple((name, dtype, shape) for name, dtype, shape, _ in layout_of(bundle)):

@@ -15,7 +15,7 @@ from fedkin.core import Bundle
 ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the last bit of a matrix product may depend
 
 
-class Entry(NamedTuple):
+class SlabEntry(NamedTuple):
     """Place of a tensor: its offset in the slab, or its bytes where the slab had no room.
 
     ``common``: the offset is one in another slab, which holds what many bundles have in common.
@@ -37,8 +37,8 @@ class Slab:
         self.size = nbytes
 
     def write(
-        self, bundle: Bundle, start: int, stop: int, common: Mapping[int, Entry] | None = None
-    ) -> tuple[list[Entry], int]:
+        self, bundle: Bundle, start: int, stop: int, common: Mapping[int, SlabEntry] | None = None
+    ) -> tuple[list[SlabEntry], int]:
         """Write a bundle between two offsets; return its entries and the first free offset.
 
         Args:
@@ -54,15 +54,15 @@ class Slab:
             shape, dtype = tuple(t.shape), str(t.dtype).removeprefix("torch.")
             if nbytes == 0 or start + nbytes > stop:
                 raw = t.reshape(-1).view(torch.uint8).numpy().tobytes() if nbytes else b""
-                entries.append(Entry(name, dtype, shape, -1, raw))
+                entries.append(SlabEntry(name, dtype, shape, -1, raw))
                 continue
-            entry = Entry(name, dtype, shape, start, None)
+            entry = SlabEntry(name, dtype, shape, start, None)
             self._view(entry).copy_(t)
             entries.append(entry)
             start += up(nbytes)
         return entries, start
 
-    def share(self, bundles: Iterable[Bundle]) -> dict[int, Entry]:
+    def share(self, bundles: Iterable[Bundle]) -> dict[int, SlabEntry]:
         """Write the larger tensors that several bundles hold, each once; return their entries by ``id``."""
         held: dict[int, Tensor] = {}
         often: dict[int, Tensor] = {}
@@ -71,14 +71,14 @@ class Slab:
                 if id(t) in held:
                     often[id(t)] = t
                 held[id(t)] = t
-        start, found = 0, dict[int, Entry]()
+        start, found = 0, dict[int, SlabEntry]()
         for key, t in often.items():
             if start + t.numel() * t.element_size() <= self.size:
                 (entry,), start = self.write(Bundle(shared=t), start, self.size)
                 found[key] = entry._replace(common=True)
         return found
 
-    def read(self, entries: list[Entry], common: Slab | None = None) -> Bundle:
+    def read(self, entries: list[SlabEntry], common: Slab | None = None) -> Bundle:
         """Return the bundle of these entries; tensors in a slab are views, valid until it is written again."""
         places = {e.name: self if not e.common or common is None else common for e in entries}
         return Bundle({e.name: places[e.name]._view(e) if e.raw is None else _unpack(e) for e in entries})
@@ -91,14 +91,14 @@ class Slab:
         """Return the bytes from an offset on."""
         return self._map[start : start + nbytes]
 
-    def _view(self, e: Entry) -> Tensor:
+    def _view(self, e: SlabEntry) -> Tensor:
         count = 1
         for n in e.shape:
             count *= n
         return torch.frombuffer(self._map, dtype=getattr(torch, e.dtype), count=count, offset=e.offset).view(e.shape)
 
 
-def _unpack(e: Entry) -> Tensor:
+def _unpack(e: SlabEntry) -> Tensor:
     dtype: torch.dtype = getattr(torch, e.dtype)
     if not e.raw:
         return torch.zeros(e.shape, dtype=dtype)

@@ -27,7 +27,7 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.scoring import predicted
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
-from fedkin.engines.stacked_train import Asked, Kind, Run, bytes_of, eagerly, train
+from fedkin.engines.stacked_train import Kind, SegmentRunner, StackRequest, bytes_of, eagerly, train
 from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.turns import Turn, named
 
@@ -88,7 +88,7 @@ class StackedSession:
         self._job, self._engine = job, engine
         self.notes: list[str] = []
         self._place = Place(engine.device, engine.memory, engine.tf32)
-        self._run: Run = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
+        self._run: SegmentRunner = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
         self._refused: set[Kind] = set()  # kinds without their step sizes
         self._most: dict[Kind, int] = {}
         self._here = False
@@ -144,7 +144,7 @@ class StackedSession:
         kinds: dict[Kind, list[int]] = {}
         for i, request in asked:
             c = turns[i].client
-            one = _One(turns[i], Asked(request, c.data, c.training, turns[i].draws(request)))
+            one = _One(turns[i], StackRequest(request, c.data, c.training, turns[i].draws(request)))
             kinds.setdefault(one.asked.kind(), []).append(len(todo))
             todo.append(one)
         trained: list[Tensor] = [torch.empty(0)] * len(todo)
@@ -183,7 +183,7 @@ class StackedSession:
                 self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {failed}")
         return done
 
-    def _unfit(self, a: Asked) -> str | None:
+    def _unfit(self, a: StackRequest) -> str | None:
         """Return why no such request may be stacked, if that is known beforehand."""
         net = self._job.net
         if a.draws.private is not None:
@@ -231,7 +231,7 @@ class StackedSession:
 @dataclass(frozen=True)
 class _One:
     turn: Turn
-    asked: Asked
+    asked: StackRequest
 
 
 Outputs: TypeAlias = Callable[[Callable[[Bundle, Tensor], Tensor], Bundle, Samples], Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_train import DeviceSamples, Rows, Steps, eagerly
+from fedkin.engines.stacked_train import DeviceSamples, StackRows, Steps, eagerly
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
 _SHARE = 8  # recordings hold stacks of models in separate memory: an eighth of what a stack may take
@@ -31,7 +31,7 @@ class Graphs:
         self._room = place.room() // _SHARE
         self._pool: Any = None
 
-    def __call__(self, steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
+    def __call__(self, steps: Steps, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
         first = next(batches, None)
         if first is None:
             return
@@ -51,7 +51,7 @@ class Graphs:
         else:
             recording.play(rows, batches, lr)
 
-    def _recorded(self, steps: Steps, rows: Rows, batch: DeviceSamples) -> Recording | None:
+    def _recorded(self, steps: Steps, rows: StackRows, batch: DeviceSamples) -> Recording | None:
         needed = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors()))
         if needed > self._room:  # an older recording is not dropped for it: in the next round it would be needed again
             return None
@@ -81,7 +81,7 @@ class Recording:
         RuntimeError: the step does something that cannot be recorded, such as reading a value.
     """
 
-    def __init__(self, steps: Steps, rows: Rows, batch: DeviceSamples, place: Place, pool: Any) -> None:
+    def __init__(self, steps: Steps, rows: StackRows, batch: DeviceSamples, place: Place, pool: Any) -> None:
         self._rows = rows.each(torch.clone)
         self._batch = DeviceSamples(
             batch.x.clone(), batch.y.clone(), {name: t.clone() for name, t in batch.extra.items()}
@@ -89,7 +89,7 @@ class Recording:
         self._lr = torch.zeros(len(rows.w), 1, dtype=rows.w.dtype, device=rows.w.device)
         self._replay, self.pool = record(lambda: steps(self._rows, self._batch, self._lr), place, pool)
 
-    def play(self, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
+    def play(self, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
         """Move ``rows`` in place by a step on each batch."""
         for mine, given in zip(self._rows.tensors(), rows.tensors(), strict=True):
             mine.copy_(given)
@@ -106,7 +106,7 @@ class Recording:
             rows.velocity.copy_(self._rows.velocity)
 
 
-def _shape(steps: Steps, rows: Rows, batch: DeviceSamples) -> object:
+def _shape(steps: Steps, rows: StackRows, batch: DeviceSamples) -> object:
     mu = rows.mu if not isinstance(rows.mu, Tensor) else "one each"
     return steps.key, rows.center is None, mu, tuple(batch.y.shape)
 

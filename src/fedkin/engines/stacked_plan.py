@@ -35,7 +35,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackPlan:
     """All steps of a stack.
 
     Attributes:
@@ -62,7 +62,7 @@ def steps_of(orders: Orders, batch: int) -> int:
     return sum(-(-len(order) // batch) for _, order in orders)
 
 
-def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> Plan:
+def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> StackPlan:
     """Plan which clients step together.
 
     No batch is padded, and few steps are taken by few clients.
@@ -101,7 +101,7 @@ def plan(clients: Sequence[Orders], batch: int, *, decays: bool) -> Plan:
             if run.steps > steps:
                 now[i].appendleft(_Run(run.size, run.steps - steps, run.epoch))
             left[i], starts[i] = left[i] - steps, starts[i] + n
-    return Plan(tuple(segments), torch.cat([_NONE, *index]), torch.cat([_NONE, *row]))
+    return StackPlan(tuple(segments), torch.cat([_NONE, *index]), torch.cat([_NONE, *row]))
 
 
 def _runs(orders: Orders, batch: int, decays: bool) -> list[_Run]:

@@ -18,7 +18,7 @@ from fedkin.core.seeds import key
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_plan import Plan, plan, steps_of
+from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
 
@@ -28,7 +28,7 @@ _VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and in
 
 
 @dataclass(frozen=True)
-class Asked:
+class StackRequest:
     """Request with all that it needs.
 
     Attributes:
@@ -71,7 +71,7 @@ class Asked:
 
 
 @dataclass
-class Rows:
+class StackRows:
     """Tensors of a stack with a row for each request.
 
     Attributes:
@@ -89,22 +89,22 @@ class Rows:
     mu: float | Tensor
     aux: dict[str, Tensor]
 
-    def at(self, rows: slice | Tensor) -> Rows:
+    def at(self, rows: slice | Tensor) -> StackRows:
         """Return some of the rows: in place for a slice, otherwise copies."""
         return self.each(lambda t: t[rows] if isinstance(rows, slice) else t.index_select(0, rows))
 
-    def each(self, f: Callable[[Tensor], Tensor]) -> Rows:
+    def each(self, f: Callable[[Tensor], Tensor]) -> StackRows:
         """Return the same with ``f`` of every tensor."""
         velocity, center, linear = (None if t is None else f(t) for t in (self.velocity, self.center, self.linear))
         mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
-        return Rows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
+        return StackRows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors that are there."""
         found = (self.w, self.velocity, self.center, self.linear, self.mu, *self.aux.values())
         return [t for t in found if isinstance(t, Tensor)]
 
-    def put(self, rows: slice | Tensor, trained: Rows) -> None:
+    def put(self, rows: slice | Tensor, trained: StackRows) -> None:
         """Store trained rows, if they are copies."""
         for mine, new in ((self.w, trained.w), (self.velocity, trained.velocity)):
             if mine is not None and new is not None and not isinstance(rows, slice):
@@ -119,7 +119,7 @@ class Steps:
         part: the part of a vector that moves.
     """
 
-    def __init__(self, first: Asked, net: Net, place: Place, *, products: bool = False) -> None:
+    def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
         self.part = request.only or slice(0, len(request.start))
@@ -134,7 +134,7 @@ class Steps:
 
         self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
 
-    def __call__(self, rows: Rows, batch: DeviceSamples, lr: float | Tensor) -> None:
+    def __call__(self, rows: StackRows, batch: DeviceSamples, lr: float | Tensor) -> None:
         """Move ``rows`` in place by one step on a batch ``[m, B, ...]``."""
         gradient: Tensor = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
@@ -164,20 +164,22 @@ def _take(t: Tensor, index: Tensor) -> Tensor:
     return t.index_select(0, index.flatten()).view(*index.shape, *t.shape[1:])
 
 
-class Run(Protocol):
+class SegmentRunner(Protocol):
     """Callable that carries out the steps of one segment, on ``rows`` in place."""
 
-    def __call__(self, steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor, /) -> None: ...
+    def __call__(
+        self, steps: Steps, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor, /
+    ) -> None: ...
 
 
-def eagerly(steps: Steps, rows: Rows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
+def eagerly(steps: Steps, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
     """Take one step after another."""
     for batch in batches:
         steps(rows, batch, lr)
 
 
 def train(
-    asked: Sequence[Asked], net: Net, place: Place, run: Run = eagerly, *, products: bool = False
+    asked: Sequence[StackRequest], net: Net, place: Place, run: SegmentRunner = eagerly, *, products: bool = False
 ) -> list[Tensor]:
     """Return the trained vectors ``[P]`` of requests of one kind, rows of one host tensor; each equals that of `sgd`.
 
@@ -202,7 +204,9 @@ def train(
     return trained
 
 
-def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, place: Place, run: Run) -> None:
+def _carry_out(
+    todo: StackPlan, stack: Sequence[StackRequest], steps: Steps, rows: StackRows, place: Place, run: SegmentRunner
+) -> None:
     samples, index, beside = _samples(stack, todo, place)
     training = stack[0].training
     for s in todo.segments:
@@ -216,7 +220,7 @@ def _carry_out(todo: Plan, stack: Sequence[Asked], steps: Steps, rows: Rows, pla
         rows.put(who, part)
 
 
-def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:
+def _samples(stack: Sequence[StackRequest], todo: StackPlan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:
     """Return all samples of a stack on the device; the plan's index into them, and into the further inputs."""
     own = {id(a.data): a.data for a in stack}  # two requests of one client share its data
     starts, n = dict[int, int](), 0
@@ -232,7 +236,7 @@ def _samples(stack: Sequence[Asked], todo: Plan, place: Place) -> tuple[DeviceSa
     return DeviceSamples(joined.x, joined.y, extra), index, place.up(todo.index + lengths.cumsum(0)[:-1][todo.row])
 
 
-def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
+def _rows(stack: Sequence[StackRequest], part: slice, place: Place) -> StackRows:
     requests, pulls = [a.request for a in stack], [a.pull for a in stack]
     w = place.rows([r.start for r in requests])
     center: Tensor | None = None
@@ -243,7 +247,7 @@ def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
         if len(set(strengths)) > 1:
             mu = place.up(torch.tensor(strengths, dtype=w.dtype)[:, None])
     linear = [r.linear for r in requests if r.linear is not None]  # all of a kind have one, or none
-    return Rows(
+    return StackRows(
         w=w,
         velocity=torch.zeros_like(w[:, part]) if stack[0].training.momentum else None,
         center=center,
@@ -253,7 +257,7 @@ def _rows(stack: Sequence[Asked], part: slice, place: Place) -> Rows:
     )
 
 
-def bytes_of(a: Asked, net: Net, place: Place) -> int:
+def bytes_of(a: StackRequest, net: Net, place: Place) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
     These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.

@@ -19,7 +19,7 @@ import torch
 from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import Arena
 from fedkin.engines.loop import trainer
-from fedkin.engines.shared import Entry, Slab
+from fedkin.engines.shared import Slab, SlabEntry
 from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.turns import perform
 
@@ -36,9 +36,9 @@ class Order(NamedTuple):
     step: Step
     client: int
     round: int
-    received: list[Entry]
-    state: list[Entry]
-    place: list[Entry]
+    received: list[SlabEntry]
+    state: list[SlabEntry]
+    place: list[SlabEntry]
 
     def words(self) -> bytes:
         """Return the order as JSON."""
@@ -51,17 +51,17 @@ class Order(NamedTuple):
         return cls(*rest, *([_entry(*e) for e in entries] for entries in (received, state, place)))
 
 
-def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None, common: bool) -> Entry:
-    return Entry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
+def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None, common: bool) -> SlabEntry:
+    return SlabEntry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
 
 
-class Reply(NamedTuple):
+class PendingReply(NamedTuple):
     """Answer on its way; ``reply`` is None where it lies at the order's place."""
 
     number: int
     failure: Failure | None
-    reply: list[Entry] | None
-    state: list[Entry]
+    reply: list[SlabEntry] | None
+    state: list[SlabEntry]
     seconds: float
     spent: dict[float, int]
 
@@ -82,7 +82,7 @@ class Doing:
 
 
 @dataclass(frozen=True)
-class Post:
+class SharedMemory:
     """Resources that the processes of a session share.
 
     Attributes:
@@ -100,7 +100,7 @@ class Post:
     writing: int
 
 
-def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others: Sequence[Connection]) -> None:
+def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab, others: Sequence[Connection]) -> None:
     """Run a worker: one task after another until the queue or the pipe ends, because the parent closed it or died.
 
     Args:
@@ -129,7 +129,7 @@ def main(job: Job, post: Post, me: int, pipe: Connection, answers: Slab, others:
         return
 
 
-def _next(post: Post, pipe: Connection, out: _Outbox) -> Order | None:
+def _next(post: SharedMemory, pipe: Connection, out: _Outbox) -> Order | None:
     """Return the next order from the queue, or from the pipe if it is too large; send kept answers before waiting.
 
     None when the parent wants no more.
@@ -156,7 +156,7 @@ class _Outbox:
 
     def __init__(self, pipe: Connection, slab: Slab) -> None:
         self._pipe, self._slab, self._half = pipe, slab, slab.size // 2
-        self._kept, self._free = list[Reply](), 0
+        self._kept, self._free = list[PendingReply](), 0
         self._sent, self._read, self._last = 0, 0, time.monotonic()
 
     def add(self, order: Order, answer: Answer, placed: bool) -> None:
@@ -172,13 +172,13 @@ class _Outbox:
         reply, free = self._slab.write(own, start + self._free, stop)
         state, free = self._slab.write(answer.state, free, stop)
         self._free = free - start
-        self._keep(Reply(order.number, None, None if placed else reply, state, answer.training_s, answer.spent))
+        self._keep(PendingReply(order.number, None, None if placed else reply, state, answer.training_s, answer.spent))
 
     def fail(self, order: Order, failure: Failure) -> None:
-        self._keep(Reply(order.number, failure, [], [], 0.0, {}))
+        self._keep(PendingReply(order.number, failure, [], [], 0.0, {}))
         self.flush()
 
-    def _keep(self, reply: Reply) -> None:
+    def _keep(self, reply: PendingReply) -> None:
         self._kept.append(reply)
         if time.monotonic() - self._last > _PATIENCE:
             self.flush()

@@ -20,10 +20,10 @@ from multiprocessing.context import ForkContext, ForkProcess
 
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
-from fedkin.engines.arena import Arena, Layout, Ring, Rows, layout_of
-from fedkin.engines.shared import ALIGN, Entry, Slab, slab_bytes
+from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
+from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Task
-from fedkin.engines.worker import TOKEN, Doing, Failure, Order, Post, Reply, main
+from fedkin.engines.worker import TOKEN, Doing, Failure, Order, PendingReply, SharedMemory, main
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
@@ -74,8 +74,8 @@ class _Map:
     """
 
     todo: deque[Task]
-    common: dict[int, Entry]
-    rows: Rows | None
+    common: dict[int, SlabEntry]
+    rows: AnswerRows | None
     at: dict[int, int]
     elsewhere: list[Layout] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class WorkersSession:
         number = max(1, min(number, len(job.shards)))
         size = slab_bytes(number + 4)  # and two for tasks, two regions of the arena
         self._ring = Ring(size)
-        self._post = Post(Slab(size), Slab(size), Arena(size), Doing(number), *os.pipe())
+        self._post = SharedMemory(Slab(size), Slab(size), Arena(size), Doing(number), *os.pipe())
         os.set_blocking(self._post.reading, False)
         context = multiprocessing.get_context("fork")
         try:
@@ -217,7 +217,7 @@ class WorkersSession:
         """Return a batch of answers of one worker."""
         w = self._workers[me]
         try:
-            batch: list[Reply] = w.pipe.recv()
+            batch: list[PendingReply] = w.pipe.recv()
         except (EOFError, OSError):
             raise self._died(me) from None
         answers = [self._answer(reply, w, now) for reply in batch]
@@ -225,7 +225,7 @@ class WorkersSession:
             w.pipe.send(None)
         return answers
 
-    def _answer(self, reply: Reply, w: _Worker, now: _Map) -> Answer:
+    def _answer(self, reply: PendingReply, w: _Worker, now: _Map) -> Answer:
         task = self._open.pop(reply.number)
         self._ring.give(reply.number)
         if reply.failure is not None:

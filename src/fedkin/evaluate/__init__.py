@@ -23,7 +23,7 @@ from fedkin.evaluate.rounds import (
     GROUPED,
     METRICS,
     OTHER_MOMENT,
-    Reached,
+    TargetReached,
     best,
     final,
     final_by_client,
@@ -31,7 +31,7 @@ from fedkin.evaluate.rounds import (
     to_target,
 )
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
-from fedkin.evaluate.verdict import Against, Finding, Spread, against, harmed_text, judge, spread, verdict
+from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, harmed_text, judge, spread, verdict
 
 __all__ = [
     "GROUPED",
@@ -42,13 +42,13 @@ __all__ = [
     "Changed",
     "Choice",
     "ClientScore",
+    "Conclusion",
     "Constant",
     "Counts",
     "Difference",
-    "Finding",
     "Harmed",
-    "Reached",
     "Spread",
+    "TargetReached",
     "adjusted_rand",
     "against",
     "answers_of",

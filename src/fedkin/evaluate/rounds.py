@@ -41,7 +41,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Reached:
+class TargetReached:
     """A target was reached in ``round``, after ``rounds`` rounds and ``bytes`` sent up and down in total."""
 
     round: int
@@ -139,7 +139,7 @@ def best(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
     return _one(chosen)
 
 
-def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -> Reached | None:
+def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -> TargetReached | None:
     """Return rounds and bytes until ``metric`` first reaches ``target`` (a fraction); None if it never does.
 
     Needs *all* rounds, not only the evaluated ones: ``bytes_up`` and ``bytes_down`` of every round are added up.
@@ -151,7 +151,7 @@ def to_target(rounds: Iterable[Line], target: float, metric: str = "accuracy") -
         spent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
         value = _number(line.get(metric)) if line.get("evaluated", True) else None
         if value is not None and value >= target:
-            return Reached(round=key, rounds=count, bytes=spent)
+            return TargetReached(round=key, rounds=count, bytes=spent)
     return None
 
 

@@ -94,7 +94,7 @@ def against(
 
 
 @dataclass(frozen=True)
-class Finding:
+class Conclusion:
     """Conclusions from the comparisons of all seeds together.
 
     Attributes:
@@ -113,7 +113,7 @@ class Finding:
     losing: tuple[int, ...] = ()
 
 
-def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Finding:
+def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Conclusion:
     """Return the conclusions from a method's comparisons with a reference, one per seed.
 
     Args:
@@ -127,16 +127,16 @@ def judge(comparison: Against | Sequence[Against], same_clients: bool | None = N
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
     found = difference([a.gains for a in seeds], same_clients=same_clients)
     if not all(a.changed for a in seeds):
-        return Finding(found)
+        return Conclusion(found)
     one = bool(same_clients) or len(seeds) == 1
     counted = counts([a.changed for a in seeds], one)
     up, down = clear_clients(counted) if one else ((), ())
-    return Finding(found, harmed_range(counted), "clients" if one else "client results", up, down)
+    return Conclusion(found, harmed_range(counted), "clients" if one else "client results", up, down)
 
 
 def verdict(
     method: str,
-    comparison: Against | Sequence[Against] | Finding,
+    comparison: Against | Sequence[Against] | Conclusion,
     reference: str = "Local",
     same_clients: bool | None = None,
     names: Sequence[str] = (),
@@ -159,9 +159,9 @@ def verdict(
     Raises:
         ConfigError: no comparison was given.
     """
-    if not isinstance(comparison, (Against, Finding)) and not comparison:
+    if not isinstance(comparison, (Against, Conclusion)) and not comparison:
         raise ConfigError(f"{method}: a verdict needs at least one comparison with {reference}, got none")
-    finding = comparison if isinstance(comparison, Finding) else judge(comparison, same_clients)
+    finding = comparison if isinstance(comparison, Conclusion) else judge(comparison, same_clients)
     found = finding.difference
     if found.identical:
         if {method, reference} == {"Local", "Local (full)"}:  # as without validation data: neither has collapsed
@@ -182,7 +182,7 @@ def verdict(
     return f"{method}: {head} ({facts}){_for_whom(finding, names)}"
 
 
-def harmed_text(finding: Finding) -> str:
+def harmed_text(finding: Conclusion) -> str:
     """Return the range for the number of harmed clients in words; "" where there is none."""
     found = finding.harmed
     if found is None:
@@ -207,7 +207,7 @@ def _interval(found: Difference) -> str:
     return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f} over {over}"
 
 
-def _for_whom(finding: Finding, names: Sequence[str]) -> str:
+def _for_whom(finding: Conclusion, names: Sequence[str]) -> str:
     """Return the clients for which the result clearly differs from the average."""
     word = finding.difference.word
     gain = (

@@ -23,7 +23,7 @@ from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
 from fedkin.privacy.budget import Privacy, says_at_joining
 from fedkin.report.folder import Run
-from fedkin.server import Report
+from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
@@ -33,7 +33,7 @@ from fedkin.user_code.reference import CodeRef, copies
 
 ALWAYS = ("local", "local-full", "fedavg")
 """Reference rows that every comparison has."""
-OnRound = Callable[[str, int, Report, dict[str, Any]], None]
+OnRound = Callable[[str, int, RoundReport, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)

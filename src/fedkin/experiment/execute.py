@@ -14,12 +14,12 @@ from fedkin.core import Bundle, RunFolderError
 from fedkin.core.rows import kept_by
 from fedkin.evaluate import best, diverged, final, latest
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.records import People, lines_of
+from fedkin.experiment.records import Participants, lines_of
 from fedkin.experiment.result import FinalMetrics, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import decisive
 from fedkin.privacy.budget import Spent, add, total, written
-from fedkin.server import Report, Server, Transport, begin
+from fedkin.server import RoundReport, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
 from fedkin.storage.json_lines import Written
 from fedkin.storage.row_store import Banks
@@ -27,10 +27,10 @@ from fedkin.storage.summary import understood, with_digests
 from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
-OnRound = Callable[[Report, dict[str, Any]], None]
+OnRound = Callable[[RoundReport, dict[str, Any]], None]
 
 
-class Reached(Transport, Protocol):
+class StatefulTransport(Transport, Protocol):
     """A transport whose clients' private states can be stored with the server's, if they are to be had.
 
     Attributes:
@@ -55,8 +55,8 @@ class Reached(Transport, Protocol):
 
 def execute(
     experiment: Experiment,
-    people: People,
-    transport: Reached,
+    people: Participants,
+    transport: StatefulTransport,
     folder: RunFolder | None = None,
     *,
     on_round: OnRound | None = None,
@@ -84,8 +84,8 @@ def execute(
 
 def _executed(
     e: Experiment,
-    people: People,
-    transport: Reached,
+    people: Participants,
+    transport: StatefulTransport,
     folder: RunFolder | None,
     on_round: OnRound | None,
     banks: Banks | None,
@@ -150,7 +150,7 @@ def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None)
 
 def _result(
     e: Experiment,
-    people: People,
+    people: Participants,
     kept: dict[str, list[dict[str, Any]]],
     server: Server,
     folder: RunFolder | None,

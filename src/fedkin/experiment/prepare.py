@@ -20,7 +20,7 @@ from fedkin.privacy.noise import KeyedCounts
 from fedkin.server import Plan
 
 
-class Described(Protocol):
+class DataShape(Protocol):
     """What a network is made for: a federation, or the card of data that are on other hosts."""
 
     @property
@@ -103,7 +103,7 @@ class Experiment:
         )  # fmt: skip
 
     @classmethod
-    def on_hosts(cls, settings: Settings, card: Described, run: str) -> Experiment:
+    def on_hosts(cls, settings: Settings, card: DataShape, run: str) -> Experiment:
         """Make the same run at its server or at a client's host, where data are not in one place.
 
         Args:
@@ -125,7 +125,7 @@ class Experiment:
     def _made(
         cls,
         method: Method,
-        of: Described,
+        of: DataShape,
         start: ModelSettings | _Start,
         setup: Setup,
         plan: Plan,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.evaluate import adjusted_rand, score, summarise
-from fedkin.server import Report
+from fedkin.server import RoundReport
 from fedkin.server.rounds import chosen
 from fedkin.server.upload_checks import OUTCOMES
 
@@ -31,7 +31,7 @@ _ALWAYS = (
 _WITHOUT_EVALUATION = ("limited", "cluster_sizes", "notes", "dp_steps")
 
 
-class People(Protocol):
+class Participants(Protocol):
     """Who takes part: a federation, or the clients that have come so far."""
 
     def __len__(self) -> int: ...
@@ -50,7 +50,7 @@ class People(Protocol):
 
 
 @dataclass(frozen=True)
-class Lines:
+class RoundRecords:
     """The lines of one round for each file."""
 
     rounds: list[dict[str, Any]]
@@ -58,7 +58,7 @@ class Lines:
     relations: list[dict[str, Any]]
 
 
-def lines_of(report: Report, people: People, told: set[int] | None = None) -> Lines:
+def lines_of(report: RoundReport, people: Participants, told: set[int] | None = None) -> RoundRecords:
     """What a round's report says, in plain values.
 
     Args:
@@ -101,7 +101,7 @@ def lines_of(report: Report, people: People, told: set[int] | None = None) -> Li
     line |= _grouping(report, people)
     if report.notes:
         line["notes"] = report.notes
-    return Lines([line], clients, _relations(report))
+    return RoundRecords([line], clients, _relations(report))
 
 
 def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "refused": refused, "bytes_evaluation": 0, "evaluated": False}
 
 
-def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None:
+def _tell(clients: list[dict[str, Any]], report: RoundReport, told: set[int]) -> None:
     """A client's training samples by class do not change: they are written once."""
     for line, (i, b) in zip(clients, report.evaluation.items(), strict=True):
         if i not in told:
@@ -119,13 +119,13 @@ def _tell(clients: list[dict[str, Any]], report: Report, told: set[int]) -> None
             told.add(i)
 
 
-def _outcomes(clients: list[dict[str, Any]], report: Report) -> None:
+def _outcomes(clients: list[dict[str, Any]], report: RoundReport) -> None:
     """Right or wrong for every test sample, and which samples these are: hexadecimal digits, two for each byte."""
     for line, b in zip(clients, report.evaluation.values(), strict=True):
         line |= {name: bytes(b[name].tolist()).hex() for name in OUTCOMES if name in b}
 
 
-def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
+def _views(report: RoundReport, clients: list[dict[str, Any]]) -> dict[str, float]:
     """Accuracy of further models that a method shows, per client and as the mean over clients."""
     found: dict[str, list[float]] = {}
     for line, b in zip(clients, report.evaluation.values(), strict=True):
@@ -138,7 +138,7 @@ def _views(report: Report, clients: list[dict[str, Any]]) -> dict[str, float]:
     return {name: math.fsum(values) / len(values) for name, values in found.items()}
 
 
-def _grouping(report: Report, people: People) -> dict[str, Any]:
+def _grouping(report: RoundReport, people: Participants) -> dict[str, Any]:
     """Sizes of the clusters that the server used, and in evaluated rounds their agreement with the true groups; that of
     the clusters that clients chose at the evaluation stands next to it."""
     if report.clusters is None:
@@ -153,7 +153,7 @@ def _grouping(report: Report, people: People) -> dict[str, Any]:
     return out
 
 
-def _relations(report: Report) -> list[dict[str, Any]]:
+def _relations(report: RoundReport) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     if report.weights is not None:
         rows = {str(i): _sparse(row) for i, row in zip(report.cohort, report.weights, strict=True)}

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedkin.core import Net
 from fedkin.data.preparation import Preparation
-from fedkin.exporting.export_source import Origin, Taken
+from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.loader import FORMAT
 from fedkin.exporting.rules import WORDS
 from fedkin.models import MODELS
 from fedkin.version import __version__
 
 
-def card(origin: Origin, taken: Taken, tensors: Mapping[str, str]) -> dict[str, Any]:
+def card(origin: ExportSource, taken: Taken, tensors: Mapping[str, str]) -> dict[str, Any]:
     """Return the entries of the card that are known before the model is tried on the client's test part.
 
     Args:

@@ -14,7 +14,7 @@ from fedkin.data.preparation import Preparation
 
 
 @dataclass(frozen=True)
-class Origin:
+class ExportSource:
     """The origin of exported models: the part that all exports of a run have in common.
 
     Attributes:

@@ -17,7 +17,7 @@ from fedkin.core import Bundle, EngineError, Net, RunFolderError
 from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
-from fedkin.exporting.export_source import Origin, Taken
+from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.network import described
 from fedkin.exporting.programs import Format, write_program
 from fedkin.storage.files import sync_to_disk
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-4  # maximum difference of the exported model's logits from the 
 
 
 def write_export(
-    origin: Origin, taken: Taken, place: Path, formats: Collection[Format] = (), *, force: bool = False
+    origin: ExportSource, taken: Taken, place: Path, formats: Collection[Format] = (), *, force: bool = False
 ) -> None:
     """Write one model's folder; when this returns, it is on the disk.
 
@@ -101,7 +101,7 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
     return stored, kinds
 
 
-def _tried(origin: Origin, taken: Taken, model: loader.Model) -> Tensor:
+def _tried(origin: ExportSource, taken: Taken, model: loader.Model) -> Tensor:
     """Return the exported model's confusion matrix on the client's test part.
 
     Raises:

@@ -33,7 +33,7 @@ _SHOWN = 5  # maximum number of clients that are named
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class JoiningData:
     """A joining client's data.
 
     Attributes:
@@ -47,7 +47,7 @@ class Newcomer:
     rows: Table | None = None
 
 
-def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newcomer:
+def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> JoiningData:
     """Return the joining client's samples, prepared and split as the run's.
 
     Raises:
@@ -67,17 +67,17 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Newco
     made = Federation.from_arrays(
         [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, **parts
     ).clients[0]  # fmt: skip
-    return Newcomer(made, where, rows)
+    return JoiningData(made, where, rows)
 
 
-def notes_on(p: FinishedRun, new: Newcomer) -> tuple[str, ...]:
+def notes_on(p: FinishedRun, new: JoiningData) -> tuple[str, ...]:
     """Return caveats to read before a joining client's figures: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
     few = [f"only {n} test samples: accuracies are uncertain, see their intervals"] if n < FEW else []
     return (*few, *_copies(p, new.shard), *_unusual(p, new))
 
 
-def _unusual(p: FinishedRun, new: Newcomer) -> list[str]:
+def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
     """Return notes on values unlike those of all clients' training samples."""
     seen, made = of_all(p.federation, exact=True), p.federation.preparation
     if new.rows is None or made is None:

@@ -22,7 +22,7 @@ Format = Literal["torch-export", "onnx"]
 _TOLERANCE = 1e-4  # maximum difference of the logits: another runtime sums in another order
 
 
-class Program(nn.Module):
+class Predictor(nn.Module):
     """Logits ``[n, C]`` of inputs ``[n, *shape]``: the network and everything that the method does after it."""
 
     def __init__(self, model: Model) -> None:
@@ -91,7 +91,9 @@ def _traced(model: Model, name: str) -> Any:
     try:
         with _silent(), torch.no_grad():
             shapes = {"x": {0: torch.export.Dim("n", min=1)}}
-            return torch.export.export(Program(model).eval(), (_inputs(model, 3),), dynamic_shapes=shapes, strict=False)
+            return torch.export.export(
+                Predictor(model).eval(), (_inputs(model, 3),), dynamic_shapes=shapes, strict=False
+            )
     except Exception as e:  # tracing a user-defined network may raise anything
         raise ConfigError(_why(name, e)) from e
 

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.experiment.result import FinishedRun
-from fedkin.exporting.export_source import Origin, Taken
+from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
 from fedkin.exporting.folders import require_free, write_export
 from fedkin.exporting.programs import Format, require_formats
@@ -156,11 +156,11 @@ def _written(
                 yield places[i]
 
 
-def _origin(p: FinishedRun, chosen: Figures | None) -> Origin:
+def _origin(p: FinishedRun, chosen: Figures | None) -> ExportSource:
     c, command = p.experiment, None
     if p.folder is not None and "made_by" not in c.table:
         command = f"fedkin run {shlex.quote(str(p.folder / 'config.toml'))}"
-    return Origin(
+    return ExportSource(
         c.method, c.net, c.title, c.table, c.marks, p.server.round, c.plan.rounds, c.plan.seed, p.federation.name,
         p.federation.labels, command, chosen,
     )  # fmt: skip

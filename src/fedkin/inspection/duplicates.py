@@ -27,7 +27,7 @@ _COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client
 
 
 @dataclass(frozen=True)
-class Rows:
+class HashedSamples:
     """Samples of a federation by the hashes of their inputs; all arrays ``[n]``.
 
     Attributes:
@@ -65,7 +65,7 @@ class Rows:
         return f"{self.names[self.client[i]]}, {PARTS[self.part[i]]} sample {self.number[i]}"
 
 
-def read_rows(federation: Federation, names: tuple[str, ...]) -> Rows:
+def read_rows(federation: Federation, names: tuple[str, ...]) -> HashedSamples:
     """Hash every input of a federation."""
     hashes: list[npt.NDArray[np.uint64]] = []
     columns: list[list[Indices]] = [[], [], [], []]
@@ -86,7 +86,7 @@ def read_rows(federation: Federation, names: tuple[str, ...]) -> Rows:
             budget -= n * width
     group = np.unique(np.concatenate(hashes), return_inverse=True)[1].astype(np.int64)
     label, client, part_of, number = (np.concatenate(c) for c in columns)
-    return Rows(group, label, client, part_of, number, names, len(federation) - seen)
+    return HashedSamples(group, label, client, part_of, number, names, len(federation) - seen)
 
 
 def hash_rows(x: Tensor) -> npt.NDArray[np.uint64]:
@@ -106,7 +106,7 @@ def alike(fields: Fields) -> float:
     return float(np.prod([(share**2).sum() for share in shares]))
 
 
-def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
+def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Finding]:
     """Return findings on copies between train and test, between clients and inside a client, and with two labels.
 
     Args:
@@ -140,7 +140,7 @@ def duplicates(rows: Rows, by_chance: float | None = None) -> list[Finding]:
     return found
 
 
-def _coarse(rows: Rows, by_chance: float | None) -> bool:
+def _coarse(rows: HashedSamples, by_chance: float | None) -> bool:
     """Return whether equal inputs may not be copies."""
     n = len(rows.group)
     if by_chance is None:
@@ -150,7 +150,7 @@ def _coarse(rows: Rows, by_chance: float | None) -> bool:
     return pairs > 0 and by_chance * n * (n - 1) / 2 >= CHANCE * pairs
 
 
-def _leaking(rows: Rows, few: bool) -> list[Finding]:
+def _leaking(rows: HashedSamples, few: bool) -> list[Finding]:
     test = rows.part == _TEST
     trained = np.bincount(rows.group[~test], minlength=rows.groups) > 0
     leaking = test & trained[rows.group]
@@ -176,7 +176,7 @@ def _leaking(rows: Rows, few: bool) -> list[Finding]:
     ]
 
 
-def _between(rows: Rows, few: bool) -> list[Finding]:
+def _between(rows: HashedSamples, few: bool) -> list[Finding]:
     pairs = np.unique(rows.group * len(rows.names) + rows.client)
     owners = np.bincount(pairs // len(rows.names), minlength=rows.groups)
     shared = owners[rows.group] > 1
@@ -198,7 +198,7 @@ def _between(rows: Rows, few: bool) -> list[Finding]:
     ]
 
 
-def _inside(rows: Rows, few: bool) -> list[Finding]:
+def _inside(rows: HashedSamples, few: bool) -> list[Finding]:
     pairs, where = np.unique(rows.group * len(rows.names) + rows.client, return_inverse=True)
     copies = np.bincount(where, minlength=len(pairs))[where] > 1
     more = len(rows.group) - len(pairs)
@@ -218,7 +218,7 @@ def _inside(rows: Rows, few: bool) -> list[Finding]:
     ]
 
 
-def _conflicts(rows: Rows, few: bool) -> list[Finding]:
+def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
     classes = int(rows.label.max(initial=0)) + 1
     pairs = np.unique(rows.group * classes + rows.label)
     torn = np.bincount(pairs // classes, minlength=rows.groups) > 1
@@ -259,14 +259,14 @@ def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, 
     return tuple(found)
 
 
-def _places_apart(rows: Rows, mask: Mask) -> tuple[str, ...]:
+def _places_apart(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:
     """Do the same as `Rows.places`, for samples of two clients."""
     once = np.zeros(len(mask), dtype=np.bool_)
     once[np.unique(rows.group * len(rows.names) + rows.client, return_index=True)[1]] = True
     return rows.places(mask & once)
 
 
-def _clients(rows: Rows, mask: Mask) -> tuple[str, ...]:
+def _clients(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:
     """Return the clients with most of these samples."""
     counts = np.bincount(rows.client[mask], minlength=len(rows.names))
     order = np.argsort(-counts, kind="stable")

@@ -33,7 +33,7 @@ class OutOfRange(Exception):
 
 
 @dataclass(frozen=True)
-class Pool:
+class SecureGroup:
     """Whose uploads are added up, as one of its members sees it.
 
     Attributes:
@@ -47,10 +47,12 @@ class Pool:
     total: float
 
 
-def pooled(method: Method, s: Bundle, r: Round, least: int = LEAST) -> tuple[Round, dict[int, Pool], dict[int, str]]:
+def pooled(
+    method: Method, s: Bundle, r: Round, least: int = LEAST
+) -> tuple[Round, dict[int, SecureGroup], dict[int, str]]:
     """The round for those of ``r.ids`` whose uploads can be added up, their pools, and why the others sit it out."""
     told = method.pools(s, r)
-    weight, pools, out = told.weight.double(), dict[int, Pool](), dict[int, str]()
+    weight, pools, out = told.weight.double(), dict[int, SecureGroup](), dict[int, str]()
     for group in told.group.unique().tolist():
         mine = told.group == group
         ids, total = r.ids[mine].tolist(), float(weight[mine].sum())
@@ -59,11 +61,11 @@ def pooled(method: Method, s: Bundle, r: Round, least: int = LEAST) -> tuple[Rou
         elif len(ids) < least:
             out |= dict.fromkeys(ids, f"sits out: its group has {len(ids)} in this round, a sum needs {least}")
         else:
-            pools |= {i: Pool(tuple(ids), w, total) for i, w in zip(ids, weight[mine].tolist(), strict=True)}
+            pools |= {i: SecureGroup(tuple(ids), w, total) for i, w in zip(ids, weight[mine].tolist(), strict=True)}
     return r.among(torch.tensor(sorted(pools), dtype=torch.int64)), pools, out
 
 
-def fixed(upload: Bundle, pool: Pool) -> Bundle:
+def fixed(upload: Bundle, pool: SecureGroup) -> Bundle:
     """One member's addend: whole numbers, int64.
 
     Raises:
@@ -80,7 +82,7 @@ def fixed(upload: Bundle, pool: Pool) -> Bundle:
 
 
 def summed(
-    pools: Mapping[int, Pool], replies: Mapping[int, Bundle], like: Bundle, bound: float
+    pools: Mapping[int, SecureGroup], replies: Mapping[int, Bundle], like: Bundle, bound: float
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
     """The mean of every pool from which all have answered, once for each of its members; why the others are refused.
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedkin.report import charts, island, tables
+from fedkin.report import charts, page_data, tables
 from fedkin.report.cells import cells
+from fedkin.report.client_data import Part
 from fedkin.report.headline import headline
-from fedkin.report.parts import Part
 from fedkin.storage.files import write_atomic
 
 
-def write_files(folder: Path | str, report: island.Report, reference: str = "Local") -> list[Path]:
+def write_files(folder: Path | str, report: page_data.PageData, reference: str = "Local") -> list[Path]:
     """Write figures and tables into a folder, which is made if it is missing; files of the same names are replaced.
 
     Args:
@@ -50,7 +50,7 @@ def write_files(folder: Path | str, report: island.Report, reference: str = "Loc
     return paths
 
 
-def _called(report: island.Report, part: Part) -> str:
+def _called(report: page_data.PageData, part: Part) -> str:
     """Return the prefix of a part's files: the method, and the seed where there are several."""
     title = part.run.title
     if len(report.runs[title]) == 1:

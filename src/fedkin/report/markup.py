@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from fedkin.report import charts, island, parts, tables
+from fedkin.report import charts, client_data, page_data, tables
 from fedkin.report.figures import colours
 from fedkin.report.folder import Run
 
@@ -31,7 +31,7 @@ _POLICY = (
 )
 
 
-def document(report: island.Report, sentence: str, body: str, command: str | None, reference: str) -> str:
+def document(report: page_data.PageData, sentence: str, body: str, command: str | None, reference: str) -> str:
     """Return the whole page.
 
     Args:
@@ -130,7 +130,7 @@ def _command(command: str | None) -> str:
     return f"<h3>Run it again</h3>\n<pre>{html.escape(command)}</pre>" if command else ""
 
 
-def _warnings(report: island.Report) -> str:
+def _warnings(report: page_data.PageData) -> str:
     if not report.warnings:
         return ""
     lines = listed(w.text for w in report.warnings)
@@ -156,14 +156,14 @@ _PEOPLE = """<div class="controls">
 """
 
 
-def _data(report: island.Report, reference: str) -> str:
+def _data(report: page_data.PageData, reference: str) -> str:
     """Return the data of the page, as JSON that may stand in a script element."""
-    shared = parts.Shared()
-    packed = [parts.packed(part, shared) for part in report.parts]
+    shared = client_data.Shared()
+    packed = [client_data.packed(part, shared) for part in report.parts]
     related = [one["title"] for one in packed if one["frames"] or len(one["figures"]) > 1]
     titles = list(report.runs)
     data = {
-        "figures": {name: [parts.entry(one) for one in drawn] for name, drawn in report.figures.items() if drawn},
+        "figures": {name: [client_data.entry(one) for one in drawn] for name, drawn in report.figures.items() if drawn},
         "parts": packed,
         "shared": shared.values,
         "classes": report.runs[titles[0]][0].classes,

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import Choice, verdict
-from fedkin.report import charts, island, markup, people, references, tables
+from fedkin.report import charts, client_table, markup, page_data, references, tables
 from fedkin.report.first import NAMED
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline, rounds_of
+from fedkin.report.page_data import PageData
 from fedkin.storage.files import write_atomic
 
 _NAMED = 12
@@ -40,7 +41,7 @@ def write_page(
     return run_page(folder, run, report, reference, command)
 
 
-def run_page(folder: Path | str, run: Run, report: island.Report, reference: str, command: str | None = None) -> Path:
+def run_page(folder: Path | str, run: Run, report: PageData, reference: str, command: str | None = None) -> Path:
     """Do as `write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
     said = [] if found is None else [verdict(run.title, found, reference, names=report.names)]
@@ -52,12 +53,12 @@ def run_page(folder: Path | str, run: Run, report: island.Report, reference: str
     return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
 
 
-def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[island.Report, str]:
+def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[PageData, str]:
     """Return the content of the page of a run, and the display name of its reference."""
     base = local if isinstance(local, Run) or local is None else read_run(local)
     reference = "Local" if base is None else base.title
     bases = {} if base is None else {reference: {run.seed: base}}
-    return island.made({run.title: [run]}, bases, reference, tolerance, base), reference
+    return page_data.made({run.title: [run]}, bases, reference, tolerance, base), reference
 
 
 def write_comparison(
@@ -87,7 +88,7 @@ def write_comparison(
 
 
 def comparison_page(
-    folder: Path | str, report: island.Report, command: str | None, reference: str, tolerance: float = 0.0
+    folder: Path | str, report: PageData, command: str | None, reference: str, tolerance: float = 0.0
 ) -> Path:
     """Do as `write_comparison`, where the report is known already, from `several_runs`."""
     findings = report.findings.get(reference, {})
@@ -108,7 +109,7 @@ def comparison_page(
     return _write(Path(folder), report, sentence, body, command, reference)
 
 
-def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> island.Report:
+def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> PageData:
     """Return the content of the page of a comparison.
 
     Raises:
@@ -121,7 +122,7 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     groups = by_title(read)
     compared_with = (reference, *references.others(reference))
     bases = {t: {run.seed: run for run in groups[t]} for t in compared_with if t in groups}
-    return island.made(groups, bases, reference, tolerance)
+    return page_data.made(groups, bases, reference, tolerance)
 
 
 def _plain_headline(run: Run, first: Choice) -> str:
@@ -176,11 +177,11 @@ def _mean(row: tables.Row) -> float:
     return -1.0 if row.accuracy is None else row.accuracy.mean
 
 
-def _losing(report: island.Report, reference: str) -> str:
+def _losing(report: PageData, reference: str) -> str:
     """Return the clients that clearly lose, by name, worst first; empty where single test samples are not known."""
     lines = []
     for title, found in report.findings.get(reference, {}).items():
-        gains = people.mean_by_client([one.gains for one in report.compared[reference][title]])
+        gains = client_table.mean_by_client([one.gains for one in report.compared[reference][title]])
         if found.losing:
             losers = sorted((gains[c], c) for c in found.losing)
             lines.append(f"{title}: {_losers(losers, report.runs[title][0].names)}")
@@ -201,7 +202,7 @@ def _written_command(run: Run) -> str | None:
     return command if isinstance(command, str) and command else None
 
 
-def _write(folder: Path, report: island.Report, sentence: str, body: str, command: str | None, reference: str) -> Path:
+def _write(folder: Path, report: PageData, sentence: str, body: str, command: str | None, reference: str) -> Path:
     text = markup.document(report, sentence, body, command, reference)
     write_atomic(folder / "report.html", text.encode("utf-8"))
     write_atomic(folder / "overview.png", charts.png(report.figures["accuracy"][0].titled))

@@ -11,8 +11,8 @@ from fedkin.evaluate import (
     METRICS,
     OTHER_MOMENT,
     Against,
+    Conclusion,
     Difference,
-    Finding,
     Spread,
     against,
     difference,
@@ -41,7 +41,7 @@ class Row:
     macro_f1: Spread | None
     megabytes: Spread | None
     against: tuple[Against, ...] = ()
-    finding: Finding | None = None
+    finding: Conclusion | None = None
     metrics: Mapping[str, Spread] = field(default_factory=dict)
     rank: float | None = None
     best: bool = False
@@ -61,7 +61,7 @@ def comparison_rows(
     groups: Mapping[str, Sequence[Run]],
     reference: str = "Local",
     tolerance: float = 0.0,
-    findings: Mapping[str, Finding] | None = None,
+    findings: Mapping[str, Conclusion] | None = None,
 ) -> list[Row]:
     """Return one row per method, with intervals, in the order of ``groups`` (title -> seeds, as from ``by_title``).
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.evaluate import Against, Finding, harmed_text
+from fedkin.evaluate import Against, Conclusion, harmed_text
 from fedkin.report.charts import PALETTE, Spec
 from fedkin.report.figures import (
     REFERENCE,
@@ -36,7 +36,7 @@ MOST_DOTS = 4000
 
 def gains(
     comparisons: Mapping[str, Sequence[Against]],
-    findings: Mapping[str, Finding] | None = None,
+    findings: Mapping[str, Conclusion] | None = None,
     reference: str = "Local",
     shades: Mapping[str, str] | None = None,
     names: Sequence[str] = (),
@@ -107,7 +107,7 @@ def _kind(gain: float, tolerance: float) -> str:
     return "above" if gain > tolerance else "below" if gain < -tolerance else "equal"
 
 
-def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Finding], reference: str) -> str:
+def _harm_fact(rows: Mapping[str, Sequence[Against]], findings: Mapping[str, Conclusion], reference: str) -> str:
     """Return the range for harmed clients of the method with the lowest upper end, if known; else the highest gain."""
     if not rows:
         return f"No method was compared with {reference}"

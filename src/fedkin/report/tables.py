@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, Choice, Finding, Spread, best, spread
+from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, spread
 from fedkin.evaluate.rounds import over
 from fedkin.report.first import majority
 from fedkin.report.folder import Run
@@ -159,7 +159,7 @@ def majority_note(rows: Sequence[Row]) -> str:
     return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 
-def _harmed(finding: Finding | None) -> str:
+def _harmed(finding: Conclusion | None) -> str:
     found = None if finding is None else finding.harmed
     if found is None:
         return DASH

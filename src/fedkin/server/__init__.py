@@ -3,7 +3,18 @@
 from fedkin.server.attacks import Attack
 from fedkin.server.memory_estimate import Needs, needs
 from fedkin.server.plan import Plan, RunSettings
-from fedkin.server.rounds import Message, Report, Server, Transport, asked, begin, common, hand_over, rounds, welcome
+from fedkin.server.rounds import (
+    Message,
+    RoundReport,
+    Server,
+    Transport,
+    asked,
+    begin,
+    common,
+    hand_over,
+    rounds,
+    welcome,
+)
 from fedkin.server.simulate import Simulation, join_rounds
 
 __all__ = [
@@ -11,7 +22,7 @@ __all__ = [
     "Message",
     "Needs",
     "Plan",
-    "Report",
+    "RoundReport",
     "RunSettings",
     "Server",
     "Simulation",

@@ -25,7 +25,7 @@ from fedkin.core import (
 )
 from fedkin.core.bundle import refusal
 from fedkin.engines.tasks import Step
-from fedkin.privacy.secure_sum import Pool, pooled, summed
+from fedkin.privacy.secure_sum import SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
 from fedkin.server.upload_checks import bundled, false_score, handed_out, probe, scored
@@ -51,7 +51,7 @@ class Message:
     seq: int
     ack: int
     body: Bundle
-    pool: Pool | None = None
+    pool: SecureGroup | None = None
 
 
 class Transport(Protocol):
@@ -86,7 +86,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Report:
+class RoundReport:
     """What one round did.
 
     Attributes:
@@ -141,7 +141,7 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
 
 def rounds(
     method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server
-) -> Iterator[Report]:
+) -> Iterator[RoundReport]:
     """Runs the rounds that are left, changing ``server``; a report after each, when the server is consistent.
 
     Raises:
@@ -151,13 +151,13 @@ def rounds(
         yield _one(method, net, training, transport, plan, server)
 
 
-def _one(method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server) -> Report:
+def _one(method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server) -> RoundReport:
     started, t = time.perf_counter(), server.round + 1
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
     heard = _heard(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
-    cohort, pools, out = r.ids.tolist(), dict[int, Pool](), dict[int, str]()
+    cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
         r, pools, out = pooled(method, server.state, r)
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
@@ -187,7 +187,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     shown = _evaluated(method, training, transport, plan, server, everyone) if plan.evaluates(t) else _Shown()
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
-    return Report(
+    return RoundReport(
         round=t,
         cohort=cohort,
         answered=list(good),
@@ -335,7 +335,7 @@ def _sampled(method: Method, s: Bundle, r: Round) -> Round:
 
 
 def _messages(
-    step: Step, download: Download, r: Round, server: Server, pools: Mapping[int, Pool] | None = None
+    step: Step, download: Download, r: Round, server: Server, pools: Mapping[int, SecureGroup] | None = None
 ) -> dict[int, Message]:
     for name, rows in download.rows.items():
         if len(rows) != len(r.ids):

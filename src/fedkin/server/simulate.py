@@ -19,7 +19,7 @@ Filter = Callable[[int, Bundle], Bundle]
 """``(client, what it would say of itself) -> what it says``: noise on counts, for example."""
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Where clients' private states are kept, and what a ledger holds in their stead."""
 
     def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
@@ -89,7 +89,7 @@ class Simulation:
         trace: Mapping[int, Collection[int]] | None = None,
         absent: Mapping[int, Collection[int]] | None = None,
         attack: Attack | None = None,
-        store: Store | None = None,
+        store: StateStore | None = None,
     ) -> None:
         self._session, self._seed, self._outgoing, self._trace = session, seed, outgoing, trace
         self._away = absent or {}
@@ -100,7 +100,7 @@ class Simulation:
         self._attack = attack or Attack()
         self.attackers = self._attack.clients(clients, seed)
         self.ledgers = [Ledger() for _ in range(clients)]
-        self._store: Store = InMemory() if store is None else store
+        self._store: StateStore = InMemory() if store is None else store
         self._held: dict[int, Bundle] = {}  # what ledgers hold of the states that the server believed in, last time,
         self._acks = torch.zeros(0, dtype=torch.int64)  # the uploads it knew of,
         self._touched: set[int] = set()  # and the clients that were written to since

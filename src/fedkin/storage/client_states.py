@@ -28,7 +28,9 @@ _PER_FOLDER = 1000  # clients whose files share a folder
 
 
 class States:
-    """Clients' states in files, a `fedkin.engines.Store`. A ledger then holds ``at``: ``[file, upload number]``.
+    """Clients' states in files, a `fedkin.server.simulate.StateStore`.
+
+    A ledger then holds ``at``: ``[file, upload number]``.
 
     Args:
         folder: folder of the files; None: a temporary folder, deleted with this object.

@@ -41,13 +41,13 @@ from fedkin.engines import Engine, Workers
 from fedkin.testing.rules import RULES, Case
 from fedkin.testing.spy import RuleBroken
 
-__all__ = ["RULES", "Finding", "RuleBroken", "check_each", "check_method"]
+__all__ = ["RULES", "RuleBroken", "RuleResult", "check_each", "check_method"]
 
 _FIRST = ("declared", "runs")
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleResult:
     """Result of the check of one rule.
 
     Attributes:
@@ -105,7 +105,7 @@ def check_each(
     rules: Iterable[str] | None = None,
     seed: int = 1,
     aggregation: Aggregation | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[RuleResult]:
     """Run the same checks and yield a finding for each rule as soon as it is known, continuing after a broken one.
 
     Where ``declared`` or ``runs`` is broken, the other rules are not checked: they would all fail for this reason.
@@ -120,7 +120,7 @@ def check_each(
     before = None
     for name in wanted:
         error = None if before else _broken(case, name)
-        yield Finding(name, error, before)
+        yield RuleResult(name, error, before)
         before = before or (name if error is not None and name in _FIRST else None)
 
 

@@ -26,7 +26,7 @@ from fedkin.testing.trial import (
     Replies,
     Setting,
     Touch,
-    Trial,
+    TrialRun,
     calm,
     difference,
     lose,
@@ -46,7 +46,7 @@ class Case:
     aggregation: Aggregation = field(default_factory=Aggregation)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of the global generators, a different one for each run."""
-    _kept: dict[Kind, Trial] = field(default_factory=dict)
+    _kept: dict[Kind, TrialRun] = field(default_factory=dict)
 
     def anew(self) -> Method:
         """Return the method as a new object, without anything that the former one may have stored in itself."""
@@ -60,11 +60,11 @@ class Case:
 
     def play(
         self, setting: Setting, engine: Engine | None = None, *, touch: Touch | None = None, since: Moment | None = None
-    ) -> Trial:
+    ) -> TrialRun:
         """Run a new copy of the method, with new seeds of the global generators."""
         return play(self.anew(), setting, engine, touch=touch, since=since, ambient=next(self.ambient))
 
-    def usual(self, kind: Kind) -> Trial:
+    def usual(self, kind: Kind) -> TrialRun:
         """Return the run that many rules compare with: four rounds, four of six clients, the reference engine."""
         if kind not in self._kept:
             self._kept[kind] = self.play(self.setting(kind))
@@ -80,7 +80,7 @@ def runs(case: Case) -> None:
         _healthy(case.usual(kind), case.setting(kind))
 
 
-def _healthy(trial: Trial, setting: Setting) -> None:
+def _healthy(trial: TrialRun, setting: Setting) -> None:
     """Check that no upload was refused, everything is finite, and all clients that have joined predicted."""
     for before, report in zip(trial.moments, trial.reports, strict=False):
         _sound(before)
@@ -135,11 +135,11 @@ def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str, engine: 
         raise RuleBroken(f"{what}: {apart}")
 
 
-def _learned(trial: Trial) -> dict[str, Tensor]:
+def _learned(trial: TrialRun) -> dict[str, Tensor]:
     return {name: t for name, t in tensors(trial, rounds=()).items() if "state" in name}
 
 
-def _trains(usual: Trial, case: Case) -> bool:
+def _trains(usual: TrialRun, case: Case) -> bool:
     """Return whether the result depends on training at all, that is, on the step size."""
     setting = case.setting("mlp")
     slower = case.play(replace(setting, training=replace(setting.training, lr=setting.training.lr / 2)))
@@ -162,7 +162,7 @@ def resume(case: Case) -> None:
     _resumed(case, faulty, whole, 2, None)
 
 
-def _resumed(case: Case, setting: Setting, whole: Trial, t: int, engine: Engine | None) -> None:
+def _resumed(case: Case, setting: Setting, whole: TrialRun, t: int, engine: Engine | None) -> None:
     rest = case.play(setting, engine, since=whole.moments[t])
     left = range(t + 1, setting.plan.rounds + 1)
     what = f"stopped after round {t} and continued from the stored states, the run ends differently"
@@ -228,7 +228,7 @@ def odd_federations(case: Case) -> None:
             raise
 
 
-def _unmoved(trial: Trial) -> None:
+def _unmoved(trial: TrialRun) -> None:
     """Check that a round without an answer leaves the server unchanged."""
     for before, after, report in zip(trial.moments, trial.moments[1:], trial.reports, strict=False):
         if not report.answered and not report.joined:

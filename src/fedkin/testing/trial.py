@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, ClientData, Method, Net, Training
 from fedkin.engines import Engine, Job, Loop
-from fedkin.server import Message, Plan, Report, Server, Simulation, begin, rounds
+from fedkin.server import Message, Plan, RoundReport, Server, Simulation, begin, rounds
 from fedkin.testing.toys import Kind, federation, network
 
 Replies = tuple[dict[int, Bundle], dict[int, str]]
@@ -46,10 +46,10 @@ class Moment:
 
 
 @dataclass
-class Trial:
+class TrialRun:
     """The results of a run."""
 
-    reports: list[Report]
+    reports: list[RoundReport]
     moments: list[Moment]  # before the first round, then after each
     uploads: list[dict[int, Bundle]]  # answers to each round's messages, in order of arrival
     messages: list[dict[int, Message]]
@@ -94,7 +94,7 @@ def play(
     since: Moment | None = None,
     stop: int | None = None,
     ambient: int = 0,
-) -> Trial:
+) -> TrialRun:
     """Run a method to the end, or from a moment on, or until after a round.
 
     Args:
@@ -117,7 +117,7 @@ def play(
             if since is not None:
                 simulation.restore(copied(since).states, server.acks)
             wire = Wire(simulation, touch)
-            trial = Trial([], [_moment(server, simulation)], wire.uploads, wire.messages, simulation, server)
+            trial = TrialRun([], [_moment(server, simulation)], wire.uploads, wire.messages, simulation, server)
             for report in rounds(method, net, setting.training, wire, setting.plan, server):
                 trial.reports.append(report)
                 trial.moments.append(_moment(server, simulation))
@@ -154,7 +154,7 @@ def copied(m: Moment) -> Moment:
     return Moment(server, {i: b.owned() for i, b in m.states.items()})
 
 
-def tensors(trial: Trial, rounds: Iterable[int] | None = None) -> dict[str, Tensor]:
+def tensors(trial: TrialRun, rounds: Iterable[int] | None = None) -> dict[str, Tensor]:
     """Return all results of a run by readable names; reports of the given rounds only."""
     end, wanted = trial.moments[-1], None if rounds is None else set(rounds)
     out = {f"server state {n!r}": t for n, t in end.server.state.items()}

@@ -10,7 +10,17 @@ import torch
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Samples
-from fedkin.data import DAPFL, IID, ClassesPerClient, Dataset, Dirichlet, Federation, Natural, federate, planted_groups
+from fedkin.data import (
+    IID,
+    ClassesPerClient,
+    DAPFLPartition,
+    Dataset,
+    Dirichlet,
+    Federation,
+    Natural,
+    federate,
+    planted_groups,
+)
 
 Make = Callable[..., Dataset]
 
@@ -114,10 +124,10 @@ def test_natural_tests_on_own_official_samples(make_dataset: Make) -> None:
 def test_dapfl_uses_its_own_test_rule(make_dataset: Make) -> None:
     """DA-PFL's test images come from the official part, or from a sixth of each class that nobody trains on."""
     data = make_dataset(3000, official_test=official(600, 3000))
-    f = federate(data, DAPFL(1.0), clients=5, split="official", validation=0)
+    f = federate(data, DAPFLPartition(1.0), clients=5, split="official", validation=0)
     assert all(i >= 3000 for s in f.clients for i in numbers(s.test))
     assert f.sizes()[:, 1].tolist() == [0] * 5
-    f = federate(data, DAPFL(1.0), clients=5)
+    f = federate(data, DAPFLPartition(1.0), clients=5)
     tested = {i for s in f.clients for i in numbers(s.test)}
     assert not tested & {i for s in f.clients for i in numbers(s.train) + numbers(s.validation)}
 

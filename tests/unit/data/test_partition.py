@@ -11,13 +11,13 @@ import torch
 
 from fedkin.core.errors import ConfigError, PartitionError
 from fedkin.data import (
-    DAPFL,
     IID,
     PARTITIONS,
     Assignment,
     ClassesPerClient,
     ClusterClasses,
     ClusterDirichlet,
+    DAPFLPartition,
     Dirichlet,
     DirichletTotal,
     Natural,
@@ -72,7 +72,9 @@ def test_more_clients_than_samples(name: str, make_pool: Make) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("make", [Dirichlet, DirichletTotal, DAPFL, lambda a: ClusterDirichlet(alpha_between=a)])
+@pytest.mark.parametrize(
+    "make", [Dirichlet, DirichletTotal, DAPFLPartition, lambda a: ClusterDirichlet(alpha_between=a)]
+)
 def test_alpha_must_be_positive(make: Callable[[float], Partition], alpha: float) -> None:
     """A concentration that is not a finite number above 0 is refused with its value."""
     with pytest.raises(ConfigError, match="must be a number above 0, got"):
@@ -330,7 +332,7 @@ def test_dapfl_sizes(
     pool = make_pool(*[images] * classes)
     train, test, held = [], [], []
     for seed in range(20):
-        assigned = DAPFL(alpha, variant=variant).split(pool, clients, seed)  # type: ignore[arg-type]
+        assigned = DAPFLPartition(alpha, variant=variant).split(pool, clients, seed)  # type: ignore[arg-type]
         n = np.array([len(i) for i in assigned.train])
         train.append([n.min(), np.median(n), n.mean(), n.max()])
         assert assigned.test is not None
@@ -345,7 +347,7 @@ def test_dapfl_sizes(
 def test_dapfl_draws(make_pool: Make) -> None:
     """Inside a client no sample is used twice, test samples are never training samples, every count has the floor."""
     pool = make_pool(*[6000] * 10)
-    assigned = DAPFL(0.5).split(pool, 20, 0)
+    assigned = DAPFLPartition(0.5).split(pool, 20, 0)
     assert assigned.test is not None
     counts = table(assigned, pool)
     assert all(len(set(i)) == len(i) for i in (*assigned.train, *assigned.test))
@@ -361,9 +363,9 @@ def test_dapfl_draws(make_pool: Make) -> None:
 def test_dapfl_settings(make_pool: Make) -> None:
     """An unknown variant and a total below one are refused; total replaces the authors' samples per class."""
     with pytest.raises(ConfigError, match="variant must be 'cifar' or 'femnist', got 'mnist'"):
-        DAPFL(variant="mnist")  # type: ignore[arg-type]
+        DAPFLPartition(variant="mnist")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="total must be at least 1, got 0"):
-        DAPFL(total=0)
+        DAPFLPartition(total=0)
     pool = make_pool(*[2000] * 10)
-    few, many = (sum(map(len, DAPFL(total=t).split(pool, 5, 0).train)) for t in (300, 900))
+    few, many = (sum(map(len, DAPFLPartition(total=t).split(pool, 5, 0).train)) for t in (300, 900))
     assert many > 1.5 * few

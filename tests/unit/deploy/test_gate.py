@@ -23,11 +23,11 @@ pytest.importorskip("h11", reason="h11 comes with fedkin[flower]")
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 
 from fedkin.deploy.gate import Gate, client_context, server_context
-from fedkin.deploy.relay import HEAD, Limits, Upstream
+from fedkin.deploy.relay import HEAD, ConnectionLimits, Upstream
 from fedkin.deploy.signed import AGE_SECONDS, Keyring
 from standin import FORBIDDEN, Everyone, StandIn, signed
 
-LIMITS = Limits(
+LIMITS = ConnectionLimits(
     body=8 << 20,
     first_seconds=2.0,
     head_seconds=1.0,
@@ -42,7 +42,7 @@ CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: link\r\n"
 class Site:
     """A gate with a SuperLink's stand-in behind it, both with TLS."""
 
-    def __init__(self, authority: keys.Authority, limits: Limits, keyring: Keyring | None = None) -> None:
+    def __init__(self, authority: keys.Authority, limits: ConnectionLimits, keyring: Keyring | None = None) -> None:
         self.link = StandIn(server_context(authority.server, authority.server_key))
         self.seen = self.link.seen
         self.authority = authority

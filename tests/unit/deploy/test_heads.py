@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Letter,
 def test_what_programs_write_is_read(kind: heads.Kind, written: dict[str, tuple[Letter, Letter]]) -> None:
     """Letters of every kind and their answers fit their types, and keep their values."""
     asked, answer = written[kind]
-    head = heads.decode(asked, heads.Asked)
+    head = heads.decode(asked, heads.RequestHead)
     assert through_bytes(Letter(heads.plain(head))).head == {n: v for n, v in asked.head.items() if v != []}
     assert (head.kind, head.seq, head.settings) == (kind, asked.head["seq"], asked.head["settings"])
     assert heads.decode(answer, heads.ANSWERS[kind]).seq == answer.head["seq"]
@@ -82,7 +82,7 @@ def test_a_letter_that_does_not_fit_is_refused_with_its_place(
     whole = {**written["update"][0].head, **changes}
     bad = Letter({n: v for n, v in whole.items() if v is not ...}, written["update"][0].body)
     with pytest.raises(LetterError, match=f"its head does not fit: .*{place}"):
-        heads.decode(bad, heads.Asked)
+        heads.decode(bad, heads.RequestHead)
     assert sites(tmp_path, 1)[100].answer(bad).head["code"] == "unreadable"
 
 

@@ -16,7 +16,7 @@ from fedkin.data import SiteData
 from fedkin.deploy.client import Site
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import Limits
+from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.tensors import bundle, letter
 from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch, _Printable
@@ -87,8 +87,8 @@ def test_a_server_does_not_choose_which_column_is_told(
     """The values of the class are on a site's card. A run that takes another column than the owner's for the class is
     refused, and without the owner's word one with more than 50 values; nothing of the column leaves."""
     free = Site("c0", SiteData(table), tmp_path / "a")
-    strict = Site("c1", SiteData(table), tmp_path / "b", Limits(target="disease"))
-    willing = Site("c2", SiteData(table), tmp_path / "c", Limits(target="insured"))
+    strict = Site("c1", SiteData(table), tmp_path / "b", PrivacyLimits(target="disease"))
+    willing = Site("c2", SiteData(table), tmp_path / "c", PrivacyLimits(target="insured"))
     assert [greeted(free, tmp_path, t).head.get("code") for t in ("disease", "pressure", "insured")] == [
         None,
         None,
@@ -120,9 +120,9 @@ def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
 def test_noise_that_cannot_be_accounted_for_is_refused(noise: float) -> None:
     """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
     with pytest.raises(ConfigError, match=r"nodes take 0, or 0\.01 to 1e\+06"):
-        Limits().check(settings("fedavg", privacy={"noise_multiplier": noise}))
+        PrivacyLimits().check(settings("fedavg", privacy={"noise_multiplier": noise}))
     for fine in (0.0, 0.01, 1e6):
-        Limits().check(settings("fedavg", privacy={"noise_multiplier": fine}))
+        PrivacyLimits().check(settings("fedavg", privacy={"noise_multiplier": fine}))
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------

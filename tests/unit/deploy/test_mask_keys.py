@@ -20,8 +20,8 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import Site
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.privacy_budget import Limits
-from fedkin.deploy.table import Table, Unmasked
+from fedkin.deploy.privacy_budget import PrivacyLimits
+from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.deploy.tensors import bundle, letter
 from fedkin.deploy.wire_format import Letter
 from fedkin.deploy.worker import Duty, Watch
@@ -88,7 +88,7 @@ def test_a_restored_snapshot_gives_no_difference_of_uploads(process: str, tmp_pa
 def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A node with --only-masked takes part in a run with masks, and refuses one without, from its first letter on and
     in a run that a server turns into one without on its way."""
-    limits, bare = Limits(only_masked=True), list[Letter]()
+    limits, bare = PrivacyLimits(only_masked=True), list[Letter]()
 
     def lie(post: Direct, client: str, of: Letter) -> Letter:
         answer = post.ask(client, of)
@@ -138,7 +138,7 @@ def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
         return answer
 
     post = Direct(sites(tmp_path), touch=touch)
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", Limits(keep_scores=True))
+    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", PrivacyLimits(keep_scores=True))
     ours = on_hosts(s, tmp_path, post)
     assert same_server(ours, simulated(s))
     assert [(a.head["code"], a.body) for a in heard] == [("scores", b"")] * 3
@@ -167,7 +167,7 @@ def signed_sites(folder: Path) -> dict[int, Site]:
             f"c{i}",
             SiteData("digits", share=i),
             folder / "disks",
-            Limits(only_masked=True),
+            PrivacyLimits(only_masked=True),
             signing=Signing(folder / "private" / f"c{i}", folder / f"peers-{i}"),
         )
         for i in range(3)
@@ -236,7 +236,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
 def test_who_asks_for_no_signatures_takes_all(folder: Path) -> None:
     """Without --peers the members that a server names are taken, signed or not."""
     public = {i: masks.public_of(bytes([i + 1]) * 32) for i in range(3)}
-    table = Table("run", 1, tuple(public.items()), 1.0, 3.0)
+    table = MemberTable("run", 1, tuple(public.items()), 1.0, 3.0)
     MaskKeys("c0", Signing()).require_peers(table, 0)
     with pytest.raises(Unmasked):
         MaskKeys("c0", Signing(peers=folder / "peers-0")).require_peers(table, 0)
@@ -302,7 +302,7 @@ def test_the_vectors_of_the_page() -> None:
     assert hmac.new(first, info + b"\x01", "sha256").hexdigest() == told["key 0-1"]
     stream = next(masks._stream(bytes.fromhex(told["key 0-1"]), 3)).tolist()
     assert [str(n) for n in stream] == told["stream 0-1"]
-    table = Table("run", 1, tuple(enumerate(told["public"])), 1.0, 3.0)
+    table = MemberTable("run", 1, tuple(enumerate(told["public"])), 1.0, 3.0)
     addend = Bundle(w=torch.tensor(told["addend"], dtype=torch.int64))
     sent = [masks.masked(addend, table, i, secrets[i]).w for i in range(3)]
     assert [[str(n) for n in t.tolist()] for t in sent] == told["masked"]

@@ -18,7 +18,7 @@ from fedkin.data import SiteData
 from fedkin.deploy.client import Site
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import Account, Limits, OverBudget
+from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.wire_format import Letter
 from hosttoys import Direct, on_hosts, settings, sites
@@ -43,7 +43,7 @@ def describe(tmp_path: Path) -> Letter:
 def test_three_hundred_runs_do_not_tell_the_true_counts(describe: Letter, tmp_path: Path) -> None:
     """A server that invents a run's name for each request gets counts until the owner's total is spent, across a
     restart of the node and without its folders of runs, and then no more."""
-    limits, answers = Limits(max_metadata_epsilon=0.5), list[Letter]()
+    limits, answers = PrivacyLimits(max_metadata_epsilon=0.5), list[Letter]()
     for i in range(300):
         if i % 100 == 0:
             site = Site("c0", SiteData("digits", share=0), tmp_path / "disk", limits)
@@ -211,6 +211,6 @@ def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> Non
 def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path) -> None:
     """What one run asks for is more than the total: nothing is drawn."""
     s = settings("da-pfl", privacy={"metadata_epsilon": 1.0})
-    site = Site("c0", SiteData("digits", share=0), tmp_path, Limits(max_metadata_epsilon=0.5))
+    site = Site("c0", SiteData("digits", share=0), tmp_path, PrivacyLimits(max_metadata_epsilon=0.5))
     assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0)).head["code"] == "settings"
     assert site.account.load() == {}

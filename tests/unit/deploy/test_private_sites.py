@@ -22,7 +22,7 @@ from fedkin.deploy.client import Site
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import Account, Limits, OverBudget, Used
+from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.wire_format import Letter
@@ -135,15 +135,15 @@ def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "run", "limits", "told"),
     [
-        ("fedavg", {}, Limits(), "exact"),
-        ("fedavg", PRIVATE, Limits(), "none"),
-        ("fedavg", {}, Limits(max_metadata_epsilon=1.0), "none"),
-        ("da-pfl", {"metadata_epsilon": 0.3}, Limits(), "noisy"),
+        ("fedavg", {}, PrivacyLimits(), "exact"),
+        ("fedavg", PRIVATE, PrivacyLimits(), "none"),
+        ("fedavg", {}, PrivacyLimits(max_metadata_epsilon=1.0), "none"),
+        ("da-pfl", {"metadata_epsilon": 0.3}, PrivacyLimits(), "noisy"),
     ],
     ids=["plain", "private training", "a limit", "noise at joining"],
 )
 def test_what_evaluations_tell_of_the_training_samples(
-    name: str, run: dict[str, Any], limits: Limits, told: str, tmp_path: Path
+    name: str, run: dict[str, Any], limits: PrivacyLimits, told: str, tmp_path: Path
 ) -> None:
     """Exact class counts, and in the last round the outcome of every test sample, only where neither the run nor the
     owner asks for privacy."""
@@ -358,19 +358,20 @@ def test_a_site_refuses_for_itself(
 @pytest.mark.parametrize(
     ("limits", "run", "message"),
     [
-        (Limits(max_metadata_epsilon=0.5), {"metadata_epsilon": 1.0}, r"epsilon = 1; .*--max-metadata-epsilon 0.5"),
-        (Limits(min_noise_multiplier=1.0), {"noise_multiplier": 0.5},
+        (PrivacyLimits(max_metadata_epsilon=0.5), {"metadata_epsilon": 1.0},
+         r"epsilon = 1; .*--max-metadata-epsilon 0.5"),
+        (PrivacyLimits(min_noise_multiplier=1.0), {"noise_multiplier": 0.5},
          r"private training with noise_multiplier = 0.5; .*--min-noise-multiplier 1"),
-        (Limits(min_noise_multiplier=1.0), {}, r"plain training; .*--min-noise-multiplier 1"),
-        (Limits(max_epsilon=3.0), {}, r"plain training, which has no epsilon; .*--max-epsilon 3"),
-        (Limits(max_epsilon=3.0), {"noise_multiplier": 0.0}, r"noise_multiplier = 0, which has no epsilon"),
-        (Limits(max_metadata_epsilon=0.5), {"metadata_epsilon": 0.5}, None),
-        (Limits(max_metadata_epsilon=0.5), {}, None),
-        (Limits(min_noise_multiplier=1.0, max_epsilon=3.0), {"noise_multiplier": 1.0}, None),
-        (Limits(), {}, None),
+        (PrivacyLimits(min_noise_multiplier=1.0), {}, r"plain training; .*--min-noise-multiplier 1"),
+        (PrivacyLimits(max_epsilon=3.0), {}, r"plain training, which has no epsilon; .*--max-epsilon 3"),
+        (PrivacyLimits(max_epsilon=3.0), {"noise_multiplier": 0.0}, r"noise_multiplier = 0, which has no epsilon"),
+        (PrivacyLimits(max_metadata_epsilon=0.5), {"metadata_epsilon": 0.5}, None),
+        (PrivacyLimits(max_metadata_epsilon=0.5), {}, None),
+        (PrivacyLimits(min_noise_multiplier=1.0, max_epsilon=3.0), {"noise_multiplier": 1.0}, None),
+        (PrivacyLimits(), {}, None),
     ],
 )  # fmt: skip
-def test_limits_by_settings(limits: Limits, run: dict[str, Any], message: str | None) -> None:
+def test_limits_by_settings(limits: PrivacyLimits, run: dict[str, Any], message: str | None) -> None:
     """What the owner allows is taken, also at its very edge; the rest is refused with both numbers."""
     if message is None:
         return limits.check(setup(**run))
@@ -381,24 +382,24 @@ def test_limits_by_settings(limits: Limits, run: dict[str, Any], message: str | 
 
 def test_limits_by_what_is_said() -> None:
     """Exact words are refused where a limit is set, whatever they are; who says nothing may join."""
-    for limits in (Limits(max_metadata_epsilon=1.0), Limits(max_epsilon=1.0)):
+    for limits in (PrivacyLimits(max_metadata_epsilon=1.0), PrivacyLimits(max_epsilon=1.0)):
         for method in (DAPFL(), CFIC()):
             with pytest.raises(ConfigError, match="something exact of their data at joining"):
                 limits.check_words(Privacy(), method, mlp())
             limits.check_words(Privacy(metadata_epsilon=1.0), method, mlp())
         limits.check_words(Privacy(), FedAvg(), mlp())
-    Limits().check_words(Privacy(), DAPFL(), mlp())
+    PrivacyLimits().check_words(Privacy(), DAPFL(), mlp())
 
 
 @pytest.mark.parametrize(
     ("name", "run", "limits", "kind"),
     [
-        ("da-pfl", {"metadata_epsilon": 1.0}, Limits(max_metadata_epsilon=0.5), "hello"),
-        ("da-pfl", {}, Limits(max_metadata_epsilon=0.5), "describe"),
-        ("fedavg", {}, Limits(min_noise_multiplier=1.0), "hello"),
+        ("da-pfl", {"metadata_epsilon": 1.0}, PrivacyLimits(max_metadata_epsilon=0.5), "hello"),
+        ("da-pfl", {}, PrivacyLimits(max_metadata_epsilon=0.5), "describe"),
+        ("fedavg", {}, PrivacyLimits(min_noise_multiplier=1.0), "hello"),
     ],
 )
-def test_one_site_stays_out(name: str, run: dict[str, Any], limits: Limits, kind: str, tmp_path: Path) -> None:
+def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimits, kind: str, tmp_path: Path) -> None:
     """The run goes on with the two whose owners allow it; the event names the third, and not its limit."""
     s = settings(name, **tables({"rounds": 1, **run}), hosts={"min_clients": 2})
     heard = Heard("hello", "describe")
@@ -421,7 +422,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     """With an allowance for two rounds and a half c1 answers two, and then no more: not in this run, not after a
     restart, not in another run. The others are not disturbed, and its log says how far it is."""
     s, post = private("fedavg"), Direct(sites(tmp_path))
-    limits = Limits(max_epsilon=budget(2.5, s))
+    limits = PrivacyLimits(max_epsilon=budget(2.5, s))
     post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     with caplog.at_level(logging.INFO, "fedkin.site"):
         ours = on_hosts(s, tmp_path, post)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
 from fedkin.deploy.client import Site
-from fedkin.deploy.client_memory import Store
-from fedkin.deploy.table import Table, Unmasked
+from fedkin.deploy.client_memory import ClientStore
+from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.deploy.tensors import bundle, letter
 from fedkin.deploy.wire_format import Letter, LetterError
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
-from fedkin.privacy.secure_sum import Pool, fixed, summed
+from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except
@@ -45,9 +45,9 @@ def update(of: Letter, round: int | None = None) -> bool:
 SECRETS = [bytes([i]) * 32 for i in range(1, 8)]
 
 
-def table(count: int = 3, **changes: Any) -> Table:
+def table(count: int = 3, **changes: Any) -> MemberTable:
     members = tuple((i, masks.public_of(s)) for i, s in enumerate(SECRETS[:count]))
-    return replace(Table("run", 1, members, 1.0, float(count)), **changes)
+    return replace(MemberTable("run", 1, members, 1.0, float(count)), **changes)
 
 
 @given(
@@ -61,7 +61,7 @@ def test_masks_cancel_in_the_sum(count: int, more: int, values: list[float]) -> 
     t = table(count)
     rows = torch.tensor(values[: 6 * count]).view(count, 2, 3)
     single = {i: Bundle(b=rows[i], a=torch.full((more,), float(i)), one=torch.tensor(0.5)) for i in range(count)}
-    pools = {i: Pool(tuple(range(count)), 1.0, float(count)) for i in range(count)}
+    pools = {i: SecureGroup(tuple(range(count)), 1.0, float(count)) for i in range(count)}
     bare = {i: fixed(b, pools[i]) for i, b in single.items()}
     hidden = {i: masks.masked(b, t, i, SECRETS[i]) for i, b in bare.items()}
     plain, _ = summed(pools, bare, single[0], 1e8)
@@ -131,7 +131,7 @@ BAD_TABLES: dict[str, Any] = {
 def test_a_table_is_checked(what: str) -> None:
     """Nothing is masked for two, for the same member twice, or by weights that cannot be."""
     with pytest.raises(LetterError):
-        Table.read({"run": "r", "round": 1, "pool": BAD_TABLES[what]})
+        MemberTable.read({"run": "r", "round": 1, "pool": BAD_TABLES[what]})
 
 
 def test_on_what_terms_a_site_masks() -> None:
@@ -358,7 +358,7 @@ def test_keys_are_of_one_run_and_one_process(tmp_path: Path) -> None:
         listed = json.loads((folder / "run" / "clients.json").read_text())
         secrets = [post.sites[100 + i].mask_keys.secret(listed["run"]) for i in range(3)]
         assert [c["public"] for c in listed["clients"]] == [masks.public_of(secret) for secret in secrets]
-        assert {Store(tmp_path / "disks", f"c{i}").load(listed["run"]).masked for i in range(3)} == {4}
+        assert {ClientStore(tmp_path / "disks", f"c{i}").load(listed["run"]).masked for i in range(3)} == {4}
         files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
         for secret in secrets:
             assert not any(secret.hex() in text for text in seen)

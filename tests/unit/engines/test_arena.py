@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle, stack
-from fedkin.engines.arena import Arena, Ring, Rows, layout_of
+from fedkin.engines.arena import AnswerRows, Arena, Ring, layout_of
 
 SIZE = 4096
 
@@ -56,7 +56,7 @@ def answer(i: int) -> Bundle:
     return Bundle(model=torch.full((5, 3), float(i)), size=torch.tensor(i), counts=torch.full((7,), i))
 
 
-def filled(arena: Arena, count: int, first: int = 0) -> Rows:
+def filled(arena: Arena, count: int, first: int = 0) -> AnswerRows:
     rows = arena.rows("update", count)
     assert rows is not None
     assert all(arena.fill(rows.place(i), answer(first + i)) for i in range(count))

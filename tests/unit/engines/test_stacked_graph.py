@@ -16,7 +16,7 @@ import fedkin.engines.stacked_graph as module
 from fedkin.core import Bundle, Train, Training
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
-from fedkin.engines.stacked_train import Asked, train
+from fedkin.engines.stacked_train import StackRequest, train
 from fedkin.engines.turns import Draws
 from fedkin.testing.toys import network, samples
 
@@ -39,10 +39,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
-def asked(sizes: tuple[int, ...], training: Training, **request: Any) -> list[Asked]:
+def asked(sizes: tuple[int, ...], training: Training, **request: Any) -> list[StackRequest]:
     data = [samples(0, i, "train", n) for i, n in enumerate(sizes)]
     return [
-        Asked(
+        StackRequest(
             Train(NET.w0 + i, per_sample=Bundle(offset=torch.full((len(d), 3), float(i))), **request),
             d,
             training,

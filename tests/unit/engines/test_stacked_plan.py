@@ -10,7 +10,7 @@ import torch
 from fedkin.core import Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, orders
-from fedkin.engines.stacked_plan import Orders, Plan, plan, steps_of
+from fedkin.engines.stacked_plan import Orders, StackPlan, plan, steps_of
 
 
 def drawn(sizes: list[int], training: Training, *, skip_single: bool = False) -> list[Orders]:
@@ -19,12 +19,12 @@ def drawn(sizes: list[int], training: Training, *, skip_single: bool = False) ->
     return sorted(found, key=lambda mine: -steps_of(mine, training.batch_size))
 
 
-def members(p: Plan) -> list[list[int]]:
+def members(p: StackPlan) -> list[list[int]]:
     """Who takes each segment."""
     return [list(range(s.m)) if isinstance(s.rows, slice) else s.rows.tolist() for s in p.segments]
 
 
-def met(p: Plan, clients: int) -> list[list[list[int]]]:
+def met(p: StackPlan, clients: int) -> list[list[list[int]]]:
     """The batches that each row meets, in order."""
     found: list[list[list[int]]] = [[] for _ in range(clients)]
     for s, rows in zip(p.segments, members(p), strict=True):

@@ -17,7 +17,7 @@ from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_train import Asked, Steps, bytes_of, train
+from fedkin.engines.stacked_train import StackRequest, Steps, bytes_of, train
 from fedkin.engines.turns import Draws
 from fedkin.testing.toys import network, samples
 
@@ -59,9 +59,9 @@ def place() -> Place:
     return Place("cpu", 0.0, False)
 
 
-def asked(requests: Sequence[Train], data: Sequence[Samples], training: Training) -> list[Asked]:
+def asked(requests: Sequence[Train], data: Sequence[Samples], training: Training) -> list[StackRequest]:
     draws = [Draws(3, ("update", 1, i, 0)) for i in range(len(requests))]
-    return [Asked(r, d, training, g) for r, d, g in zip(requests, data, draws, strict=True)]
+    return [StackRequest(r, d, training, g) for r, d, g in zip(requests, data, draws, strict=True)]
 
 
 def agree(requests: Sequence[Train], data: Sequence[Samples], training: Training, net: Net = NET) -> None:
@@ -229,7 +229,7 @@ def test_dropout_draws_by_client_and_by_seed() -> None:
 
     def once(seed: int) -> list[Tensor]:
         draws = Draws(seed, ("update", 1, 0, 0))
-        return train([Asked(Train(net.w0), d, Training(batch_size=8), draws) for d in data], net, place())
+        return train([StackRequest(Train(net.w0), d, Training(batch_size=8), draws) for d in data], net, place())
 
     (a, b), again, other = once(1), once(1), once(2)
     assert not torch.equal(a, b)

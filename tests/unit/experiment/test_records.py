@@ -11,7 +11,7 @@ import torch
 from fedkin.core import Bundle
 from fedkin.data import Federation, planted_groups
 from fedkin.experiment.records import lines_of
-from fedkin.server import Report
+from fedkin.server import RoundReport
 
 
 def federation() -> Federation:
@@ -19,7 +19,7 @@ def federation() -> Federation:
     return planted_groups(clients=4, groups=2, samples=12, classes=3)
 
 
-def report(**changes: Any) -> Report:
+def report(**changes: Any) -> RoundReport:
     """A round of two clients without evaluation."""
     plain: dict[str, Any] = {
         "round": 7,
@@ -38,7 +38,7 @@ def report(**changes: Any) -> Report:
         "evaluation": {},
         "seconds": {"round": 1.0},
     }
-    return Report(**{**plain, **changes})
+    return RoundReport(**{**plain, **changes})
 
 
 def evaluated(right: int, wrong: int, **more: torch.Tensor) -> Bundle:

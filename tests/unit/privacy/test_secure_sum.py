@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedkin.core import Aggregation, Bundle, ConfigError, MethodError
 from fedkin.core.rows import weighted_mean
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
-from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, Pool, fixed, summed
+from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, SecureGroup, fixed, summed
 from fedkin.server import Message, Plan
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 
@@ -22,9 +22,9 @@ SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "aggrega
 numbers = st.lists(st.floats(-LIMIT, LIMIT, width=32), min_size=3, max_size=3)
 
 
-def pools(weights: list[float]) -> dict[int, Pool]:
+def pools(weights: list[float]) -> dict[int, SecureGroup]:
     members = tuple(range(len(weights)))
-    return {i: Pool(members, w, sum(weights)) for i, w in enumerate(weights)}
+    return {i: SecureGroup(members, w, sum(weights)) for i, w in enumerate(weights)}
 
 
 # ---- the arithmetic -----------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_whatever_is_added_and_taken_away_cancels(masks: list[int], content: int
     for order in (addends, addends[::-1]):
         replies = {i: Bundle(w=torch.tensor([a])) for i, a in enumerate(order)}
         like = Bundle(w=torch.zeros(1, dtype=torch.float64))
-        good, _ = summed(dict.fromkeys(members, Pool(members, 1, len(members))), replies, like, 1e30)
+        good, _ = summed(dict.fromkeys(members, SecureGroup(members, 1, len(members))), replies, like, 1e30)
         assert float(good[0].w) == content / 2**BITS
 
 
@@ -67,7 +67,7 @@ def test_the_largest_numbers_do_not_wrap() -> None:
 def test_a_number_that_cannot_be_added_up(bad: float) -> None:
     """It would take the whole pool's sum with it, so the client itself does not send it."""
     with pytest.raises(OutOfRange, match="at most 1e"):
-        fixed(Bundle(w=torch.tensor([0.0, bad])), Pool((0, 1, 2), 1.0, 3.0))
+        fixed(Bundle(w=torch.tensor([0.0, bad])), SecureGroup((0, 1, 2), 1.0, 3.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
@@ -75,7 +75,7 @@ def test_only_fractions_are_added_up(dtype: torch.dtype) -> None:
     """Marks and whole numbers are read one by one by whoever sends them: the method's word was wrong."""
     one = Bundle(has=torch.ones(2, dtype=dtype))
     with pytest.raises(MethodError, match=r"'has' in an upload is torch\."):
-        fixed(one, Pool((0, 1, 2), 1.0, 3.0))
+        fixed(one, SecureGroup((0, 1, 2), 1.0, 3.0))
     with pytest.raises(MethodError, match=r"'has' in an upload is torch\."):
         summed(pools([1.0] * 3), {0: one}, one, 1.0)
 

@@ -14,7 +14,7 @@ from fedkin.report import tables
 from fedkin.report.cells import cells
 from fedkin.report.export import write_files
 from fedkin.report.page import one_run
-from fedkin.report.papers import Origin, to_csv
+from fedkin.report.publication_tables import Origin, to_csv
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate import Finding, Harmed, against, difference
-from fedkin.report import accuracy, charts, clusters, costs, figures, naming, people, spreads, weights
+from fedkin.evaluate import Conclusion, Harmed, against, difference
+from fedkin.report import accuracy, charts, client_table, clusters, costs, figures, naming, spreads, weights
 from fedkin.report.folder import Run, by_title
 
 
@@ -117,7 +117,7 @@ def test_gains_of_methods_stand_in_order_of_their_mean():
 def test_the_fact_of_gains_is_the_range_of_harmed_clients():
     """Of two methods that of the lowest upper end; of one its own."""
     one = {"A": [against({0: 0.5}, {0: 0.6})], "B": [against({0: 0.5}, {0: 0.7})]}
-    found = {t: Finding(difference([{0: 0.1}]), h) for t, h in (("A", Harmed(0, 3, 10)), ("B", Harmed(2, 4, 10)))}
+    found = {t: Conclusion(difference([{0: 0.1}]), h) for t, h in (("A", Harmed(0, 3, 10)), ("B", Harmed(2, 4, 10)))}
     assert spreads.gains(one, found).fact == (
         "A: between 0 and 3 of 10 clients are harmed compared with Local (90 %), the lowest upper end of all methods"
     )
@@ -309,8 +309,8 @@ def test_the_table_of_clients(made):
     run = made(clients=2, gains={1: -0.2}, relations="weights", clients_info=None)
     run.clients[0]["labels"] = [5, 0, 7]
     run.rounds[0]["answered"] = [0]
-    p = people.people_of(run)
-    found = people.table(run, p, {"Local": {0: 0.1}}, weights.mean_rows(run.relations))
+    p = client_table.client_table_of(run)
+    found = client_table.table(run, p, {"Local": {0: 0.1}}, weights.mean_rows(run.relations))
     columns = found["columns"]
     assert columns["client"] == [0, 1]
     assert columns["training samples"] == [12, None]
@@ -320,7 +320,7 @@ def test_the_table_of_clients(made):
     assert columns["rounds taken part"] == [3, 2]
     assert found["series"] == [[800] * 3, [600] * 3]
     assert found["partners"][0] == [[0, 0.75], [1, 0.25]]
-    labels = values(people.labels_figure(p, [1, 0], ["bern", "aarau"], ["well", "ill"]))
+    labels = values(client_table.labels_figure(p, [1, 0], ["bern", "aarau"], ["well", "ill"]))
     assert labels == [
         {"client": "aarau", "class": "well", "samples": 5}, {"client": "aarau", "class": "2", "samples": 7},
     ]  # fmt: skip
@@ -329,7 +329,7 @@ def test_the_table_of_clients(made):
 def test_the_table_of_thousands_of_clients_holds_the_worst_and_the_best(made):
     """Of 3,000 clients 1,000 have a row, the worst among them; the page says of how many."""
     run = made(clients=3000, gains={7: -0.5, 2000: 0.1}, rounds=1)
-    p = people.people_of(run)
-    found = people.table(run, p, {}, {})
-    assert (len(found["columns"]["client"]), found["of"]) == (people.MOST_ROWS, 3000)
+    p = client_table.client_table_of(run)
+    found = client_table.table(run, p, {}, {})
+    assert (len(found["columns"]["client"]), found["of"]) == (client_table.MOST_ROWS, 3000)
     assert {7, 2000} <= set(found["columns"]["client"])

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedkin.evaluate import Constant
 from fedkin.report import accuracy, page, tables
+from fedkin.report.client_table import client_table_of, table
 from fedkin.report.first import constants_of, first_of
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
-from fedkin.report.papers import paper_table
-from fedkin.report.people import people_of, table
+from fedkin.report.publication_tables import paper_table
 
 ONE_SIDED = [9, 6, 6, 7]  # of 10, 11, 12 and 13 test samples: client 0 is one of four
 FAIR = [7, 6, 6, 7]
@@ -148,8 +148,8 @@ def test_clients_have_what_a_constant_answer_gets(made):
         "2": "50.0",
         "3": "53.8",
     }
-    assert table(run, people_of(run), {}, {})["columns"]["majority %"] == [90.0, 54.55, 50.0, 53.85]
-    assert "majority %" not in table(made(), people_of(made()), {}, {})["columns"]
+    assert table(run, client_table_of(run), {}, {})["columns"]["majority %"] == [90.0, 54.55, 50.0, 53.85]
+    assert "majority %" not in table(made(), client_table_of(made()), {}, {})["columns"]
     assert "majority %" not in tables.client_table(made()).columns
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fedkin.core.errors import RunFolderError
+from fedkin.report.client_table import client_table_of
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import rounds_of
-from fedkin.report.people import people_of
 from fedkin.storage.files import write_atomic
 from fedkin.storage.json_lines import Lines
 
@@ -91,7 +91,7 @@ def test_a_client_s_figure_is_over_the_rounds_of_the_run(made):
         line["accuracy"] = line["round"] / 10
     longer = replace(run, rounds=[*run.rounds, {"round": 10, "evaluated": False}])
     assert longer.by_client == {i: pytest.approx(0.6) for i in range(4)}
-    assert people_of(longer).final == longer.by_client
+    assert client_table_of(longer).final == longer.by_client
     assert run.by_client == {i: pytest.approx(0.55) for i in range(4)}
     assert (longer.total, longer.last["round"], longer.final["rounds"]) == (10, 6, "round 6")
 

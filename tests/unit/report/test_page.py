@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.report import accuracy, charts, page, parts
+from fedkin.report import accuracy, charts, client_data, page
 from fedkin.report.folder import read_run
 
 
@@ -278,7 +278,7 @@ def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
 
 def test_more_seeds_than_there_is_room_for_are_left_out_and_said(made, tmp_path, monkeypatch):
     """Room for eight rows: two methods of four clients have one seed each; the page says so."""
-    monkeypatch.setattr(parts, "ROWS", 8)
+    monkeypatch.setattr(client_data, "ROWS", 8)
     runs = [made(t, s) for t in ("Local", "M") for s in (0, 1, 2)]
     found = data(page.write_comparison(tmp_path, runs).read_text(encoding="utf-8"))["parts"]
     assert [(part["title"], part["seed"]) for part in found] == [("Local", 0), ("M", 0)]

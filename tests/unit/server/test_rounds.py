@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Round, Training, to_all, to_each
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
-from fedkin.server import Message, Plan, Report, begin, join_rounds, rounds
+from fedkin.server import Message, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
@@ -21,7 +21,7 @@ from toys import method
 P = network("mlp").size  # 73 numbers of four bytes
 
 
-def reports(method: Method, touch: Touch | None = None, **changes: Any) -> list[Report]:
+def reports(method: Method, touch: Touch | None = None, **changes: Any) -> list[RoundReport]:
     plan = {"rounds": 3, "participation": 0.7, **changes.pop("plan", {})}
     return play(method, Setting(plan=Plan(**plan), **changes), touch=touch).reports
 

@@ -12,7 +12,7 @@ from fedkin.core import Bundle, Client, Download, Method, MethodError, Round, to
 from fedkin.methods import FedAvg
 from fedkin.server import Plan, join_rounds
 from fedkin.testing.toys import network
-from fedkin.testing.trial import Setting, Trial, lose, play
+from fedkin.testing.trial import Setting, TrialRun, lose, play
 
 
 def variant(**steps: Any) -> Method:
@@ -49,7 +49,7 @@ def _merge(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
     return s.but(model=r.mean(up.model))
 
 
-def trial(method: Method, touch: Any = None, **changes: Any) -> Trial:
+def trial(method: Method, touch: Any = None, **changes: Any) -> TrialRun:
     return play(method, Setting(plan=Plan(3, 0.4), **changes), touch=touch)
 
 
@@ -66,7 +66,7 @@ def silent(ids: list[int]) -> Any:
     return touch
 
 
-def said(t: Trial, round: int) -> list[float]:
+def said(t: TrialRun, round: int) -> list[float]:
     found: list[float] = t.moments[round].server.state.said.tolist()
     return found
 

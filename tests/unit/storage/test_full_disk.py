@@ -16,7 +16,7 @@ import pytest
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
-from fedkin.deploy.client_memory import Store
+from fedkin.deploy.client_memory import ClientStore
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import Sweep, run_sweep
@@ -220,4 +220,4 @@ def test_a_client_s_memory_on_a_node_is_private(tmp_path: Path) -> None:
     assert len(memories) == 3
     assert {rights(path) for path in memories} == {"600"}
     assert {rights(path.parent) for path in memories} == {"700"}
-    assert Store(tmp_path / "disks", "c0").path("run").name == "memory.safetensors"
+    assert ClientStore(tmp_path / "disks", "c0").path("run").name == "memory.safetensors"

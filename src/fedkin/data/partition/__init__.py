@@ -12,12 +12,11 @@ from collections.abc import Mapping
 
 from fedkin.data.partition.base import Assignment, Partition
 from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
-from fedkin.data.partition.dapfl import DAPFL
+from fedkin.data.partition.dapfl import DAPFLPartition
 from fedkin.data.partition.label import IID, ClassesPerClient, Dirichlet, DirichletTotal
 from fedkin.data.partition.natural import Natural
 
 __all__ = [
-    "DAPFL",
     "IID",
     "PARTITIONS",
     "PROTOCOLS",
@@ -25,16 +24,15 @@ __all__ = [
     "ClassesPerClient",
     "ClusterClasses",
     "ClusterDirichlet",
+    "DAPFLPartition",
     "Dirichlet",
     "DirichletTotal",
     "Natural",
     "Partition",
 ]
 
-PARTITIONS: dict[str, type[Partition]] = {
-    p.name: p
-    for p in (IID, Dirichlet, DirichletTotal, ClassesPerClient, ClusterDirichlet, ClusterClasses, Natural, DAPFL)
-}
+_KINDS = (IID, Dirichlet, DirichletTotal, ClassesPerClient, ClusterDirichlet, ClusterClasses, Natural, DAPFLPartition)
+PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _KINDS}
 """Partition classes by the name used on the command line."""
 
 PROTOCOLS: Mapping[str, Mapping[str, str | float]] = {

@@ -25,7 +25,7 @@ FEMNIST_POOL = 4000
 
 
 @dataclass(frozen=True)
-class DAPFL(Partition):
+class DAPFLPartition(Partition):
     """The DA-PFL authors' protocol: Dirichlet counts with a floor, drawn anew per client, so clients share samples."""
 
     # what else the protocol fixes (no validation part, which tests) is in `PROTOCOLS`

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedkin.evaluate import Against, Choice, Finding, judge
+from fedkin.evaluate import Against, Choice, Conclusion, judge
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, costs, references, spreads
+from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, colours
 from fedkin.report.first import first_of
 from fedkin.report.folder import Run
-from fedkin.report.parts import Part, parts_of
 from fedkin.report.rows import comparisons, same_clients
 
 
 @dataclass(frozen=True)
-class Report:
+class PageData:
     """The content of a page.
 
     Attributes:
@@ -34,7 +34,7 @@ class Report:
     figures: dict[str, list[Figure]]
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
-    findings: dict[str, dict[str, Finding]]
+    findings: dict[str, dict[str, Conclusion]]
     first: Choice
     same: bool | None = None
     warnings: list[careful.Warning] = field(default_factory=list)
@@ -56,7 +56,7 @@ def made(
     reference: str = "Local",
     tolerance: float = 0.0,
     local: Run | None = None,
-) -> Report:
+) -> PageData:
     """Return the content of a page.
 
     Args:
@@ -89,7 +89,7 @@ def made(
     }  # fmt: skip
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
     warnings = _warnings(groups, parts, compared)
-    return Report(groups, figures, parts, compared, findings, first_figure, same, warnings)
+    return PageData(groups, figures, parts, compared, findings, first_figure, same, warnings)
 
 
 def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.evaluate import Against
-from fedkin.report import clusters, naming, people, weights
+from fedkin.report import client_table, clusters, naming, weights
+from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
 
@@ -47,7 +48,7 @@ class Part:
     figures: list[Figure]
     frames: weights.Frames | None
     table: dict[str, Any]
-    people: people.People
+    people: ClientTable
     gains: Gains
     counts: np.ndarray | None = None
     note: str = ""
@@ -63,14 +64,14 @@ def parts_of(
         compared: reference -> method -> seed -> comparison.
         same: whether a client number means the same client in all seeds, so that there are means over seeds.
     """
-    read = {title: [people.people_of(run) for run in runs] for title, runs in groups.items()}
+    read = {title: [client_table.client_table_of(run) for run in runs] for title, runs in groups.items()}
     most = max(p.count for seeds in read.values() for p in seeds)
-    seeds = max(1, ROWS // max(1, min(most, people.MOST_ROWS) * len(groups)))
+    seeds = max(1, ROWS // max(1, min(most, client_table.MOST_ROWS) * len(groups)))
     shown = {title: list(runs[:seeds]) for title, runs in groups.items()}
     joint = {title for title, runs in shown.items() if same and len(runs) > 1}
     weighted = sum((len(runs) + (title in joint)) * _has_weights(runs[0]) for title, runs in shown.items())
     cells = CELLS // max(1, weighted)
-    points = min(people.MOST_POINTS, POINTS // (sum(map(len, shown.values())) + len(joint)))
+    points = min(client_table.MOST_POINTS, POINTS // (sum(map(len, shown.values())) + len(joint)))
     found = []
     for title, runs in shown.items():
         note = _left_out(len(groups[title]), len(runs))
@@ -98,7 +99,7 @@ def _room(rows: int, cells: int) -> int:
     return max(2, cells // max(1, rows) ** 2)
 
 
-def _part(run: Run, p: people.People, gains: Gains, cells: int, points: int, note: str) -> Part:
+def _part(run: Run, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
     order, said = naming.ordered(p.count, run.groups, p.usual_cluster)
     names = naming.called(p.count, run.names)
     labels = naming.along(order, names)
@@ -112,19 +113,24 @@ def _part(run: Run, p: people.People, gains: Gains, cells: int, points: int, not
         drawn.append(weights.weights_figure(frames, fact, said))
     if p.clusters.labels.size:
         drawn += clusters.cluster_figures(run.title, p.clusters, order, names, run.groups)
-    labelled = people.labels_figure(p, order, labels, run.classes) if order else None
+    labelled = client_table.labels_figure(p, order, labels, run.classes) if order else None
     drawn += [labelled] if labelled else []
-    counts = None if labelled is None else people.histogram(p, order, len(labels))
-    table = people.table(run, p, gains, rows, points)
+    counts = None if labelled is None else client_table.histogram(p, order, len(labels))
+    table = client_table.table(run, p, gains, rows, points)
     return Part(run, False, drawn, frames, table, p, gains, counts, note)
 
 
 def _mean(
-    runs: Sequence[Run], seeds: Sequence[people.People], each: Sequence[Gains], cells: int, points: int, note: str
+    runs: Sequence[Run],
+    seeds: Sequence[ClientTable],
+    each: Sequence[Gains],
+    cells: int,
+    points: int,
+    note: str,
 ) -> Part:
     """Return the mean over seeds. Clusters have none: their numbers differ in meaning between seeds."""
     run, count = runs[0], max(p.count for p in seeds)
-    everybody = replace(max(seeds, key=lambda p: p.count), labels=people.mean_labels(seeds))
+    everybody = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
     order, said = naming.ordered(count, run.groups)
     labels = naming.along(order, naming.called(count, run.names))
     all_rounds = sorted({int(line["round"]) for one in runs for line in one.rounds})
@@ -135,13 +141,13 @@ def _mean(
     if frames is not None:
         fact = f"{run.title}, mean over {len(runs)} seeds: {weights.weights_fact(rows, run.groups)}"
         drawn.append(weights.weights_figure(frames, fact, said))
-    labelled = people.labels_figure(everybody, order, labels, run.classes) if order else None
+    labelled = client_table.labels_figure(everybody, order, labels, run.classes) if order else None
     drawn += [labelled] if labelled else []
-    counts = None if labelled is None else people.histogram(everybody, order, len(labels))
+    counts = None if labelled is None else client_table.histogram(everybody, order, len(labels))
     references = dict.fromkeys(name for g in each for name in g)
     by_reference = {name: [g[name] for g in each if name in g] for name in references}
-    table = people.over_seeds(run, seeds, by_reference, rows, points)
-    gains = {name: people.mean_by_client(listed) for name, listed in by_reference.items()}
+    table = client_table.over_seeds(run, seeds, by_reference, rows, points)
+    gains = {name: client_table.mean_by_client(listed) for name, listed in by_reference.items()}
     return Part(run, True, drawn, frames, table, everybody, gains, counts, note)
 
 

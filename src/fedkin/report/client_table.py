@@ -32,7 +32,7 @@ MAJORITY = "majority %"
 
 
 @dataclass(frozen=True)
-class People:
+class ClientTable:
     """Content of a run's lines about its clients.
 
     Attributes:
@@ -65,7 +65,7 @@ class People:
         return usual(labels).tolist() if labels.size else None
 
 
-def people_of(run: Run) -> People:
+def client_table_of(run: Run) -> ClientTable:
     """Read the lines of a run once, into arrays."""
     evaluated = [int(line["round"]) for line in run.rounds if line.get("evaluated", True)]
     n_test: dict[int, int] = {}
@@ -94,10 +94,10 @@ def people_of(run: Run) -> People:
             accuracy[i, column] = value
     lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
     final = final_by_client(lines, run.total)
-    return People(count, final, n_test, labels, constant, rounds, accuracy, took, refused, clusters)
+    return ClientTable(count, final, n_test, labels, constant, rounds, accuracy, took, refused, clusters)
 
 
-def shown(p: People, gains: Mapping[int, float]) -> list[int]:
+def shown(p: ClientTable, gains: Mapping[int, float]) -> list[int]:
     """Return the clients that have a row: all, or of very many the worst and the best, by gain, else by accuracy."""
     if p.count <= MOST_ROWS:
         return list(range(p.count))
@@ -106,7 +106,7 @@ def shown(p: People, gains: Mapping[int, float]) -> list[int]:
 
 
 def table(
-    run: Run, p: People, gains: Mapping[str, Mapping[int, float]], rows: Rows, most: int = MOST_POINTS
+    run: Run, p: ClientTable, gains: Mapping[str, Mapping[int, float]], rows: Rows, most: int = MOST_POINTS
 ) -> dict[str, Any]:
     """Return the columns of the table of clients and their details, as plain values for the page.
 
@@ -150,7 +150,7 @@ def table(
 
 def over_seeds(
     run: Run,
-    seeds: Sequence[People],
+    seeds: Sequence[ClientTable],
     gains: Mapping[str, Sequence[Mapping[int, float]]],
     rows: Rows,
     most: int = MOST_POINTS,
@@ -200,7 +200,7 @@ def over_seeds(
     }  # fmt: skip
 
 
-def mean_labels(seeds: Sequence[People]) -> dict[int, list[int]]:
+def mean_labels(seeds: Sequence[ClientTable]) -> dict[int, list[int]]:
     """Return training samples by class, by client: the mean over seeds, rounded."""
     found: dict[int, list[list[int]]] = {}
     for p in seeds:
@@ -259,7 +259,7 @@ def _mean(values: Sequence[float | None], digits: int = 6) -> float | None:
     return round(sum(known) / len(known), digits) if known else None
 
 
-def histogram(p: People, order: Sequence[int], rows: int) -> np.ndarray:
+def histogram(p: ClientTable, order: Sequence[int], rows: int) -> np.ndarray:
     """Return training samples by row of the map and class, int64 ``[S, C]``."""
     counts = np.zeros((rows, max(map(len, p.labels.values()), default=0)), dtype=np.int64)
     place = places(order)
@@ -268,7 +268,9 @@ def histogram(p: People, order: Sequence[int], rows: int) -> np.ndarray:
     return counts
 
 
-def labels_figure(p: People, order: Sequence[int], clients: Sequence[str], classes: Sequence[str]) -> Figure | None:
+def labels_figure(
+    p: ClientTable, order: Sequence[int], clients: Sequence[str], classes: Sequence[str]
+) -> Figure | None:
     """Return training samples by class of every client, in the order of the map; None for folders without them.
 
     Args:

@@ -13,10 +13,10 @@ import pytest
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import difference, spread
-from fedkin.report import papers
+from fedkin.report import publication_tables
 from fedkin.report.folder import by_title
 from fedkin.report.headline import Headline
-from fedkin.report.papers import Origin, paper_table, to_csv, to_latex, write_tables
+from fedkin.report.publication_tables import Origin, paper_table, to_csv, to_latex, write_tables
 from fedkin.report.rows import comparison_rows
 
 NASTY = r"[re]d_M & 50% #1 {x} ~a^b \o $5 <|>"
@@ -153,7 +153,7 @@ def test_a_diverged_method_is_marked_in_every_form(rows):
 
 def test_a_minus_is_one_and_a_hyphen_stays():
     """Losses get a mathematical minus; DA-PFL and V-2 keep their hyphens."""
-    assert papers.latex("-3.1 [-4.0, -2.2] DA-PFL V-2") == "$-$3.1 [$-$4.0, $-$2.2] DA-PFL V-2"
+    assert publication_tables.latex("-3.1 [-4.0, -2.2] DA-PFL V-2") == "$-$3.1 [$-$4.0, $-$2.2] DA-PFL V-2"
 
 
 def test_a_line_break_in_a_name_stays_in_its_comment(rows):
