@@ -56,7 +56,7 @@ def main(grid, context):
         time.sleep(0.2)
     content = RecordDict({"c": ConfigRecord({"x": 1})})
     messages = [Message(content, dst_node_id=i, message_type="query") for i in ids]
-    assert len(list(grid.send_and_receive(messages, timeout=30))) == 1
+    assert len(list(grid.send_and_receive(messages, timeout=300))) == 1
 """
 
 
@@ -116,7 +116,7 @@ def run(folder: Path, env: Mapping[str, str]) -> str:
         command = [offline.program("flower-supernode"), "--superlink", up.address, "--port", "9094"]
         command += ["--root-certificates", str(place / "keys" / "ca.crt")]
         node = Program("node", [*command, "--auth-supernode-private-key", str(folder / "a")], env, folder / "node.log")
-        wait_until(lambda: up.control.nodes()[0]["status"] == "online", node, 30)
+        wait_until(lambda: up.control.nodes()[0]["status"] == "online", node, 300)
         (folder / "app" / "tiny").mkdir(parents=True)
         (folder / "app" / "pyproject.toml").write_text(PROJECT)
         (folder / "app" / "tiny" / "__init__.py").write_text("")

@@ -47,7 +47,7 @@ def link(folder: Path) -> Iterator[Link]:
 def post(address: str, folder: Path, path: str) -> int:
     host, _, port = address.rpartition(":")
     context = client_context(folder / "keys" / "ca.crt")
-    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=300)
     try:
         connection.request("POST", path, b"", {"content-type": "application/x-protobuf"})
         return connection.getresponse().status
@@ -209,8 +209,8 @@ def test_nothing_is_left_behind(tmp_path: Path, signum: signal.Signals, code: in
     """However ``fedkin link`` ends, the SuperLink and what that started end with it."""
     with command(place_for(tmp_path / "link")) as (process, family):
         process.send_signal(signum)
-        assert process.wait(30) == code
-        assert until(lambda: gone(family), 10)
+        assert process.wait(300) == code
+        assert until(lambda: gone(family))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
@@ -218,8 +218,8 @@ def test_a_dead_superlink_ends_the_link(tmp_path: Path) -> None:
     """The gate does not stand before nothing: exit code 1, with what the SuperLink said last."""
     with command(place_for(tmp_path / "link")) as (process, family):
         os.kill(min(family), signal.SIGKILL)
-        assert process.wait(30) == 1
-        assert until(lambda: gone(family), 10)
+        assert process.wait(300) == 1
+        assert until(lambda: gone(family))
     said = (tmp_path / "link" / "out.txt").read_text()
     assert "the SuperLink ended with exit code -9" in said
     assert "superlink.log" in said
@@ -233,7 +233,7 @@ def test_nothing_outside_is_asked_for(tmp_path: Path, switches: bool) -> None:
     if subprocess.run([*alone, "mount", "--bind", "/etc/hosts", "/etc/hosts"], capture_output=True).returncode:
         pytest.skip("this machine does not let us have a network of our own")
     words = [*alone, sys.executable, str(LOOKUPS), str(tmp_path), *([] if switches else ["without-switches"])]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     if switches:

@@ -41,14 +41,14 @@ class Front:
 
     def status(self, target: str, method: str = "POST") -> int:
         """That of the answer to a request as it stands; 0 if there is none."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=300)
         with plain, self._trust.wrap_socket(plain, server_hostname="127.0.0.1") as of:
             of.sendall(f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
             got = of.recv(1 << 12)
         return int(got.split(b" ", 2)[1]) if got else 0
 
     def post(self, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-        to = http.client.HTTPSConnection("127.0.0.1", self.port, context=self._trust, timeout=10)
+        to = http.client.HTTPSConnection("127.0.0.1", self.port, context=self._trust, timeout=300)
         try:
             to.request("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = to.getresponse()
@@ -88,7 +88,7 @@ def running(
             yield Front(link, port, ssl.create_default_context(cafile=str(authority.ca)))
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(300)
     finally:
         checks.stop()
         link.close()

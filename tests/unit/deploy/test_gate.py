@@ -62,7 +62,7 @@ class Site:
         return self
 
     def raw(self, trust: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", self.gate.port), timeout=5)
+        plain = socket.create_connection(("127.0.0.1", self.gate.port), timeout=300)
         try:
             return (trust or self.trust).wrap_socket(plain, server_hostname="127.0.0.1")
         except OSError:
@@ -81,7 +81,7 @@ class Site:
         return status, got
 
     def post(self, path: str, body: object = b"", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
-        link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=10)
+        link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=300)
         try:
             link.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
             answer = link.getresponse()
@@ -150,7 +150,7 @@ def test_a_body_is_streamed(site: Site) -> None:
 
 def test_one_connection_serves_many_requests(site: Site) -> None:
     """A node keeps its connection between calls, as a handshake for each would cost more than the call."""
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=5)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     for n in range(3):
         link.request("POST", "/v1/fleet/echo", b"x" * n)
         first = link.sock
@@ -337,7 +337,7 @@ def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority
 
 def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
     """Plain HTTP gets nothing, and a client with another authority's certificate does not speak to the gate."""
-    with socket.create_connection(("127.0.0.1", site.gate.port), timeout=5) as plain:
+    with socket.create_connection(("127.0.0.1", site.gate.port), timeout=300) as plain:
         plain.sendall(closing())
         try:
             answer = plain.recv(1 << 12)
@@ -360,7 +360,7 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     gate = Gate("127.0.0.1", 0, serving, Upstream("127.0.0.1", 1, None), Keyring())
     gate.start()
     try:
-        plain = socket.create_connection(("127.0.0.1", gate.port), timeout=5)
+        plain = socket.create_connection(("127.0.0.1", gate.port), timeout=300)
         with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
             client_context(authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
     finally:
@@ -458,7 +458,7 @@ def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private:
     """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
     keyring = Keyring([private / "c1.pub"])
     site = Site(authority, LIMITS, keyring)
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=10)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     try:
         for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 412)):
             if paths:
@@ -503,7 +503,7 @@ def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Autho
     """The first request has to come soon; between two requests of a registered node there may be more time."""
     limits = replace(LIMITS, first_seconds=0.2, idle_seconds=600.0)
     site = Site(authority, limits, Keyring([private / "c0.pub"]))
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     try:
         link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
         assert link.getresponse().read() == b"x"
@@ -522,7 +522,7 @@ def test_connections_are_limited_by_key(authority: keys.Authority, private: Path
     """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
     one of them ends, another may come."""
     site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600.0), Keyring(private.glob("*.pub")))
-    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60) for _ in "abcd"]
+    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300) for _ in "abcd"]
 
     def ask(i: int, key: str) -> tuple[int, bytes]:
         links[i].request("POST", "/v1/fleet/echo", b"x", signed(private / key))
@@ -548,7 +548,7 @@ def test_connections_are_limited_by_key(authority: keys.Authority, private: Path
 def test_a_gate_full_of_registered_nodes_refuses_more(authority: keys.Authority, private: Path) -> None:
     """The limit for all connections holds, and is written down."""
     site = Site(authority, replace(LIMITS, connections=1, idle_seconds=600.0), Keyring(private.glob("*.pub")))
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=60)
+    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     try:
         link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
         assert link.getresponse().read() == b"x"
