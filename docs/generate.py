@@ -1,11 +1,14 @@
-"""Makes what is read off the code: `what-leaves-a-client.md`; who can be private, in `robust-and-private.md`; what
-methods keep, in `results/many-clients.md`; and the picture of label histograms, `choose.svg`."""
+"""Generates what is read off the code.
 
-from collections.abc import Mapping
+The lists of methods in the README and in the site's navigation; `what-leaves-a-client.md`; the table of privacy options
+in `robust-and-private.md`; the table of memory in `results/many-clients.md`; the picture `choose.svg`.
+"""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedkin.core import MethodError, Net, Training
-from fedkin.core.method import Method
+from fedkin.core.method import FAMILIES, Method
 from fedkin.data import ClassesPerClient, Dirichlet, federate, load
 from fedkin.experiment.execute import one_thread
 from fedkin.methods import METHODS
@@ -20,6 +23,27 @@ PRIVATE = ("<!-- who can be private: made by docs/generate.py -->\n", "<!-- end 
 
 KEPT = ("<!-- what methods keep: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
 CLIENTS = 10_000
+
+LISTED = ("<!-- methods: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
+NAVIGATION = ("      # methods: made by docs/generate.py\n", "      # end of what docs/generate.py makes\n")
+
+
+def listed(methods: Mapping[str, Method]) -> str:
+    """The table of methods by family, each with its name on the command line and a link to its page."""
+    rows = ["| a client gets | methods |", "| --- | --- |"]
+    for family in FAMILIES:
+        links = (f"[{m.title}](docs/methods/{n}.md) `{n}`" for n, m in methods.items() if m.family == family)
+        rows.append(f"| {family} | {' · '.join(links)} |")
+    return "".join(row + "\n" for row in rows)
+
+
+def navigation(methods: Mapping[str, Method]) -> str:
+    """The pages of methods in the site's navigation, by family."""
+    lines = []
+    for family in FAMILIES:
+        lines.append(f"      - {family[0].upper()}{family[1:]}:")
+        lines += [f"          - {m.title}: methods/{n}.md" for n, m in methods.items() if m.family == family]
+    return "".join(line + "\n" for line in lines)
 
 
 def kept(methods: Mapping[str, Method]) -> str:
@@ -59,10 +83,19 @@ def private(methods: Mapping[str, Method]) -> str:
     return "".join(row + "\n" for row in rows)
 
 
-def renewed(text: str, table: str, marks: tuple[str, str] = PRIVATE) -> str:
+def renewed(text: str, table: str, marks: tuple[str, str]) -> str:
     """A page with another table between its marks."""
     before, rest = text.split(marks[0])
-    return before + marks[0] + table + marks[1] + rest.split(marks[1])[1]
+    return before + marks[0] + table + marks[1] + rest.split(marks[1], 1)[1]
+
+
+TABLES: dict[str, tuple[Callable[[Mapping[str, Method]], str], tuple[str, str]]] = {
+    "../README.md": (listed, LISTED),
+    "../mkdocs.yml": (navigation, NAVIGATION),
+    "robust-and-private.md": (private, PRIVATE),
+    "results/many-clients.md": (kept, KEPT),
+}
+"""File -> what makes its table, and the lines around it."""
 
 
 def histograms() -> Spec:
@@ -99,10 +132,9 @@ def main() -> None:
     here, methods = Path(__file__).parent, {name: make() for name, make in METHODS.items()}
     (here / "what-leaves-a-client.md").write_text(page(methods), encoding="utf-8")
     (here / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
-    path = here / "robust-and-private.md"
-    path.write_text(renewed(path.read_text(encoding="utf-8"), private(methods)), encoding="utf-8")
-    path = here / "results" / "many-clients.md"
-    path.write_text(renewed(path.read_text(encoding="utf-8"), kept(methods), KEPT), encoding="utf-8")
+    for path, (table, marks) in TABLES.items():
+        text = (here / path).read_text(encoding="utf-8")
+        (here / path).write_text(renewed(text, table(methods), marks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -141,19 +141,13 @@ def test_what_leaves_a_client_is_what_the_code_sends() -> None:
     assert callable(runpy.run_path(str(ROOT / "docs" / "generate.py"))["main"])
 
 
-def test_who_can_be_private_is_what_the_code_says() -> None:
-    """The table of `robust-and-private.md`; `python docs/generate.py` makes it anew."""
-    text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", ["../README.md", "../mkdocs.yml", "robust-and-private.md", "results/many-clients.md"])
+def test_tables_are_what_the_code_says(path: str) -> None:
+    """Lists of methods, their privacy options and what they keep; `python docs/generate.py` makes them anew."""
+    text = (ROOT / "docs" / path).read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    assert made["renewed"](text, made["private"]({name: make() for name, make in METHODS.items()})) == text
-
-
-def test_what_methods_keep_is_what_the_code_keeps() -> None:
-    """The table of `results/many-clients.md`; `python docs/generate.py` makes it anew."""
-    text = (ROOT / "docs" / "results" / "many-clients.md").read_text(encoding="utf-8")
-    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    table = made["kept"]({name: make() for name, make in METHODS.items()})
-    assert made["renewed"](text, table, made["KEPT"]) == text
+    table, marks = made["TABLES"][path]
+    assert made["renewed"](text, table({name: make() for name, make in METHODS.items()}), marks) == text
 
 
 def test_what_many_clients_cost_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
     from fedkin.privacy.budget import Privacy
+    from fedkin.report.folder import Run
     from fedkin.server import Attack
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "Privacy",
     "Result",
     "Round",
+    "Run",
     "Samples",
     "Train",
     "Training",
@@ -145,6 +147,7 @@ _FROM = {
     "fedkin.experiment.settings": ("Compute",),
     "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),
+    "fedkin.report.folder": ("Run",),
 }
 
 

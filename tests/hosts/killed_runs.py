@@ -37,8 +37,8 @@ from folders import assert_equal_folders, small
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "no federation": ("local-full", {}),
     "one global model": ("feddyn", {}),
-    "own part": ("pfedcs", {"beta": 7}),
-    "own model": ("ditto", {}),
+    "personal part": ("pfedcs", {"beta": 7}),
+    "personal model": ("ditto", {}),
     "mixture": ("da-pfl", {}),
     "clusters": ("fesem-cam", {"inner": {"clusters": 2}, "warmup": 5}),
     "knowledge": ("fedproto", {}),

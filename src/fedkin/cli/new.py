@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from fedkin.cli import screen
 from fedkin.core import ConfigError
-from fedkin.methods import METHODS
+from fedkin.methods import METHODS, get_title
 from fedkin.storage.files import write_atomic
 
 _METHOD = '''"""{title}: the method in one sentence.
@@ -170,8 +170,15 @@ def _module(name: str) -> str:
 
 def _kind(flags: NewFlags) -> str:
     """Return the name of the class."""
-    made = re.sub("[^A-Za-z0-9]", "", flags.title or flags.name.title())
+    made = re.sub("[^A-Za-z0-9]", "", _title(flags))
     return made if made[:1].isalpha() else f"Method{made}"
+
+
+def _title(flags: NewFlags) -> str:
+    """Return the title; without one, words as other methods write them (FedAvg), and unknown short ones in capitals."""
+    known = {word.lower(): word for name in METHODS for word in get_title(name).split("-")}
+    words = (known.get(w, w.upper() if len(w) <= 3 else w.capitalize()) for w in flags.name.split("-"))
+    return flags.title or "-".join(words)
 
 
 def _is_checkout(folder: Path) -> bool:
@@ -180,7 +187,7 @@ def _is_checkout(folder: Path) -> bool:
 
 def _files(flags: NewFlags) -> dict[Path, str]:
     module, kind, folder = _module(flags.name), _kind(flags), flags.folder
-    title = flags.title or flags.name.title()
+    title = _title(flags)
     method = _METHOD.format(title=title, kind=kind)
     if _is_checkout(folder):
         load, run = f"from fedkin.methods.{module} import {kind}", flags.name
@@ -205,5 +212,5 @@ def _next(flags: NewFlags) -> str:
         "\nA line for src/fedkin/methods/__init__.py, in METHODS and above it:\n"
         f"    from fedkin.methods.{module} import {kind} as {kind}\n"
         f'    "{flags.name}": {kind},\n'
-        f"then: fedkin check {flags.name}"
+        f"then: python docs/generate.py; fedkin check {flags.name}"
     )

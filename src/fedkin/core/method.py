@@ -27,7 +27,7 @@ keeps; or right after its last local training."""
 PRESET_TABLES = ("training", "run")
 """Tables of settings that a preset may hold next to fields of its method."""
 
-FAMILIES = ("no federation", "one global model", "own part", "own model", "mixture", "clusters", "knowledge")
+FAMILIES = ("no federation", "one global model", "personal part", "personal model", "mixture", "clusters", "knowledge")
 """What clients get from a method: nothing; the same model for all; a personal part on a common model; a personal model;
 a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""
 

@@ -13,7 +13,7 @@ class Ditto(Method):
     """A global model by FedAvg and a personal model per client, pulled towards the global one."""
 
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
-    family = "own model"
+    family = "personal model"
     reveals = "its copy of the global model; its personal model stays"
     beside_training = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
     robust = True

@@ -14,7 +14,7 @@ class FedAvgFT(Method):
 
     title = "FedAvg + FT"
     paper = "Cheng, Chadha, Duchi: Fine-tuning is Fine in Federated Learning, arXiv 2108.07313"
-    family = "own model"
+    family = "personal model"
     reveals = "its model"
     beside_training = ""
     robust = True

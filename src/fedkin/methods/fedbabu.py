@@ -16,7 +16,7 @@ class FedBABU(Method):
     """A common body trained through a head that stays at its random start; each client fine-tunes a copy to predict."""
 
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
-    family = "own part"
+    family = "personal part"
     reveals = "its body"
     beside_training = ""
     robust = True

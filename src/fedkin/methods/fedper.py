@@ -15,7 +15,7 @@ class FedPer(Method):
     """A common body; each client keeps its own head (the last linear layer)."""
 
     paper = "Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, arXiv 1912.00818"
-    family = "own part"
+    family = "personal part"
     reveals = "its body"
     beside_training = ""
     robust = True

@@ -22,7 +22,7 @@ class FedRep(Method):
     """A common body and one head per client; the head is trained to the end before the body moves."""
 
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
-    family = "own part"
+    family = "personal part"
     reveals = "its body"
     beside_training = ""
     robust = True

@@ -17,7 +17,7 @@ class FedRoD(Method):
     """A common model trained for balanced classes, and a personal head per client whose logits are added to it."""
 
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
-    family = "own part"
+    family = "personal part"
     reveals = "its model, and with it which classes it lacks"
     beside_training = "its class counts, which are part of its loss"
     export_rule: ClassVar = {"kind": "two heads"}

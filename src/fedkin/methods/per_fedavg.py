@@ -19,7 +19,7 @@ class PerFedAvg(Method):
 
     title = "Per-FedAvg"
     paper = "Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020"
-    family = "own model"
+    family = "personal model"
     reveals = "its model"
     beside_training = "meta-steps, which are no means over samples"
     robust = True

@@ -28,7 +28,7 @@ class PFedCS(Method):
         "Wu, Jia, Liu, Xiang, Xu, Dou: PFedCS, A Personalized Federated Learning Method for Enhancing Collaboration "
         "among Similar Classifiers, AAAI 2025"
     )
-    family = "own part"
+    family = "personal part"
     reveals = "its body and, in stage 1, its classifier"
     beside_training = ""
     robust = True

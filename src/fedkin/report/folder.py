@@ -21,7 +21,7 @@ LARGE = 64_000_000
 
 @dataclass(frozen=True)
 class Run:
-    """The content of one run for a report.
+    """One run of a comparison, in memory or read from its folder.
 
     Attributes:
         title: display name; runs of equal title are seeds of one method.

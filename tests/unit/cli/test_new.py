@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_files_work_as_they_are(fedkin: Command, small: str) -> None:
     """The method keeps the contract and trains, its test passes, its page has the sections of all pages."""
-    done = fedkin("new method lg-fedavg --title LG-FedAvg")
+    done = fedkin("new method lg-fedavg")
     assert done.code == 0
     assert done.out.splitlines()[:3] == ["lg_fedavg.py", "test_lg_fedavg.py", "lg-fedavg.md"]
     assert "fedkin check lg_fedavg.py:LGFedAvg" in done.out
@@ -30,6 +30,7 @@ def test_the_files_work_as_they_are(fedkin: Command, small: str) -> None:
     told = subprocess.run(tests, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert "1 passed" in told.stdout, told.stdout
     page = Path("lg-fedavg.md").read_text()
+    assert page.startswith("# LG-FedAvg\n")
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == SECTIONS
     method = Path("lg_fedavg.py").read_text()
     quoted = [row.split("|")[3].strip().strip("`") for row in page.splitlines() if row.startswith("| ") and "`w" in row]
