@@ -77,21 +77,31 @@ def test_a_late_supernode_is_started_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_restarts_for_lateness_become_rarer() -> None:
-    """One at once, the next not before 300 s, then 600 s; a letter that is not a hello forgets all of it."""
+    """One at once, the next not before 300 s, then 600 s, at most an hour; another letter resets this."""
     time = Time()
     late = Lateness(time)
     hello = {"kind": "hello", "seq": EXPIRED}
     restarts = []
-    while time.now < 2000.0:
+    while time.now < 20000.0:
         late.heard(hello, 0.01)
         if late.due():
             restarts.append(time.now)
         time.now += 60.0
-    assert restarts == [0.0, 300.0, 900.0]
+    assert restarts == [0.0, 300.0, 900.0, 2100.0, 4500.0, 8100.0, 11700.0, 15300.0, 18900.0]  # an hour at the most
     late.heard({"kind": "update", "seq": 7}, 0.01)
     assert late.due() is None
     late.heard(hello, 0.01)
     assert late.due() is not None
+
+
+def test_one_late_hello_restarts_once() -> None:
+    """However long it is until the next letter."""
+    time = Time()
+    late = Lateness(time)
+    late.heard({"kind": "hello", "seq": EXPIRED}, 0.01)
+    assert late.due() is not None
+    time.now = 10_000.0
+    assert late.due() is None
 
 
 @pytest.mark.parametrize("seq", [0, EXPIRED - 1, None, "9", True])
