@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from fedkin.data import SiteData
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.joining import Clock
 from fedkin.deploy.serve import serve
-from fedkin.deploy.wire_format import Letter, head_bytes, head_of
+from fedkin.deploy.wire_format import WireMessage, head_bytes, head_of
 from fedkin.engines import Loop
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
@@ -26,7 +26,7 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.server import Simulation
 
-Touch = Callable[["Direct", str, Letter], Letter | str | None]
+Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""
 
 
@@ -56,14 +56,14 @@ class Direct:
         log: every letter that was sent: client, kind, round.
     """
 
-    sites: dict[int, Site]
+    sites: dict[int, ClientService]
     keys: dict[int, str] = field(default_factory=dict)
     named: dict[int, str] | None = None
     off: set[int] = field(default_factory=set)
     touch: Touch | None = None
     time: Time = field(default_factory=Time)
     log: list[tuple[str, str, int]] = field(default_factory=list)
-    _ready: dict[str, Letter | str] = field(default_factory=dict)
+    _ready: dict[str, WireMessage | str] = field(default_factory=dict)
     _tickets: int = 0
 
     def nodes(self) -> Mapping[int, str]:
@@ -72,7 +72,7 @@ class Direct:
     def names(self) -> Mapping[int, str] | None:
         return self.named
 
-    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+    def post(self, letters: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         found = {}
         for node, letter in letters.items():
             self._tickets += 1
@@ -84,17 +84,17 @@ class Direct:
                 self._ready[ticket] = answer
         return found
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
         return {t: self._ready.pop(t) for t in list(tickets) if t in self._ready}
 
-    def ask(self, client: str, letter: Letter) -> Letter:
+    def ask(self, client: str, letter: WireMessage) -> WireMessage:
         """The site's answer, after both have been bytes."""
         node = max(n for n, site in self.sites.items() if site.client == client and n not in self.off)
         return through_bytes(self.sites[node].answer(through_bytes(letter)))
 
 
-def through_bytes(letter: Letter) -> Letter:
-    return Letter(head_of(head_bytes(letter)), bytes(letter.body))
+def through_bytes(letter: WireMessage) -> WireMessage:
+    return WireMessage(head_of(head_bytes(letter)), bytes(letter.body))
 
 
 SMALL: dict[str, Any] = {
@@ -113,9 +113,11 @@ def settings(name: str, **tables: Mapping[str, Any]) -> Settings:
     return settings_from({**parts, "method": {"name": name, **tables.get("method", {})}})
 
 
-def sites(folder: Path, clients: int = 3, **more: Any) -> dict[int, Site]:
+def sites(folder: Path, clients: int = 3, **more: Any) -> dict[int, ClientService]:
     """Sites ``c0``, ``c1``, ... on nodes 100, 101, ... with one share of the digits each."""
-    return {100 + i: Site(f"c{i}", SiteData("digits", share=i), folder / "disks", **more) for i in range(clients)}
+    return {
+        100 + i: ClientService(f"c{i}", SiteData("digits", share=i), folder / "disks", **more) for i in range(clients)
+    }
 
 
 def on_hosts(s: Settings, folder: Path, post: Direct, **more: Any) -> Result:

@@ -31,18 +31,18 @@ from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
 from fedkin.deploy import heads
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.table import MemberTable
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
-from fedkin.deploy.wire_format import Letter, LetterError, entries, head_bytes, head_of, receive
+from fedkin.deploy.wire_format import WireError, WireMessage, entries, head_bytes, head_of, receive
 from grouped import tables
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 
-Pair = tuple[Letter, Letter]
+Pair = tuple[WireMessage, WireMessage]
 _NUMBERS: list[Any] = [
     0, -1, 1, 2**31, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308, 5e-324, 1e-400,
     float("inf"), float("-inf"), float("nan"),
@@ -83,7 +83,7 @@ class _Desk:
             name: Clerk(settings(name, **tables(run)), self.members, session=1) for name, run in _RUNS.items()
         }
         self.pairs = [(name, pair) for name in _RUNS for pair in _written(name, place / name).values()]
-        self.site: Site = sites(place / "site", 1)[100]
+        self.site: ClientService = sites(place / "site", 1)[100]
         self.reads: list[Callable[[random.Random], None]] = [self.answer, self.asked, self.frame, self.parts]
         self.count = 0
 
@@ -97,7 +97,7 @@ class _Desk:
         name, (asked, said) = draw.choice(self.pairs)
         clerk, kind = self.clerks[name], asked.head["kind"]
         stamp = {"run": self.members.run, "session": 1, "client": "c0", "seq": 1, "kind": kind, "format": 1}
-        bad = _damaged(draw, Letter({**said.head, **stamp}, said.body))
+        bad = _damaged(draw, WireMessage({**said.head, **stamp}, said.body))
         if bad is None:
             return
         found = clerk.read(bad, kind, "c0", 1)
@@ -124,7 +124,7 @@ class _Desk:
         _only_refusals(lambda: MemberTable.read({**bad.head, "run": "r", "round": 1}))
         try:
             head = heads.decode(bad, heads.RequestHead)
-        except LetterError:
+        except WireError:
             head = None
         if head is None or draw.random() < 0.02:  # work is asked for, so few are let through
             said = through_bytes(self.site.answer(bad))
@@ -155,11 +155,11 @@ class _Desk:
     def parts(self, draw: random.Random) -> None:
         """Single decoders on values that no letter holds."""
         value = _value(draw, 3)
-        _only_refusals(lambda: entries(Letter({"tensors": value}, bytes(draw.randrange(9)))))
-        _only_refusals(lambda: bundle(Letter({"tensors": value}, bytes(draw.randrange(9)))))
+        _only_refusals(lambda: entries(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
+        _only_refusals(lambda: bundle(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
         _only_refusals(lambda: MemberTable.read({"run": "r", "round": 1, "pool": value}))
         for kind in {*heads.ANSWERS.values(), heads.Refusal, heads.RequestHead, heads.AnswerHead}:
-            _only_refusals(lambda kind=kind: heads.decode(Letter(value if isinstance(value, dict) else {}), kind))
+            _only_refusals(lambda kind=kind: heads.decode(WireMessage(value if isinstance(value, dict) else {}), kind))
         _only_refusals(lambda: Card.from_json(value))
         _only_refusals(lambda: head_of(_flipped(draw, json.dumps(value).encode())))
 
@@ -176,7 +176,7 @@ def _written(name: str, place: Path) -> dict[str, Pair]:
     """A letter of each kind with its answer, of one run."""
     found: dict[str, Pair] = {}
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         said = post.ask(client, of)
         found[of.head["kind"]] = through_bytes(of), through_bytes(said)
         return said
@@ -187,7 +187,7 @@ def _written(name: str, place: Path) -> dict[str, Pair]:
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------
-def _damaged(draw: random.Random, whole: Letter) -> Letter | None:
+def _damaged(draw: random.Random, whole: WireMessage) -> WireMessage | None:
     """A letter with one to three things wrong, as it comes out of JSON; None if its head is none any more."""
     head, body = copy.deepcopy(dict(whole.head)), whole.body
     for _ in range(draw.randrange(1, 4)):
@@ -210,8 +210,8 @@ def _damaged(draw: random.Random, whole: Letter) -> Letter | None:
     if draw.random() < 0.1:
         text = _flipped(draw, text)
     try:
-        return Letter(head_of(text), body)
-    except LetterError:
+        return WireMessage(head_of(text), body)
+    except WireError:
         return None
 
 
@@ -280,7 +280,7 @@ def _only_refusals(read: Callable[[], Any]) -> None:
     """Reads; what is raised must be an error of fedkin's."""
     try:
         read()
-    except (LetterError, DataError, FedkinError):
+    except (WireError, DataError, FedkinError):
         return
 
 

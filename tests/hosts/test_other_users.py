@@ -38,7 +38,7 @@ def words_of(pid: int) -> list[str]:
 
 
 class Thief:
-    """Asks a SuperNode for the next letter all the time, as its SuperExec does, and reads all command lines.
+    """Asks a SuperNode for the next message all the time, as its SuperExec does, and reads all command lines.
 
     Attributes:
         got: how often each answer came.
@@ -85,8 +85,8 @@ class Thief:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="command lines are read in /proc")
-def test_letters_are_for_the_client_alone(own: Fleet) -> None:
-    """Another user asks the SuperNode's port for letters during a whole run: each time it is refused, no command line
+def test_messages_are_for_the_client_alone(own: Fleet) -> None:
+    """Another user asks the SuperNode's port for messages during a whole run: each time it is refused, no command line
     has a token on it, and the client answers in every round."""
     own.up(0)
     own.until(lambda: (own.disk(0) / "runtime" / "secret").exists())

@@ -128,7 +128,7 @@ def test_late_joiners_and_leavers(own: Fleet) -> None:
 
 @pytest.mark.parametrize("disk", ["kept", "lost"])
 def test_a_host_that_comes_back(own: Fleet, disk: str) -> None:
-    """F4: c1's power fails. With its disk it goes on as if letters had been lost; with an empty one it is a newcomer,
+    """F4: c1's power fails. With its disk it goes on as if messages had been lost; with an empty one it is a newcomer,
     and the events say so."""
     own.up(0, 1, 2)
     s = settings(

@@ -1,7 +1,7 @@
-"""A client in Flower's own simulator: the site answers letters in the process that Ray provides.
+"""A client in Flower's own simulator: the site answers messages in the process that Ray provides.
 
 Such a client has no SuperNode, no worker process and no disk: its memory is a folder in the run folder, and its data
-are one share of the run's data. One process does the work of many clients, one letter at a time.
+are one share of the run's data. One process does the work of many clients, one message at a time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch
 from fedkin.core import ConfigError
 from fedkin.data import SiteData, deal
 from fedkin.deploy.allowed_code import Allowed
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.maskkeys import Signing
 from fedkin.deploy.submitted import Virtual, virtual
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 
-_SITES: OrderedDict[tuple[Path, int], Site] = OrderedDict()
+_SITES: OrderedDict[tuple[Path, int], ClientService] = OrderedDict()
 _MOST_SITES = 64  # clients whose network and data a process keeps in memory at most
 _dealt = lru_cache(maxsize=1)(deal)  # once for all clients of this process
 
 
-def answer(letter: Letter, node: Mapping[str, Any], word: object) -> Letter:
+def answer(message: WireMessage, node: Mapping[str, Any], word: object) -> WireMessage:
     """Return the answer of the client that a virtual node stands for.
 
     Args:
-        letter: the server's letter.
+        message: the server's message.
         node: Flower's configuration of the node: its number and the number of nodes.
         word: the submitted run, as returned by `packed`.
 
@@ -41,7 +41,7 @@ def answer(letter: Letter, node: Mapping[str, Any], word: object) -> Letter:
     run = virtual(word)
     if run is None:
         raise ConfigError("this node has no site, and the run is for real nodes; start nodes with fedkin node")
-    return _site(run, int(node["partition-id"]), int(node["num-partitions"])).answer(letter)
+    return _site(run, int(node["partition-id"]), int(node["num-partitions"])).answer(message)
 
 
 def name_of(number: int, clients: int) -> str:
@@ -49,7 +49,7 @@ def name_of(number: int, clients: int) -> str:
     return f"c{number:0{len(str(clients - 1))}d}"
 
 
-def _site(run: Virtual, number: int, clients: int) -> Site:
+def _site(run: Virtual, number: int, clients: int) -> ClientService:
     torch.set_num_threads(1)  # the same order of summation as in fedkin's simulator
     key = run.folder, number
     if key not in _SITES:
@@ -57,7 +57,7 @@ def _site(run: Virtual, number: int, clients: int) -> Site:
         # the simulator's processes belong to the user who submitted the run
         mine, keys = Allowed(everything=True), Signing(simulated=True)
         folder = run.folder / "clients"
-        _SITES[key] = Site(name_of(number, clients), data, folder, allowed=mine, signing=keys)
+        _SITES[key] = ClientService(name_of(number, clients), data, folder, allowed=mine, signing=keys)
         while len(_SITES) > _MOST_SITES:
             _SITES.popitem(last=False)
     _SITES.move_to_end(key)

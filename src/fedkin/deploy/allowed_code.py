@@ -137,7 +137,7 @@ def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> N
     if not file.stem.isidentifier():
         raise ConfigError(
             f"--allow-code {word}: runs name a file by its name without .py, and {file.stem} cannot be the name of a "
-            "module; use letters, digits and _ only"
+            "module; use messages, digits and _ only"
         )
     if others.get(file.stem, file) != file:
         raise ConfigError(f"--allow-code {word}: {others[file.stem]} has the same name; rename one of the two")
@@ -185,7 +185,7 @@ def _require_same(name: str, code: object) -> None:
 
 
 def require_installed(*names: str) -> None:
-    """Raise `ConfigError` if a method or a network is in a file: no code travels between hosts, and no letter chooses
+    """Raise `ConfigError` if a method or a network is in a file: no code travels between hosts, and no message chooses
     a file to run."""
     for name in names:
         if CodeRef(name).file is not None:

@@ -1,16 +1,16 @@
-"""The channel of letters: nodes connect and leave, letters are sent, answers are collected."""
+"""The channel of messages: nodes connect and leave, messages are sent, answers are collected."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.privacy.secure_sum import OUT_OF_RANGE
 
 CODES: Mapping[str, str] = {
     "versions": "it runs another version of fedkin",
-    "unreadable": "it could not read the letter",
+    "unreadable": "it could not read the message",
     "data": "its data do not fit this run; its own log says why",
     "disk": "its disk could not be written or read; its own log says why",
     "failed": "its program failed; its own log says why",
@@ -20,7 +20,7 @@ CODES: Mapping[str, str] = {
     "log says how much was",
     "deadline": "it needed longer than the deadline",
     "died": "its process died",
-    "late": "the letter came too late",
+    "late": "the message came too late",
     "range": OUT_OF_RANGE,
     "masked": "it has masked an upload of this round for others, and does so only once",
     "other-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
@@ -29,9 +29,9 @@ CODES: Mapping[str, str] = {
     "no-node": "no fedkin node runs next to its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
-    "flower": "Flower could not deliver the letter or its answer",
+    "flower": "Flower could not deliver the message or its answer",
     "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
-    "garbled": "its answer cannot be read: it is not a letter of fedkin",
+    "garbled": "its answer cannot be read: it is not a message of fedkin",
 }
 """Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""
 
@@ -45,8 +45,8 @@ class Channel(Protocol):
     def names(self) -> Mapping[int, str] | None:
         """Return the registered name of each node's key; None where the network does not register keys."""
 
-    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
-        """Send letters to nodes, each to be answered within ``seconds``; return a ticket for each accepted letter."""
+    def post(self, messages: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        """Send messages to nodes, each to be answered within ``seconds``; return a ticket for each accepted message."""
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
         """Return the answers that have arrived, or a code of `CODES`; each is returned once."""

@@ -1,4 +1,4 @@
-"""The client's side on its own host: answers one letter at a time from its data, its disk and what it was sent.
+"""The client's side on its own host: answers one message at a time from its data, its disk and what it was sent.
 
 Errors are written to this host's log. The server receives a code and nothing else: the text of an exception can
 contain data.
@@ -26,9 +26,9 @@ from fedkin.deploy.heads import RequestHead, decode, plain
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
 from fedkin.deploy.table import MemberTable, Unmasked
-from fedkin.deploy.tensors import bundle, letter, mark
+from fedkin.deploy.tensors import bundle, mark, wire_message
 from fedkin.deploy.versions import versions
-from fedkin.deploy.wire_format import FORMAT, Letter, LetterError, refusal, stamp
+from fedkin.deploy.wire_format import FORMAT, WireError, WireMessage, refusal, stamp
 from fedkin.engines import Job, Task
 from fedkin.engines.loop import trainer
 from fedkin.engines.tasks import Answer
@@ -46,8 +46,8 @@ _CODES: Sequence[tuple[type[Exception], str, str]] = (
     (OutOfRange, "range", "%s"),
     (OverBudget, "budget", "%s"),
     (NotAllowed, "code", "%s"),
-    (KeyError, "unreadable", "a letter that cannot be read: no %s"),
-    (LetterError, "unreadable", "a letter that cannot be read: %s"),
+    (KeyError, "unreadable", "a message that cannot be read: no %s"),
+    (WireError, "unreadable", "a message that cannot be read: %s"),
     (DataError, "data", "%s"),
     (OSError, "disk", "the disk: %s"),
     (ClientError, "failed", "%s"),
@@ -57,7 +57,7 @@ _CODES: Sequence[tuple[type[Exception], str, str]] = (
 _UNEXPECTED = (KeyError, Exception)  # the cause of these is found from a traceback only
 
 
-class Site:
+class ClientService:
     """One client.
 
     Args:
@@ -85,10 +85,10 @@ class Site:
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the matrix reported
-        self._over: set[tuple[str, str]] = set()  # runs and kinds of letters for which the budget was exceeded
+        self._over: set[tuple[str, str]] = set()  # runs and kinds of messages for which the budget was exceeded
 
-    def answer(self, of: Letter) -> Letter:
-        """Return the answer to a letter; never raises for the content of a letter, of the data or of the disk."""
+    def answer(self, of: WireMessage) -> WireMessage:
+        """Return the answer to a message; never raises for the content of a message, of the data or of the disk."""
         head = of.head
         try:
             if head.get("format") != FORMAT:
@@ -98,7 +98,7 @@ class Site:
         except Exception as e:  # includes everything that a user-defined method may raise
             return self._refused(head, e)
 
-    def _refused(self, head: Mapping[str, Any], e: Exception) -> Letter:
+    def _refused(self, head: Mapping[str, Any], e: Exception) -> WireMessage:
         """Log what went wrong here and return the answer with its code."""
         if isinstance(e, OutOfStep):
             log.warning("%s", e)
@@ -115,14 +115,14 @@ class Site:
         log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
         return self._no(head, code)
 
-    def _no(self, head: Mapping[str, Any] | RequestHead, code: str, **more: Any) -> Letter:
+    def _no(self, head: Mapping[str, Any] | RequestHead, code: str, **more: Any) -> WireMessage:
         return refusal(plain(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
 
-    def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> Letter:
-        return letter({**stamp(plain(head), self.client), "ok": True, **more}, b)
+    def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> WireMessage:
+        return wire_message({**stamp(plain(head), self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
-    def _hello(self, head: RequestHead, of: Letter) -> Letter:
+    def _hello(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
         settings.privacy.require_method(settings.method)
@@ -130,7 +130,7 @@ class Site:
         self.limits.check_card(card)
         return self._yes(head, versions=versions(settings.method), card=card.to_json())
 
-    def _describe(self, head: RequestHead, of: Letter) -> Letter:
+    def _describe(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Answer with the client's description, made once per run and repeated identically if asked again."""
         kept = self._kept(head)
         job = self._job_of(head)
@@ -144,11 +144,11 @@ class Site:
             self.store.save(head.run, kept)
         return self._yes(head, kept.said, **self._public(head))
 
-    def _survey(self, head: RequestHead, of: Letter) -> Letter:
+    def _survey(self, head: RequestHead, of: WireMessage) -> WireMessage:
         kept = self._kept(head)
         return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
 
-    def _update(self, head: RequestHead, of: Letter) -> Letter:
+    def _update(self, head: RequestHead, of: WireMessage) -> WireMessage:
         kept = self._kept(head)
         key = self._public(head)
         new, ledger = head.session > kept.session, kept.ledger
@@ -156,7 +156,7 @@ class Site:
             return self._no(head, "late", have=ledger.at)
         # numbers that the content does not depend on are left out: a restarted server sends the same
         parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
-        told = mark(Letter({n: of.head[n] for n in parts}, of.body))
+        told = mark(WireMessage({n: of.head[n] for n in parts}, of.body))
         former = ledger.begin(head.seq, head.ack, told)
         if former is not None:
             log.info("round %s was answered before; the same answer again", head.round)
@@ -175,7 +175,7 @@ class Site:
         self.store.save(head.run, kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
 
-    def _evaluate(self, head: RequestHead, of: Letter) -> Letter:
+    def _evaluate(self, head: RequestHead, of: WireMessage) -> WireMessage:
         if self.limits.keep_scores:
             raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
         kept = self._kept(head)
@@ -185,7 +185,7 @@ class Site:
             reply = Bundle(counts=self.account.told(head.run, len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
-    def _keep(self, head: RequestHead, of: Letter) -> Letter:
+    def _keep(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Store the model that this client predicts with, for use without fedkin's server."""
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
@@ -198,7 +198,7 @@ class Site:
         return self._yes(head)
 
     # ---- parts ----------------------------------------------------------------------------------------------------
-    def _evaluation(self, head: RequestHead, of: Letter, job: Job, kept: Kept) -> Tensor | None:
+    def _evaluation(self, head: RequestHead, of: WireMessage, job: Job, kept: Kept) -> Tensor | None:
         """Return the confusion matrix ``[C, C]`` that was reported of the round whose model is kept.
 
         A process that was restarted since then evaluates again, with an equal result; not after private training, which
@@ -213,7 +213,7 @@ class Site:
         return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
 
     def _settings(self, head: RequestHead) -> Settings:
-        """Read a letter's settings, which name allowed code and stay within the owner's limits."""
+        """Read a message's settings, which name allowed code and stay within the owner's limits."""
         found = settings_of(head.settings, self.allowed)
         self.limits.check(found)
         return found
@@ -259,16 +259,16 @@ class Site:
             "spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.noise_multiplier).items()]}
         }
 
-    def _perform(self, job: Job, head: RequestHead, of: Letter, state: Bundle) -> Answer:
+    def _perform(self, job: Job, head: RequestHead, of: WireMessage, state: Bundle) -> Answer:
         if head.kind == "hello":
-            raise LetterError("hello is not a step of a method")
+            raise WireError("hello is not a step of a method")
         if (head.run, head.kind) in self._over:
             raise OverBudget(f"no further answers to run {head.run}: its budget is spent")
         task = Task(head.kind, head.client, head.round, bundle(of), state)
         return perform(job, task, trainer(job))
 
     def _job_of(self, head: RequestHead) -> Job:
-        """Return data, network and method of a run; made once and reused while letters ask for the same."""
+        """Return data, network and method of a run; made once and reused while messages ask for the same."""
         key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
         if self._job is None or self._job[0] != key:
             self._job = (key, self._made(self._settings(head), head))
@@ -292,7 +292,7 @@ class Site:
         )  # fmt: skip
         return job
 
-    _steps: Mapping[str, Callable[[Site, RequestHead, Letter], Letter]] = {
+    _steps: Mapping[str, Callable[[ClientService, RequestHead, WireMessage], WireMessage]] = {
         "hello": _hello,
         "describe": _describe,
         "survey": _survey,

@@ -43,10 +43,10 @@ class Kept:
 
     Attributes:
         ledger: the client's state, and the answer that is not acknowledged yet.
-        session: session of the server that wrote last; letters of an older one are stale.
+        session: session of the server that wrote last; messages of an older one are stale.
         said: the description sent when the client joined, so that it is never drawn again; None before.
         masked: the last round whose upload was masked.
-        of: fingerprint of the run's settings; "" before the first letter.
+        of: fingerprint of the run's settings; "" before the first message.
     """
 
     ledger: Ledger

@@ -27,7 +27,7 @@ from fedkin.methods import get_title
 def sharing_at(settings: Settings, data: SiteData) -> Sharing:
     """Return how a run wants a site's data read and split.
 
-    The run's name for its data is ignored: a letter must not make a site look for paths on its disk.
+    The run's name for its data is ignored: a message must not make a site look for paths on its disk.
     """
     return replace(settings.data, data=data.data).sharing(settings.run.seed)
 
@@ -49,7 +49,7 @@ def take_home(
         client: name of the client.
         settings: settings of the run.
         data: data of the client, as read for ``job``.
-        head: head of the letter that asks for it.
+        head: head of the message that asks for it.
         job: the run at this host.
         model: model that the client predicts with.
         reported: confusion matrix ``[C, C]`` on the test part as reported to the server, if that is known.

@@ -1,10 +1,10 @@
 """Flower as the message bus: the only module that imports flwr.
 
 fedkin uses Flower's grid (push and pull of messages) and its two apps, and nothing else: the round loop, deadlines,
-the clients' memory and the checks are fedkin's. A letter is one `RecordDict`: its head as JSON in a `ConfigRecord`,
+the clients' memory and the checks are fedkin's. A message is one `RecordDict`: its head as JSON in a `ConfigRecord`,
 its body as one array of bytes.
 
-The client app runs in a process that Flower starts for every message. It needs no torch: it passes the letter to the
+The client app runs in a process that Flower starts for every message. It needs no torch: it passes the message to the
 site next to the SuperNode, through a socket of the same machine.
 """
 
@@ -24,9 +24,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedkin.deploy.heads import envelope
 from fedkin.deploy.wire_format import (
     BODY_LIMIT,
-    Letter,
-    LetterError,
     TooLarge,
+    WireError,
+    WireMessage,
     head_bytes,
     head_of,
     reason,
@@ -43,66 +43,66 @@ _CALLS = 8  # calls per look for answers: few, as each takes the link 10 ms, but
 _SPARE = 15.0  # seconds by which a site may exceed the deadline to report that it was exceeded
 
 
-def to_records(letter: Letter) -> RecordDict:
-    """Return a letter as Flower's records."""
-    records = RecordDict({_HEAD: ConfigRecord({"json": head_bytes(letter).decode()})})
-    if letter.body:
-        body = Array(dtype="uint8", shape=(len(letter.body),), stype=_BYTES, data=bytes(letter.body))
+def to_records(wired: WireMessage) -> RecordDict:
+    """Return a message as Flower's records."""
+    records = RecordDict({_HEAD: ConfigRecord({"json": head_bytes(wired).decode()})})
+    if wired.body:
+        body = Array(dtype="uint8", shape=(len(wired.body),), stype=_BYTES, data=bytes(wired.body))
         records[_BODY] = ArrayRecord({"bytes": body})
     return records
 
 
-def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> Letter:
-    """Return a letter read from Flower's records.
+def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> WireMessage:
+    """Return a message read from Flower's records.
 
     Raises:
-        LetterError: the records hold something else, or more than ``limit`` bytes.
+        WireError: the records hold something else, or more than ``limit`` bytes.
     """
     head = records.config_records.get(_HEAD)
     text = None if head is None else head.get("json")
     arrays = records.array_records.get(_BODY)
     strange = set(records) - {_HEAD, _BODY} or (arrays is not None and set(arrays) != {"bytes"})
     if not isinstance(text, str) or strange:
-        raise LetterError("the records are not a letter")
+        raise WireError("the records are not a message")
     if arrays is None:
-        return Letter(head_of(text))
+        return WireMessage(head_of(text))
     body = arrays["bytes"]
     if body.stype != _BYTES or not isinstance(body.data, bytes):
-        raise LetterError("the body is of another kind")
+        raise WireError("the body is of another kind")
     if len(body.data) > limit:
         raise TooLarge(f"the body has {len(body.data)} bytes, at most {limit} are read")
-    return Letter(head_of(text), body.data)
+    return WireMessage(head_of(text), body.data)
 
 
 # ---- the client's side ---------------------------------------------------------------------------------------------
-Deliver = Callable[[Letter, Mapping[str, Any]], Letter]
-"""``(letter, the node's configuration) -> answer``."""
+Deliver = Callable[[WireMessage, Mapping[str, Any]], WireMessage]
+"""``(message, the node's configuration) -> answer``."""
 
 
-def to_site(letter: Letter, node: Mapping[str, Any]) -> Letter:
-    """Pass a letter to the site on this machine and wait for its answer until the letter's deadline."""
+def to_client(wired: WireMessage, node: Mapping[str, Any]) -> WireMessage:
+    """Pass a message to the site on this machine and wait for its answer until the message's deadline."""
     place = str(node.get("socket", ""))
     try:
-        seconds = envelope(letter).deadline + _SPARE
-    except LetterError as e:
-        log.error("a letter that cannot be read: %s", e)
-        return _no(letter, node, "unreadable")
+        seconds = envelope(wired).deadline + _SPARE
+    except WireError as e:
+        log.error("a message that cannot be read: %s", e)
+        return _no(wired, node, "unreadable")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
             to.settimeout(seconds)
             to.connect(place)
-            send(to, letter)
+            send(to, wired)
             answer = receive(to, seconds=seconds)
     except TimeoutError:
-        return _no(letter, node, "deadline")
-    except (OSError, ValueError, LetterError) as e:
+        return _no(wired, node, "deadline")
+    except (OSError, ValueError, WireError) as e:
         log.error("the site at %s cannot be asked: %s: %s", place, type(e).__name__, e)
-        return _no(letter, node, "no-node")
-    return _no(letter, node, "died") if answer is None else answer
+        return _no(wired, node, "no-node")
+    return _no(wired, node, "died") if answer is None else answer
 
 
 def client_app(deliver: Deliver | None = None) -> ClientApp:
-    """Return the app that Flower runs on a client; it delivers every message as a letter to the client's site.
+    """Return the app that Flower runs on a client; it delivers every message as a message to the client's site.
 
     Args:
         deliver: the way of delivery. Default: the site's socket, or a direct call on a node that Flower simulates.
@@ -112,15 +112,15 @@ def client_app(deliver: Deliver | None = None) -> ClientApp:
     def pass_on(message: Message, context: Context) -> Message:
         node = context.node_config
         try:
-            letter = from_records(message.content)
-        except LetterError:
-            letter = Letter({})
-            return Message(to_records(_no(letter, node, "unreadable")), reply_to=message)
+            wired = from_records(message.content)
+        except WireError:
+            wired = WireMessage({})
+            return Message(to_records(_no(wired, node, "unreadable")), reply_to=message)
         try:
-            answer = (deliver or _way(context))(letter, node)
+            answer = (deliver or _way(context))(wired, node)
         except Exception:  # the text of an exception may contain data and must not leave this host
-            log.exception("the letter could not be passed on")
-            answer = _no(letter, node, "failed")
+            log.exception("the message could not be passed on")
+            answer = _no(wired, node, "failed")
         return Message(to_records(answer), reply_to=message)
 
     app.query()(pass_on)
@@ -131,14 +131,14 @@ def client_app(deliver: Deliver | None = None) -> ClientApp:
 
 def _way(context: Context) -> Deliver:
     if "socket" in context.node_config or "partition-id" not in context.node_config:
-        return to_site
+        return to_client
     from fedkin.deploy.actor import answer  # imported here: the process that Flower starts needs no torch
 
-    return lambda letter, node: answer(letter, node, context.run_config.get("fedkin", ""))
+    return lambda wired, node: answer(wired, node, context.run_config.get("fedkin", ""))
 
 
-def _no(letter: Letter, node: Mapping[str, Any], code: str) -> Letter:
-    return refusal(letter.head, str(node.get("client-id", "")), code)
+def _no(wired: WireMessage, node: Mapping[str, Any], code: str) -> WireMessage:
+    return refusal(wired.head, str(node.get("client-id", "")), code)
 
 
 # ---- the server's side ---------------------------------------------------------------------------------------------
@@ -169,24 +169,24 @@ class FlowerPost:
         book = read_book(self._link) if self._link is not None else {}
         return {int(number): key.name for number, key in book.items()} or None
 
-    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
-        """Send letters to nodes, each to be answered within ``seconds``; return a ticket per accepted letter."""
+    def post(self, outgoing: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        """Send messages to nodes, each to be answered within ``seconds``; return a ticket per accepted message."""
         messages = [
-            Message(to_records(letter), node, _KINDS.get(envelope(letter).kind, "query"), ttl=max(seconds, 1.0))
-            for node, letter in letters.items()
+            Message(to_records(wired), node, _KINDS.get(envelope(wired).kind, "query"), ttl=max(seconds, 1.0))
+            for node, wired in outgoing.items()
         ]
         tickets = list(self._grid.push_messages(messages))
-        return {node: ticket for node, ticket in zip(letters, tickets, strict=False) if ticket}
+        return {node: ticket for node, ticket in zip(outgoing, tickets, strict=False) if ticket}
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
         """Return the answers that have arrived for some tickets, or a code of `CODES`; each is returned once."""
-        found: dict[str, Letter | str] = {}
+        found: dict[str, WireMessage | str] = {}
         for few in _groups(list(tickets), _CALLS if self._with_keys else 1):
             found |= self._pulled(few)
         return found
 
-    def _pulled(self, tickets: list[str]) -> dict[str, Letter | str]:
-        """Return the answers to a few letters by one call of Flower's, which raises if any of them cannot be read.
+    def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | str]:
+        """Return the answers to a few messages by one call of Flower's, which raises if any of them cannot be read.
 
         The replies that such a failed call took from the link are lost; the others are fetched one by one.
         """
@@ -198,15 +198,15 @@ class FlowerPost:
             if len(tickets) == 1:
                 return {tickets[0]: "garbled"}
             return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
-        found: dict[str, Letter | str] = {}
+        found: dict[str, WireMessage | str] = {}
         for message in messages:
-            # the id that a message replies to is chosen by its sender; for a single letter the ticket is known
+            # the id that a message replies to is chosen by its sender; for a single message the ticket is known
             ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
             if ticket in tickets:
                 found[ticket] = self._letter(message)
         return found
 
-    def _letter(self, message: Message) -> Letter | str:
+    def _letter(self, message: Message) -> WireMessage | str:
         try:
             if message.has_error():
                 return _REASONS.get(message.error.code, "flower")
@@ -214,7 +214,7 @@ class FlowerPost:
         except TooLarge:
             return "too-large"
         except Exception as e:  # the sender chose every part of it
-            log.warning("a reply is not a letter: %s: %s", type(e).__name__, reason(e))
+            log.warning("a reply is not a message: %s: %s", type(e).__name__, reason(e))
             return "garbled"
 
 

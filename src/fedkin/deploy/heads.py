@@ -1,7 +1,7 @@
-"""Typed heads of letters: the server's requests, the clients' answers, and the strict decoder of both.
+"""Typed heads of messages: the server's requests, the clients' answers, and the strict decoder of both.
 
 A head travels as a JSON object. Every program that reads one decodes it here first: unknown entries, missing entries,
-other types and numbers out of range raise `LetterError` with the path of the invalid entry, such as
+other types and numbers out of range raise `WireError` with the path of the invalid entry, such as
 ``$.tensors[0][2][1]``.
 """
 
@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from fedkin.deploy.wire_format import Count, Letter, LetterError, Listed, convert
+from fedkin.deploy.wire_format import Count, Listed, WireError, WireMessage, convert
 
 Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
 LONGEST = 1e6
-"""Maximum seconds that a letter may grant a client."""
+"""Maximum seconds that a message may grant a client."""
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a letter's head that programs along the way read; other entries are ignored.
+    """The part of a message's head that programs along the way read; other entries are ignored.
 
     Attributes:
-        kind, run, session, seq: identify the letter.
-        deadline: seconds within which the letter is to be answered.
+        kind, run, session, seq: identify the message.
+        deadline: seconds within which the message is to be answered.
     """
 
     kind: str = ""
@@ -74,18 +74,18 @@ class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The head of a letter from the server.
+    """The head of a message from the server.
 
     Attributes:
-        format: version of the format of letters.
+        format: version of the format of messages.
         kind: requested step.
         run: name of the run, by which clients find their memory of it.
-        session: number of the server's start; letters of an earlier session are stale.
+        session: number of the server's start; messages of an earlier session are stale.
         round: number of the round.
         client: number of the receiver; -1 before it has one.
         seq: number of this message.
         ack: number of the receiver's last upload that was used.
-        deadline: seconds within which the letter is to be answered.
+        deadline: seconds within which the message is to be answered.
         settings: settings of the run as tables.
         card: properties that the data of all clients have in common; None before they are known.
         network: fingerprint of the network.
@@ -117,7 +117,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         client: name of the client.
-        kind, run, session, seq: identify the letter that is answered.
+        kind, run, session, seq: identify the message that is answered.
         ok: whether the client did what was requested.
     """
 
@@ -214,25 +214,25 @@ ANSWERS: dict[Kind, type[Accepted]] = {
     "evaluate": Evaluated,
     "keep": Accepted,
 }
-"""The type of the head of an answer, by the kind of the letter."""
+"""The type of the head of an answer, by the kind of the message."""
 
 
-def decode(letter: Letter, kind: type[T]) -> T:
-    """Return the head of a letter as one of the types of this file.
-
-    Raises:
-        LetterError: the head does not fit the type; the text says where.
-    """
-    return convert(letter.head, kind, "its head")
-
-
-def envelope(letter: Letter) -> Envelope:
-    """Return the part of the head that programs along the letter's way need.
+def decode(message: WireMessage, kind: type[T]) -> T:
+    """Return the head of a message as one of the types of this file.
 
     Raises:
-        LetterError: an entry has another type.
+        WireError: the head does not fit the type; the text says where.
     """
-    return decode(letter, Envelope)
+    return convert(message.head, kind, "its head")
+
+
+def envelope(message: WireMessage) -> Envelope:
+    """Return the part of the head that programs along the message's way need.
+
+    Raises:
+        WireError: an entry has another type.
+    """
+    return decode(message, Envelope)
 
 
 def plain(head: msgspec.Struct) -> dict[str, Any]:
@@ -241,9 +241,9 @@ def plain(head: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def code_of(letter: Letter) -> str | None:
-    """Return the code of a refusal; None for any other letter."""
+def code_of(message: WireMessage) -> str | None:
+    """Return the code of a refusal; None for any other message."""
     try:
-        return decode(letter, Refusal).code
-    except LetterError:
+        return decode(message, Refusal).code
+    except WireError:
         return None

@@ -18,7 +18,7 @@ from fedkin.deploy.lateness import EXPIRED
 from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
 from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
-from fedkin.deploy.wire_format import Letter, LetterError
+from fedkin.deploy.wire_format import WireError, WireMessage
 from fedkin.server.upload_checks import described
 
 log = logging.getLogger("fedkin.deploy")
@@ -28,7 +28,7 @@ _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
 _RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
 _COUNTS = 1e12  # larger numbers in a client's description are refused
 
-Say = Callable[[int, str, str], None]
+Printer = Callable[[int, str, str], None]
 """``(round, client, text)``: an event that concerns a client."""
 
 
@@ -74,7 +74,7 @@ class Enrolment:
         new: joining clients, which have answered the hello and have no number yet.
     """
 
-    def __init__(self, post: Channel, clerk: Clerk, say: Say, clock: Clock) -> None:
+    def __init__(self, post: Channel, clerk: Clerk, say: Printer, clock: Clock) -> None:
         self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
         self._ours = versions(clerk.settings.method)
         self._keys: Mapping[int, str] = {}
@@ -150,14 +150,16 @@ class Enrolment:
 
     # ---- greetings ------------------------------------------------------------------------------------------------
     def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
-        """Send hellos to nodes; the letter's seq is the number of hellos that expired before, by which a node sees that
-        its answers arrive too late."""
+        """Send hellos to nodes.
+
+        The seq of a hello is the number of those that expired before, so that a node sees that its answers are late.
+        """
         self._greeted |= dict.fromkeys(nodes, now)
         for patience in (_HELLO, _PATIENT):
             late = {n: self._late.get(n, 0) for n in nodes}
             chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= EXPIRED)]
-            letters = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
-            for node, ticket in (self._post.post(letters, patience) if letters else {}).items():
+            messages = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
+            for node, ticket in (self._post.post(messages, patience) if messages else {}).items():
                 self._hellos[ticket] = _Hello(node, now + patience, late[node])
 
     def _expired(self, round: int, node: int) -> None:
@@ -201,7 +203,7 @@ class Enrolment:
             )
         return True
 
-    def _welcome(self, round: int, hello: _Hello, got: Letter | str) -> None:
+    def _welcome(self, round: int, hello: _Hello, got: WireMessage | str) -> None:
         node = hello.node
         if got == "expired":
             self._expired(round, node)
@@ -210,7 +212,7 @@ class Enrolment:
             return
         try:
             name = checked_name(heads.decode(got, heads.AnswerHead).client, "client-id")
-        except (LetterError, ConfigError) as e:
+        except (WireError, ConfigError) as e:
             self._refuse(round, "?", node, str(e))
             return
         self._late.pop(node, None)
@@ -261,9 +263,9 @@ class Enrolment:
         """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
         seconds = self._clerk.settings.hosts.reply_timeout
         number = {name: i for i, name in enumerate(names, start=known)}
-        letters = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
+        messages = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
         name_at = {self.new[n].node: n for n in names}
-        open = {ticket: name_at[node] for node, ticket in self._post.post(letters, seconds).items()}
+        open = {ticket: name_at[node] for node, ticket in self._post.post(messages, seconds).items()}
         said, bad = dict[int, Bundle](), dict.fromkeys(names, CODES["expired"])
         end = self._clock.now() + seconds
         while open and self._clock.now() < end:

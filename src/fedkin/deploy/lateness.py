@@ -15,7 +15,7 @@ _FIRST, _LONGEST = 300.0, 3600.0  # seconds between two restarts, doubled each t
 
 
 class Lateness:
-    """Decides from the server's letters whether a restart of the SuperNode is due.
+    """Decides from the server's messages whether a restart of the SuperNode is due.
 
     The ``seq`` of a hello is the number of hellos before it that this node did not answer in time.
     """
@@ -26,7 +26,7 @@ class Lateness:
         self._wait, self._next = _FIRST, float("-inf")
 
     def heard(self, head: Mapping[str, Any], seconds: float) -> None:
-        """Record a letter that the client has answered within ``seconds``."""
+        """Record a message that the client has answered within ``seconds``."""
         expired = head.get("seq")
         with self._lock:
             if head.get("kind") == "hello":

@@ -27,7 +27,7 @@ from fedkin.storage import lock as locks
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
 LOOK_SECONDS = 5.0  # seconds between two looks at the folder of keys
-Say = Callable[[str], None]
+Printer = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Link:
             return self.inner
         return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
 
-    def wait(self, say: Say | None = None) -> None:
+    def wait(self, say: Printer | None = None) -> None:
         """Watch the programs until one ends; register new keys meanwhile and limit the size of the logs.
 
         Args:
@@ -214,7 +214,7 @@ class Link:
             self.gate = Gate(settings.listen, settings.port, context, inside, self.keyring, limits, self._log)
             self.gate.start()
 
-    def _look(self, say: Say) -> None:
+    def _look(self, say: Printer) -> None:
         """Register keys that were added to the folder, and drop those that are gone or shut out."""
         if self._now() == self._seen:
             return

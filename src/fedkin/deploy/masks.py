@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedkin.core import Bundle
 from fedkin.deploy.table import MemberTable
-from fedkin.deploy.wire_format import LetterError
+from fedkin.deploy.wire_format import WireError
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time
 
@@ -129,7 +129,7 @@ def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bu
         secret: private key of the member.
 
     Raises:
-        LetterError: the public key of another member is invalid.
+        WireError: the public key of another member is invalid.
     """
     names = sorted(addend)
     flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
@@ -143,7 +143,7 @@ def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bu
         try:
             shared = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
         except ValueError as e:
-            raise LetterError(f"the public key of member {other} is not valid") from e
+            raise WireError(f"the public key of member {other} is not valid") from e
         at = 0
         for numbers in _stream(HKDF(SHA256(), 32, None, info).derive(shared), len(flat)):
             part = flat[at : at + len(numbers)]  # a view; unsigned numbers wrap at 2^64

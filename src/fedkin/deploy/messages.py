@@ -1,4 +1,4 @@
-"""Letters as the server writes them, and the reading of the clients' answers."""
+"""Messages as the server writes them, and the reading of the clients' answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedkin.core import Bundle, DataError
 from fedkin.deploy import heads
 from fedkin.deploy.channel import CODES
 from fedkin.deploy.participants import Members
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import FORMAT, Letter, LetterError
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import FORMAT, WireError, WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import SecureGroup
 
@@ -49,7 +49,7 @@ class OtherKey:
 
 @dataclass(frozen=True)
 class Reply:
-    """A usable answer: its head, as the type that belongs to the letter, and its tensors."""
+    """A usable answer: its head, as the type that belongs to the message, and its tensors."""
 
     head: heads.Accepted
     body: Bundle
@@ -60,10 +60,10 @@ Heard: TypeAlias = Reply | OtherUpload | OtherKey
 
 @dataclass
 class Clerk:
-    """Writes the letters of one run and one session of its server, and reads the answers.
+    """Writes the messages of one run and one session of its server, and reads the answers.
 
     Attributes:
-        session: increases with every start of the server, so that letters of an earlier start are recognised.
+        session: increases with every start of the server, so that messages of an earlier start are recognised.
         network: fingerprint of the network that all clients work with.
     """
 
@@ -83,8 +83,8 @@ class Clerk:
         ack: int = 0,
         body: Bundle | None = None,
         pool: SecureGroup | None = None,
-    ) -> Letter:
-        """Return a letter that is to be answered within ``seconds``."""
+    ) -> WireMessage:
+        """Return a message that is to be answered within ``seconds``."""
         card = self.members.card
         head = heads.RequestHead(
             format=FORMAT,
@@ -101,7 +101,7 @@ class Clerk:
             network="" if card is None else self.network,
             pool=None if pool is None else self._told(pool),
         )
-        return letter(heads.plain(head), body)
+        return wire_message(heads.plain(head), body)
 
     def _told(self, pool: SecureGroup) -> heads.PoolTold:
         listed = [(i, self.members.listed[i]) for i in pool.members]
@@ -109,23 +109,25 @@ class Clerk:
         return heads.PoolTold(members, pool.weight, pool.total)
 
     def _stamped(self, told: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
-        """Return why an answer does not belong to a letter of this kind and number; None if it does."""
+        """Return why an answer does not belong to a message of this kind and number; None if it does."""
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         for what, value in expected.items():
             if (found := getattr(told, what)) != value:
-                return f"its answer is to another letter ({what} is {str(found)[:40]!r}, not {value!r})"
+                return f"its answer is to another message ({what} is {str(found)[:40]!r}, not {value!r})"
         return None
 
     def read(
-        self, got: Letter | str, kind: heads.Kind, name: str, seq: int = 0
+        self, got: WireMessage | str, kind: heads.Kind, name: str, seq: int = 0
     ) -> Reply | OtherUpload | OtherKey | str:
-        """Return a client's answer to a letter of this kind and number; or that the client is at another upload, or has
-        another key; or the reason why the answer cannot be used. Never raises for the content of an answer."""
+        """Return a client's answer to a message of this kind and number, or why it cannot be used.
+
+        A client may also be at another upload, or have another key. Never raises for the content of an answer.
+        """
         if isinstance(got, str):
             return CODES.get(got, CODES["flower"])
         return attempt(lambda: self._read(got, kind, name, seq), "its answer")
 
-    def _read(self, got: Letter, kind: heads.Kind, name: str, seq: int) -> Heard | str:
+    def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | str:
         told = heads.decode(got, heads.AnswerHead)
         if why := self._stamped(told, kind, name, seq):
             return why
@@ -146,7 +148,7 @@ def attempt(read: Callable[[], T], what: str) -> T | str:
     """
     try:
         return read()
-    except (LetterError, DataError) as e:
+    except (WireError, DataError) as e:
         return f"{what} cannot be read: {e}"
     except Exception as e:
         log.exception("%s cannot be read", what)

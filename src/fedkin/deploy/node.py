@@ -20,7 +20,7 @@ from fedkin.deploy.offline import check_version, program
 from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.private import private_folder
 from fedkin.deploy.supernode import SuperNode
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Counter, Duty, Watch
 from fedkin.storage.files import for_this_user, open_to_others
 
@@ -28,7 +28,7 @@ _LONGEST_SOCKET = 100  # bytes: the longest path of a socket that every system a
 _AGAIN = 5.0  # seconds between two attempts
 _PATIENCE = 120.0  # seconds of failing attempts: a link takes a node for connected up to 60 s after it was killed
 
-Say = Callable[[str], None]
+Printer = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Node:
         Signing(self.key, self.peers).check(self.client_id)
 
 
-def run_node(node: Node, say: Say) -> None:
+def run_node(node: Node, say: Printer) -> None:
     """Run until the user stops it; a SuperNode that ends, or answers too late, is restarted.
 
     Raises:
@@ -130,10 +130,10 @@ class _Attentive(Watch):
         super().__init__(duty)
         self.lateness = Lateness()
 
-    def ask(self, letter: Letter) -> Letter:
+    def ask(self, message: WireMessage) -> WireMessage:
         begun = time.monotonic()
-        answer = super().ask(letter)
-        self.lateness.heard(letter.head, time.monotonic() - begun)
+        answer = super().ask(message)
+        self.lateness.heard(message.head, time.monotonic() - begun)
         return answer
 
 
@@ -149,7 +149,7 @@ def _duty(node: Node, data: str, folder: Path) -> Duty:
     return Duty(node.client_id, data, place, node.share, node.text, **limits, allow_code=code, key=key, peers=peers)
 
 
-def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Say) -> None:
+def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Printer) -> None:
     """Restart the SuperNode whenever it ends or is late; raise `EngineError` if it keeps ending at once."""
     failing = time.monotonic()
     while True:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedkin.deploy.heads import SpentTold
-from fedkin.deploy.wire_format import Letter, LetterError, convert
+from fedkin.deploy.wire_format import WireError, WireMessage, convert
 from fedkin.privacy.budget import Spent, add
 
 
@@ -44,9 +44,9 @@ class Spending:
     def __init__(self) -> None:
         self._heard: dict[int, _Heard] = {}
 
-    def hear(self, client: int, answer: Letter | str) -> str | None:
+    def hear(self, client: int, answer: WireMessage | str) -> str | None:
         """Take in the report of an answer; return why it cannot be used, or None."""
-        told = _told(answer) if isinstance(answer, Letter) else None
+        told = _told(answer) if isinstance(answer, WireMessage) else None
         if told is None:
             return "it does not report, or not in usable numbers, what private training has spent"
         if client in self._heard:
@@ -73,11 +73,11 @@ def _less(a: Spent, b: Spent) -> bool:
     return any(a.get(rate, 0) < n for rate, n in b.items())
 
 
-def _told(answer: Letter) -> tuple[str, dict[float, int]] | None:
+def _told(answer: WireMessage) -> tuple[str, dict[float, int]] | None:
     """Return a client's report: the mark of its record, and steps at each sampling rate; None if it is malformed."""
     try:
         told = convert(answer.head.get("spent"), SpentTold, "spent")
-    except LetterError:
+    except WireError:
         return None
     steps = {step.rate: step.count for step in told.steps}
     return (told.mark, steps) if len(steps) == len(told.steps) else None

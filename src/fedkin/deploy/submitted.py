@@ -18,7 +18,7 @@ from fedkin.core import ConfigError, FedkinError
 from fedkin.deploy.allowed_code import require_installed
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
-from fedkin.deploy.wire_format import LetterError, convert, head_of
+from fedkin.deploy.wire_format import WireError, convert, head_of
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.report.page import write_page
@@ -125,7 +125,7 @@ def _read(word: object) -> _Word:
     try:
         text = base64.urlsafe_b64decode(f"{word}===".encode())  # surplus padding is ignored
         return convert(head_of(text), _Word, "the word")
-    except (ValueError, LetterError) as e:
+    except (ValueError, WireError) as e:
         raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
 

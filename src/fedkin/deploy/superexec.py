@@ -1,7 +1,7 @@
 """Flower's SuperExec with task tokens in private files: ``python -m fedkin.deploy.superexec FOLDER FLAGS...``.
 
 A SuperExec asks a SuperNode for tasks and starts a client app for each, with ``--token TOKEN`` on its command line. Any
-user of the machine can read command lines, and with the token a program can take the task's letter from the SuperNode
+user of the machine can read command lines, and with the token a program can take the task's message from the SuperNode
 or answer it. Flower's client app also accepts ``--token-file FILE``, so the token is written to a private file.
 """
 

@@ -1,7 +1,7 @@
-"""Flower's programs at a client: a SuperNode, and the SuperExec that starts a client app for each letter.
+"""Flower's programs at a client: a SuperNode, and the SuperExec that starts a client app for each message.
 
 A SuperNode serves its client apps over HTTP on a port of this machine, which every user of the machine can reach. By
-default it gives the next letter to any program that asks. Here the SuperExec is started apart from it (``--isolation
+default it gives the next message to any program that asks. Here the SuperExec is started apart from it (``--isolation
 process``) and signs its requests with a secret that both read from a private file; the port uses a certificate that is
 made at each start, so that no other program can pose as the SuperNode either.
 """

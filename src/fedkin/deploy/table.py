@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedkin.deploy.heads import PoolTold
-from fedkin.deploy.wire_format import LetterError, convert
+from fedkin.deploy.wire_format import WireError, convert
 from fedkin.privacy.secure_sum import LEAST
 
 
@@ -48,19 +48,19 @@ class MemberTable:
 
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> MemberTable:
-        """Read the table from the head of a letter.
+        """Read the table from the head of a message.
 
         Raises:
-            LetterError: it does not fit, has too few members, or lists one twice.
+            WireError: it does not fit, has too few members, or lists one twice.
         """
         told = convert(head.get("pool"), PoolTold, "the table of those whose uploads are added up")
         if told.weight > told.total:
-            raise LetterError(f"a weight above the total: {told.weight:g} of {told.total:g}")
+            raise WireError(f"a weight above the total: {told.weight:g} of {told.total:g}")
         if len(told.members) < LEAST:
-            raise LetterError(f"a sum of {len(told.members)} uploads; at least {LEAST} are needed")
+            raise WireError(f"a sum of {len(told.members)} uploads; at least {LEAST} are needed")
         members = tuple(sorted((m.number, m.key) for m in told.members))
         if len({n for n, _ in members}) < len(members) or len({key for _, key in members}) < len(members):
-            raise LetterError("a member is listed twice, or two have one key")
+            raise WireError("a member is listed twice, or two have one key")
         signed = {m.number: (m.name, m.signature) for m in told.members if m.signature}
         return cls(str(head["run"]), int(head["round"]), members, told.weight, told.total, signed)
 
@@ -75,11 +75,11 @@ class MemberTable:
             signature: signature of its public key by its node, if there is one.
 
         Raises:
-            LetterError: its weight is larger than its number of samples, or than the places that are drawn.
+            WireError: its weight is larger than its number of samples, or than the places that are drawn.
             Unmasked: it has masked for this round before, or other members received another key.
         """
         if not (self.weight.is_integer() and self.weight <= max(size, len(self.members))):
-            raise LetterError(f"a weight of {self.weight:g} for {size} samples")
+            raise WireError(f"a weight of {self.weight:g} for {size} samples")
         if self.round <= last:
             raise Unmasked("masked")
         if dict(self.members).get(number) != key:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedkin.deploy.heads import code_of
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 
 _MOST = 1000  # number of pending answers that are remembered
 
@@ -34,15 +34,15 @@ class Suspects:
         if name in self._names:
             self.missed(name, ticket)
 
-    def heard(self, name: str, got: Letter | str) -> None:
+    def heard(self, name: str, got: WireMessage | str) -> None:
         """Record that an answer arrived in time. A step that had to be ended at its deadline makes the client late."""
-        if isinstance(got, Letter) and code_of(got) == "deadline":
+        if isinstance(got, WireMessage) and code_of(got) == "deadline":
             self._names.add(name)
         else:
             self._names.discard(name)
 
-    def late(self, ticket: str, got: Letter | str) -> None:
+    def late(self, ticket: str, got: WireMessage | str) -> None:
         """Record that a pending answer has arrived: the client works again, so its next answer is waited for."""
         name = self._owed.pop(ticket, None)
-        if name is not None and isinstance(got, Letter):
+        if name is not None and isinstance(got, WireMessage):
             self.heard(name, got)

@@ -18,14 +18,14 @@ from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.timeouts import Suspects
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
 from fedkin.server import Message, RoundReport
 
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
-_WAY = 10.0  # seconds allowed for the transport of a letter and its answer: a node asks for letters every 3 seconds
+_WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
 
 
@@ -156,7 +156,7 @@ class Fleet:
         return {}
 
     def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
-        """Do nothing: the next letters state the upload from which each client continues."""
+        """Do nothing: the next messages state the upload from which each client continues."""
 
     # ---- one exchange ---------------------------------------------------------------------------------------------
     def _send(
@@ -167,7 +167,7 @@ class Fleet:
         missing: dict[int, str],
         end: float,
     ) -> None:
-        seconds, letters, number = end - self._clock.now(), dict[int, Letter](), dict[int, int]()
+        seconds, outgoing, number = end - self._clock.now(), dict[int, WireMessage](), dict[int, int]()
         for i in whom:
             node = self._roll.place(self._name(i))
             if node is None or seconds <= 0:
@@ -175,11 +175,11 @@ class Fleet:
                 continue
             m = messages[i]
             work = seconds - min(_WAY, seconds / 4)
-            letters[node] = self._clerk.write(
+            outgoing[node] = self._clerk.write(
                 m.step, m.round, work, client=i, seq=m.seq, ack=self._ack(i, m), body=m.body, pool=m.pool
             )
             number[node] = i
-        tickets = self._post.post(letters, seconds) if letters else {}
+        tickets = self._post.post(outgoing, seconds) if outgoing else {}
         for node, i in number.items():
             if node in tickets:
                 open[tickets[node]] = i
@@ -231,7 +231,7 @@ class Fleet:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers
 
-    def _unaccounted(self, i: int, m: Message, got: Letter | str) -> str | None:
+    def _unaccounted(self, i: int, m: Message, got: WireMessage | str) -> str | None:
         """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
         if self._spending is None or m.step not in ("update", "evaluate"):
             return None

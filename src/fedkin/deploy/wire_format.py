@@ -1,4 +1,4 @@
-"""The format of letters: a small JSON head and the bytes of tensors. It uses no pickle and no torch.
+"""The format of messages: a small JSON head and the bytes of tensors. It uses no pickle and no torch.
 
 The head lists name, type and shape of every tensor (``"tensors": [[name, type, shape], ...]``); the body is their bytes
 one after another. All sizes are checked before anything is allocated.
@@ -51,16 +51,16 @@ _Side = Annotated[int, Meta(ge=0, le=BODY_LIMIT)]  # the limit is reached by sin
 T = TypeVar("T")
 
 
-class LetterError(Exception):
-    """A letter is invalid: damaged, too large, or malicious."""
+class WireError(Exception):
+    """A message is invalid: damaged, too large, or malicious."""
 
 
-class TooLarge(LetterError):
-    """A letter has more bytes than the run allows."""
+class TooLarge(WireError):
+    """A message has more bytes than the run allows."""
 
 
 @dataclass(frozen=True)
-class Letter:
+class WireMessage:
     """A message between server and client: ``head`` is plain JSON, ``body`` the bytes of the tensors listed in it."""
 
     head: Mapping[str, Any]
@@ -77,7 +77,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a letter: its position in the body, in bytes."""
+    """One tensor of a message: its position in the body, in bytes."""
 
     name: str
     dtype: str
@@ -86,23 +86,23 @@ class TensorEntry:
     stop: int
 
 
-def head_bytes(letter: Letter) -> bytes:
+def head_bytes(message: WireMessage) -> bytes:
     """Return the head as UTF-8 JSON."""
-    return json.dumps(letter.head, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(message.head, separators=(",", ":"), allow_nan=False).encode()
 
 
 def head_of(text: bytes | str) -> dict[str, Any]:
     """Return a head from its JSON.
 
     Raises:
-        LetterError: too long, too deep, not JSON (which has no NaN), or not an object.
+        WireError: too long, too deep, not JSON (which has no NaN), or not an object.
     """
     if len(text) > HEAD_LIMIT:
-        raise LetterError(f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
+        raise WireError(f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as e:  # msgspec's errors, and those of texts that are not UTF-8
-        raise LetterError(f"the head is not a JSON object: {reason(e)}") from e
+        raise WireError(f"the head is not a JSON object: {reason(e)}") from e
 
 
 def convert(value: object, kind: type[T], what: str) -> T:
@@ -114,12 +114,12 @@ def convert(value: object, kind: type[T], what: str) -> T:
         what: subject of the message.
 
     Raises:
-        LetterError: it does not fit; the text has the path of the invalid entry.
+        WireError: it does not fit; the text has the path of the invalid entry.
     """
     try:
         return msgspec.convert(value, kind)
     except (ValueError, TypeError, OverflowError, RecursionError) as e:
-        raise LetterError(f"{what} does not fit: {reason(e)}") from e
+        raise WireError(f"{what} does not fit: {reason(e)}") from e
 
 
 def reason(e: BaseException) -> str:
@@ -128,9 +128,9 @@ def reason(e: BaseException) -> str:
 
 
 def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """Return the head of an answer: it identifies the letter, by the letter's ``head``, and the client.
+    """Return the head of an answer: it identifies the message, by the message's ``head``, and the client.
 
-    An entry that the letter lacks, or that has another type, is left empty: the answer can be read all the same.
+    An entry that the message lacks, or that has another type, is left empty: the answer can be read all the same.
     """
     echo = {name: head.get(name) for name in _NOTHING}
     return {
@@ -140,59 +140,59 @@ def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
     }
 
 
-def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Letter:
-    """Return the answer of a client that cannot do what a letter asks: a code of `fedkin.deploy.channel.CODES`, and
+def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> WireMessage:
+    """Return the answer of a client that cannot do what a message asks: a code of `fedkin.deploy.channel.CODES`, and
     further entries."""
-    return Letter({**stamp(head, client), "ok": False, "code": code, **more})
+    return WireMessage({**stamp(head, client), "ok": False, "code": code, **more})
 
 
-def entries(letter: Letter, limit: int = BODY_LIMIT) -> list[TensorEntry]:
-    """Return the tensors of a letter, checked against its body before anything is made of them.
+def entries(message: WireMessage, limit: int = BODY_LIMIT) -> list[TensorEntry]:
+    """Return the tensors of a message, checked against its body before anything is made of them.
 
     Raises:
-        LetterError: sizes that do not fit the body or exceed ``limit`` bytes, unknown types, names twice.
+        WireError: sizes that do not fit the body or exceed ``limit`` bytes, unknown types, names twice.
     """
-    if len(letter.body) > limit:
-        raise LetterError(f"{len(letter.body)} bytes of tensors, at most {limit} are read")
-    listed = convert(letter.head.get("tensors", []), tuple[Listed, ...], "the list of tensors")
+    if len(message.body) > limit:
+        raise WireError(f"{len(message.body)} bytes of tensors, at most {limit} are read")
+    listed = convert(message.head.get("tensors", []), tuple[Listed, ...], "the list of tensors")
     if len(listed) > _MOST_TENSORS:
-        raise LetterError(f"a list of {len(listed)} tensors, at most {_MOST_TENSORS} are read")
+        raise WireError(f"a list of {len(listed)} tensors, at most {_MOST_TENSORS} are read")
     found, at, names = [], 0, set()
     for t in listed:
         if t.name in names:
-            raise LetterError(f"tensor {t.name[:40]!r} is listed twice")
+            raise WireError(f"tensor {t.name[:40]!r} is listed twice")
         names.add(t.name)
         size = math.prod(t.shape) * _SIZES[t.dtype]
-        if size > len(letter.body) - at:
-            raise LetterError(f"tensor {t.name[:40]!r} claims {size} bytes, {len(letter.body) - at} are left")
+        if size > len(message.body) - at:
+            raise WireError(f"tensor {t.name[:40]!r} claims {size} bytes, {len(message.body) - at} are left")
         # a side of 0 makes the product 0 whatever the others are; strides are computed from these and would overflow
         if math.prod(max(n, 1) for n in t.shape) > BODY_LIMIT:
-            raise LetterError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, which are too long for a tensor")
+            raise WireError(f"tensor {t.name[:40]!r} has the sides {list(t.shape)}, which are too long for a tensor")
         found.append(TensorEntry(t.name, t.dtype, t.shape, at, at + size))
         at += size
-    if at != len(letter.body):
-        raise LetterError(f"the tensors take {at} of {len(letter.body)} bytes")
+    if at != len(message.body):
+        raise WireError(f"the tensors take {at} of {len(message.body)} bytes")
     return found
 
 
 # ---- over a socket of one machine ----------------------------------------------------------------------------------
-def send(to: socket.socket, letter: Letter) -> None:
-    """Write a whole letter."""
-    head = head_bytes(letter)
-    to.sendall(_FRAME.pack(_MAGIC, len(head), len(letter.body)) + head)
-    if letter.body:  # without a body the other side may have answered and closed by now, and an empty write would fail
-        to.sendall(letter.body)
+def send(to: socket.socket, message: WireMessage) -> None:
+    """Write a whole message."""
+    head = head_bytes(message)
+    to.sendall(_FRAME.pack(_MAGIC, len(head), len(message.body)) + head)
+    if message.body:  # without a body the other side may have answered and closed by now, and an empty write would fail
+        to.sendall(message.body)
 
 
-def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = None) -> Letter | None:
-    """Read a letter; return None if the other side has closed.
+def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = None) -> WireMessage | None:
+    """Read a message; return None if the other side has closed.
 
     Args:
-        seconds: timeout for the whole letter; None: no timeout.
+        seconds: timeout for the whole message; None: no timeout.
 
     Raises:
-        LetterError: not a letter, or larger than ``limit``.
-        TimeoutError: the letter did not arrive in time.
+        WireError: not a message, or larger than ``limit``.
+        TimeoutError: the message did not arrive in time.
     """
     end = None if seconds is None else time.monotonic() + seconds
     start = _exactly(of, _FRAME.size, end)
@@ -200,11 +200,11 @@ def receive(of: socket.socket, limit: int = BODY_LIMIT, seconds: float | None = 
         return None
     magic, head, body = _FRAME.unpack(start)
     if magic != _MAGIC or head > HEAD_LIMIT or body > limit:
-        raise LetterError(f"not a letter, or too large ({body} bytes; at most {limit} are read)")
+        raise WireError(f"not a message, or too large ({body} bytes; at most {limit} are read)")
     text, content = _exactly(of, head, end), _exactly(of, body, end)
     if text is None or content is None:
         return None
-    return Letter(head_of(text), content)
+    return WireMessage(head_of(text), content)
 
 
 def _exactly(of: socket.socket, size: int, end: float | None) -> bytes | None:

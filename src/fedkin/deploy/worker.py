@@ -1,8 +1,8 @@
 """The process that holds a client's data and does its work, and the watch over it.
 
 A step may hang, run out of memory or be killed. So the work is done in a separate process, which stays alive between
-letters (torch, the data and the network are loaded once); `Watch` ends it at a letter's deadline, answers in its place,
-and starts another.
+messages (torch, the data and the network are loaded once); `Watch` ends it at a message's deadline, answers in its
+place, and starts another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire_format import Letter, LetterError, receive, refusal, send
+from fedkin.deploy.wire_format import WireError, WireMessage, receive, refusal, send
 
 log = logging.getLogger("fedkin.node")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -59,7 +59,7 @@ class Duty:
 
 
 class Watch:
-    """Passes letters to the worker, one at a time, and ends it when it does not answer in time."""
+    """Passes messages to the worker, one at a time, and ends it when it does not answer in time."""
 
     def __init__(self, duty: Duty) -> None:
         self._duty, self._one = duty, threading.Lock()
@@ -67,35 +67,35 @@ class Watch:
         self._to: socket.socket | None = None
         self._closed = False
 
-    def ask(self, letter: Letter) -> Letter:
-        """Return the site's answer, or the report that it died or exceeded the letter's deadline."""
+    def ask(self, message: WireMessage) -> WireMessage:
+        """Return the site's answer, or the report that it died or exceeded the message's deadline."""
         with self._one:
             try:
-                seconds = max(envelope(letter).deadline, 0.1)
-            except LetterError as e:
-                log.error("a letter that cannot be read: %s", e)
-                return self._no(letter, "unreadable")
+                seconds = max(envelope(message).deadline, 0.1)
+            except WireError as e:
+                log.error("a message that cannot be read: %s", e)
+                return self._no(message, "unreadable")
             try:
                 to = self._running()
                 to.settimeout(seconds)
-                send(to, letter)
+                send(to, message)
                 answer = receive(to, seconds=seconds)
             except TimeoutError:
                 log.error("no answer within %g s: the worker is ended and restarted", seconds)
                 self._anew()
-                return self._no(letter, "deadline")
-            except (OSError, LetterError, ValueError) as e:
+                return self._no(message, "deadline")
+            except (OSError, WireError, ValueError) as e:
                 log.error("the worker cannot be reached: %s", type(e).__name__)
                 self._anew()
-                return self._no(letter, "died")
+                return self._no(message, "died")
             if answer is None:
                 log.error("the worker died (%s); it is restarted", self._code())
                 self._anew()
-                return self._no(letter, "died")
+                return self._no(message, "died")
             return answer
 
     def start(self) -> None:
-        """Start the worker, so that the first letter need not wait for it.
+        """Start the worker, so that the first message need not wait for it.
 
         Raises:
             OSError: it could not be started.
@@ -133,7 +133,7 @@ class Watch:
             with self._one:
                 if not self._closed:
                     self._running()
-        except (OSError, LetterError) as e:  # the next letter tries again
+        except (OSError, WireError) as e:  # the next message tries again
             log.error("the worker could not be started: %s", e)
 
     def _end(self) -> None:
@@ -151,12 +151,12 @@ class Watch:
             return f"exit status {self._process.wait(5)}"
         return "no exit status"
 
-    def _no(self, letter: Letter, code: str) -> Letter:
-        return refusal(letter.head, self._duty.client, code)
+    def _no(self, message: WireMessage, code: str) -> WireMessage:
+        return refusal(message.head, self._duty.client, code)
 
 
 class Counter:
-    """Accepts letters on a socket of this machine, as Flower's client app sends them, and passes them to a watch."""
+    """Accepts messages on a socket of this machine, as Flower's client app sends them, and passes them to a watch."""
 
     def __init__(self, place: Path, watch: Watch) -> None:
         self.place, self._watch = place, watch
@@ -185,15 +185,15 @@ class Counter:
             threading.Thread(target=self._one, args=(of,), daemon=True).start()
 
     def _one(self, of: socket.socket) -> None:
-        with of, contextlib.suppress(OSError, LetterError, TimeoutError):
-            letter = receive(of, seconds=600.0)
-            if letter is not None:
+        with of, contextlib.suppress(OSError, WireError, TimeoutError):
+            message = receive(of, seconds=600.0)
+            if message is not None:
                 of.settimeout(600.0)
-                send(of, self._watch.ask(letter))
+                send(of, self._watch.ask(message))
 
 
 class _Printable(logging.Formatter):
-    """A formatter without control characters: the text of a letter must not forge lines of the log, nor control a
+    """A formatter without control characters: the text of a message must not forge lines of the log, nor control a
     terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -202,12 +202,12 @@ class _Printable(logging.Formatter):
 
 
 def main(args: Sequence[str]) -> None:
-    """Answer letters on the given socket until the other side closes it."""
+    """Answer messages on the given socket until the other side closes it."""
     import torch
 
     from fedkin.data import SiteData
     from fedkin.deploy.allowed_code import Allowed
-    from fedkin.deploy.client import Site
+    from fedkin.deploy.client import ClientService
     from fedkin.deploy.maskkeys import Signing
     from fedkin.deploy.privacy_budget import PrivacyLimits
 
@@ -222,11 +222,11 @@ def main(args: Sequence[str]) -> None:
     allowed.findable()
     data = SiteData(duty.data, share=duty.share, texts=duty.texts)
     key, peers = (None if path is None else Path(path) for path in (duty.key, duty.peers))
-    site = Site(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
+    site = ClientService(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
     with socket.socket(fileno=int(args[0])) as of:
-        send(of, Letter({"ready": True}))
-        while (letter := receive(of)) is not None:
-            send(of, site.answer(letter))
+        send(of, WireMessage({"ready": True}))
+        while (message := receive(of)) is not None:
+            send(of, site.answer(message))
 
 
 if __name__ == "__main__":

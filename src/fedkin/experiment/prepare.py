@@ -115,7 +115,7 @@ class Experiment:
             ConfigError: the method cannot do what a setting asks for.
             ModelError: the network does not fit the data.
         """
-        start = _Start(settings.model.model, settings.model.head, None)  # a letter must not choose a file to be read
+        start = _Start(settings.model.model, settings.model.head, None)  # a message must not choose a file to be read
         return cls._made(
             settings.method, card, start, settings, plan_of(settings, on_hosts=True),
             title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},

@@ -58,7 +58,7 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Return the resolved annotations of a class; a host reads the settings of every letter, some classes each time."""
+    """Return the resolved annotations of a class; a host reads the settings of every message."""
     return get_type_hints(kind)
 
 

@@ -20,7 +20,7 @@ def install(path: Path) -> None:
         from fedkin.deploy import versions
 
         versions.__version__ = os.environ["FAULT_VERSION"]
-    answer = sites.Site.answer
+    answer = sites.ClientService.answer
 
     def fails(self, of):
         head = of.head
@@ -47,7 +47,7 @@ def install(path: Path) -> None:
             os._exit(9)
         return spoilt(made, what)
 
-    sites.Site.answer = fails
+    sites.ClientService.answer = fails
 
 
 def _raise(*args):
@@ -58,13 +58,13 @@ def spoilt(made, what):
     """The answer with something wrong in its first tensor of floating-point numbers."""
     import torch
 
-    from fedkin.deploy.tensors import bundle, letter
-    from fedkin.deploy.wire_format import Letter
+    from fedkin.deploy.tensors import bundle, wire_message
+    from fedkin.deploy.wire_format import WireMessage
 
     if what == "long side":
-        return Letter({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
+        return WireMessage({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
     if what == "unknown entry":
-        return Letter({**made.head, "more": {"a": [None]}}, made.body)
+        return WireMessage({**made.head, "more": {"a": [None]}}, made.body)
     if what not in ("claim", "nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"):
         return made
     b = bundle(made)
@@ -87,8 +87,8 @@ def spoilt(made, what):
     if what == "empty":
         b.clear()
     head = {n: v for n, v in made.head.items() if n != "tensors"}
-    again = letter(head, b)
-    return Letter(again.head, again.body)
+    again = wire_message(head, b)
+    return WireMessage(again.head, again.body)
 
 
 def install_flower(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A letter names code; a node imports what its owner allows, and nothing else."""
+"""A message names code; a node imports what its owner allows, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedkin.core import ConfigError
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
 from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import settings_from
@@ -39,12 +39,12 @@ def main(shape, classes):
 """
 
 
-def hello(folder: Path, **tables: Mapping[str, Any]) -> Letter:
+def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
     """A greeting whose settings have been changed by a server that lies."""
     of = Clerk(settings("fedavg"), Members.load(folder)).write("hello", 0, 120.0)
     told = {part: {**values, **tables.get(part, {})} for part, values in of.head["settings"].items()}
     told["method"] = tables.get("method", told["method"])
-    return Letter({**of.head, "settings": told})
+    return WireMessage({**of.head, "settings": told})
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("cleanup", None)
 
 
-def asked(folder: Path, of: Letter, *allow: str) -> str:
+def asked(folder: Path, of: WireMessage, *allow: str) -> str:
     """The code of a real worker's answer, "" if it answers."""
     watch = Watch(Duty("c0", "digits", str(folder / "disk"), share=0, allow_code=allow))
     try:
@@ -93,9 +93,9 @@ def test_nothing_in_the_working_folder_is_imported(allow: str, work: Path, tmp_p
 def test_code_that_was_not_allowed_is_not_imported(
     part: str, entry: str, name: str, tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A site refuses a letter before it imports the module, and its log names the module and the flag."""
+    """A site refuses a message before it imports the module, and its log names the module and the flag."""
     sys.modules.pop(module := name.partition(":")[0], None)
-    site = Site("c0", SiteData("digits", share=0), tmp_path / "disk")
+    site = ClientService("c0", SiteData("digits", share=0), tmp_path / "disk")
     assert site.answer(hello(tmp_path, **{part: {entry: name}})).head["code"] == "code"
     assert module not in sys.modules
     assert f"module {module} was not imported" in caplog.text
@@ -103,17 +103,17 @@ def test_code_that_was_not_allowed_is_not_imported(
     assert traces(work) == []
 
 
-def test_every_kind_of_letter_is_looked_at(tmp_path: Path, work: Path) -> None:
+def test_every_kind_of_message_is_looked_at(tmp_path: Path, work: Path) -> None:
     """A server that greets with a network of the catalogue and trains with another one is refused at every step."""
     found: dict[str, str] = {}
 
-    def lie(post: Direct, client: str, of: Letter) -> Letter:
+    def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "hello":
             return post.ask(client, of)
         told = {**of.head["settings"], "model": {**of.head["settings"]["model"], "model": "cleanup:main"}}
         for kind in ("describe", "survey", "update", "evaluate", "keep"):
             found[kind] = str(
-                post.ask(client, Letter({**of.head, "kind": kind, "settings": told}, of.body)).head["code"]
+                post.ask(client, WireMessage({**of.head, "kind": kind, "settings": told}, of.body)).head["code"]
             )
         return post.ask(client, of)
 
@@ -127,7 +127,7 @@ def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(work))
     s = settings("fedavg", model={"model": "cleanup:main"}, run={"rounds": 1}, hosts={"min_clients": 2})
     post = Direct(sites(tmp_path, allowed=Allowed(("cleanup",))))
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
     ours = on_hosts(s, tmp_path, post)
     assert len(ours.server.sizes) == 2
     assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {CODES["code"]}
@@ -148,18 +148,18 @@ def test_what_was_only_imported_there_is_refused(tmp_path: Path, monkeypatch: py
     sys.modules.pop("nets_of_a_team")
 
 
-def test_a_letter_does_not_look_around_on_the_disk(tmp_path: Path) -> None:
+def test_a_message_does_not_look_around_on_the_disk(tmp_path: Path) -> None:
     """What a run calls its data is nothing to a site: it answers alike whether such a folder exists here or not."""
     folder = tmp_path / "patients"
     folder.mkdir()
     for name in ("a.csv", "b.csv"):
         (folder / name).write_text("x,target\n1,2\n")
-    site = Site("c0", SiteData("digits", share=0), tmp_path / "disk")
+    site = ClientService("c0", SiteData("digits", share=0), tmp_path / "disk")
     answers = []
     of = hello(tmp_path)
     for place in (folder, tmp_path / "nowhere"):
         told = {**of.head["settings"], "data": {"data": str(place), "clients": 3}}
-        answers.append(site.answer(Letter({**of.head, "settings": told})))
+        answers.append(site.answer(WireMessage({**of.head, "settings": told})))
     assert answers[0].head == answers[1].head
     assert answers[0].head["ok"] is True
 
@@ -238,7 +238,7 @@ def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
         Node("digits", "c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
 
 
-def test_no_letter_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings that name a file of weights are refused at the node; a network on hosts never reads one."""
     weights = tmp_path / "own.safetensors"
     weights.write_bytes(b"of this hospital alone")

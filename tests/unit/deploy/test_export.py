@@ -16,8 +16,8 @@ from fedkin.cli.export import predict_command
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.client import ClientService
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folders, load_export
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
@@ -97,7 +97,9 @@ def test_a_table_takes_its_preparation_along(
     raw rows are predicted. Nothing names another site."""
     s = of_tables(hospitals)
     files = sorted(hospitals.iterdir())
-    on_hosts(s, tmp_path, Direct({i: Site(f.stem, SiteData(f), tmp_path / "disks") for i, f in enumerate(files)}))
+    on_hosts(
+        s, tmp_path, Direct({i: ClientService(f.stem, SiteData(f), tmp_path / "disks") for i, f in enumerate(files)})
+    )
     rows = tmp_path / "rows.csv"
     rows.write_text("sex,age,lab\nf,30,1.5\nm,84,\n")
     for file, theirs in zip(files, export_all(simulated(s), tmp_path / "simulated"), strict=True):
@@ -117,7 +119,7 @@ def test_a_table_takes_its_preparation_along(
 def test_shares_of_a_table_are_scaled_by_all_training_parts(hospitals: Path, tmp_path: Path) -> None:
     """With shares of one data set to try things out, the scaling may be that of everybody's training parts."""
     s = of_tables(hospitals, scaling="pooled")
-    shares = {i: Site(f"c{i}", SiteData(hospitals, share=i), tmp_path / "disks") for i in range(3)}
+    shares = {i: ClientService(f"c{i}", SiteData(hospitals, share=i), tmp_path / "disks") for i in range(3)}
     on_hosts(s, tmp_path, Direct(shares))
     found = set()
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
@@ -139,7 +141,7 @@ def test_images_take_their_size_and_classes_along(tmp_path: Path) -> None:
     none = {"alpha": "none", "clients": "none", "samples_per_client": "none"}
     data = {**none, "data": str(tmp_path / "data"), "partition": "natural"}
     s = settings("fedproto", data=data, hosts={"min_clients": 2})
-    both = {i: Site(n, SiteData(tmp_path / "data" / n), tmp_path / "disks") for i, n in enumerate("ab")}
+    both = {i: ClientService(n, SiteData(tmp_path / "data" / n), tmp_path / "disks") for i, n in enumerate("ab")}
     on_hosts(s, tmp_path, Direct(both))
     for name, theirs in zip("ab", export_all(simulated(s), tmp_path / "simulated"), strict=True):
         same_export(taken_home(tmp_path, name), theirs, "data", "fingerprints")
@@ -191,10 +193,10 @@ def test_a_worker_that_was_started_anew(name: str, tmp_path: Path) -> None:
     """Between its last evaluation and its model: it evaluates again, and the card says what the server was told."""
     s = settings(name)
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "keep":
             i = int(client[1:])
-            post.sites[100 + i] = Site(client, SiteData("digits", share=i), tmp_path / "disks")
+            post.sites[100 + i] = ClientService(client, SiteData("digits", share=i), tmp_path / "disks")
         return post.ask(client, of)
 
     last = {line["client"]: line for line in on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)).clients}
@@ -207,7 +209,7 @@ def test_what_was_told_is_compared(tmp_path: Path) -> None:
     """A site that told the server something else than its model does: card and README say so."""
     post = Direct(sites(tmp_path))
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if (client, of.head["kind"]) == ("c1", "evaluate"):
             told = post.sites[101]._reported

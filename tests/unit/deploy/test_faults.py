@@ -1,6 +1,6 @@
 """What networks, disks and people do to a run: it goes on, and ends as the simulator does for the same participation.
 
-Named after the plan of faults: F3 lost, doubled and late letters; F4 hosts that come back; F5 and F6 servers that come
+Named after the plan of faults: F3 lost, doubled and late messages; F4 hosts that come back; F5 and F6 servers that come
 back; F8 slow clients; F9 comers and goers; F10 bad uploads; F13 names and keys; F16 disks; F18 versions.
 """
 
@@ -18,13 +18,13 @@ from fedkin.core import Bundle, ClientError, ConfigError, EngineError, Partition
 from fedkin.data import SiteData
 from fedkin.deploy import client as site_module
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import OverBudget
 from fedkin.deploy.table import Unmasked
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import Letter, LetterError, refusal
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireError, WireMessage, refusal
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
@@ -34,25 +34,25 @@ from thorough import thorough_except
 FEDREP = {"method": {"name": "fedrep"}}
 
 
-def update(of: Letter, client: str, who: str, round: int | None = None) -> bool:
-    """Whether this letter asks this client to train (in this round)."""
+def update(of: WireMessage, client: str, who: str, round: int | None = None) -> bool:
+    """Whether this message asks this client to train (in this round)."""
     return client == who and of.head["kind"] == "update" and round in (None, of.head["round"])
 
 
 @pytest.mark.parametrize("name", thorough_except(["fedrep", "da-pfl", "feddyn", "ditto"], ["fedrep", "da-pfl"]))
-@pytest.mark.parametrize("fault", ["letter lost", "answer lost", "answer refused", "letter doubled"])
-def test_what_happens_to_a_letter(name: str, fault: str, tmp_path: Path) -> None:
-    """F3, F10: in round 2 a letter of c1 is lost, or its answer, or its answer holds a NaN: the client goes on from
-    what the server used last. A letter that comes twice is worked on once."""
+@pytest.mark.parametrize("fault", ["message lost", "answer lost", "answer refused", "message doubled"])
+def test_what_happens_to_a_message(name: str, fault: str, tmp_path: Path) -> None:
+    """F3, F10: in round 2 a message of c1 is lost, or its answer, or its answer holds a NaN: the client goes on from
+    what the server used last. A message that comes twice is worked on once."""
     s = settings(name)
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | str | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | str | None:
         if not update(of, client, "c1", 2):
             return post.ask(client, of)
-        if fault == "letter lost":
+        if fault == "message lost":
             return None
         answer = post.ask(client, of)
-        if fault == "letter doubled":
+        if fault == "message doubled":
             again = post.ask(client, of)
             assert (again.body, again.head["tensors"]) == (answer.body, answer.head["tensors"])
             return again
@@ -61,21 +61,21 @@ def test_what_happens_to_a_letter(name: str, fault: str, tmp_path: Path) -> None
             first = next(n for n, t in b.items() if t.is_floating_point())
             b[first] = b[first].clone()
             b[first].view(-1)[0] = float("nan")
-            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+            return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
         return None
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    lost = [] if fault == "letter doubled" else [1]
+    lost = [] if fault == "message doubled" else [1]
     assert [sorted({0, 1, 2} - set(line["answered"])) for line in ours.rounds] == [[], lost, [], []]
     assert same_server(ours, traced(s, ours.rounds))
     assert ours.clients == traced(s, ours.rounds).clients
 
 
 def test_an_echo_is_not_worked_on(tmp_path: Path) -> None:
-    """F3, F13: the letter of round 1 comes again in round 3: it is not answered with work, and changes nothing."""
-    s, kept, answers = settings("fedrep"), dict[str, Letter](), list[Letter]()
+    """F3, F13: the message of round 1 comes again in round 3: it is not answered with work, and changes nothing."""
+    s, kept, answers = settings("fedrep"), dict[str, WireMessage](), list[WireMessage]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if update(of, client, "c1", 1):
             kept["old"] = of
         answer = post.ask(client, of)
@@ -96,12 +96,12 @@ def test_a_host_that_comes_back(disk: str, tmp_path: Path) -> None:
 
     again: list[bool] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if update(of, client, "c1", 3) and not again:
             again.append(True)
             if disk == "empty":
                 shutil.rmtree(tmp_path / "disks" / "c1")
-            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
         return post.ask(client, of)
 
     post.touch = touch
@@ -120,10 +120,10 @@ def test_a_host_that_comes_back_on_another_node(tmp_path: Path) -> None:
     """F4, F9: c1 leaves in round 2 and is back, with its disk and key, on a node of another number in round 3."""
     s, post = settings("fedrep"), Direct(sites(tmp_path))
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | str:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | str:
         if update(of, client, "c1", 2):
             post.off.add(101)
-            post.sites[777] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+            post.sites[777] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
             return "gone"
         return post.ask(client, of)
 
@@ -139,7 +139,7 @@ def test_a_server_that_comes_back(name: str, when: str, tmp_path: Path) -> None:
     """F5: killed in round 3 and begun again in the same folder, it ends as if nothing had happened."""
     s, post = settings(name), Direct(sites(tmp_path))
 
-    def die(post: Direct, client: str, of: Letter) -> Letter:
+    def die(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if when.startswith("before") and update(of, client, "c2", 3):
             raise Killed
@@ -187,7 +187,7 @@ def test_slow_clients_are_not_waited_for_twice(tmp_path: Path) -> None:
     s, post = settings("fedavg", run={"eval_every": 4}), Direct(sites(tmp_path))
     spent: list[float] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         return None if client == "c1" and of.head["kind"] in ("update", "evaluate", "keep") else post.ask(client, of)
 
     post.touch = touch
@@ -205,13 +205,13 @@ def test_a_suspect_that_works_again_is_waited_for(tmp_path: Path) -> None:
     s, post = settings("fedavg", run={"rounds": 6, "eval_every": 6}), Direct(sites(tmp_path))
     ready: dict[str, float] = {}
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         return None if update(of, client, "c1", 1) else post.ask(client, of)
 
     collect = post.collect
 
     def slowly(tickets: Any) -> Any:
-        """Answers of c1 are there three seconds after the letter, those of the others two."""
+        """Answers of c1 are there three seconds after the message, those of the others two."""
         for ticket in list(post._ready):
             ready.setdefault(ticket, post.time.now + (3 if post._ready[ticket].head["client"] == "c1" else 2))
         return collect([t for t in tickets if ready.get(t, 0) <= post.time.now])
@@ -229,7 +229,7 @@ def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
     s = settings("fedavg", run={"min_replies": 2})
     models: list[torch.Tensor] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         return None if of.head["kind"] == "update" and of.head["round"] == 2 else post.ask(client, of)
 
     post = Direct(sites(tmp_path), touch=touch)
@@ -287,11 +287,11 @@ def test_a_bad_upload_is_refused_for_that_client_only(what: str, tmp_path: Path)
     """F10: the others are merged, the reason is written down, and the result is that of a lost answer."""
     s = settings("fedavg")
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if not update(of, client, "c1", 2):
             return answer
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, BAD[what](bundle(answer)))
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, BAD[what](bundle(answer)))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert list(ours.rounds[1]["refused"]) == ["1"]
@@ -314,11 +314,11 @@ def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
     """F10: c1's evaluation in round 2 cannot be used: the round's figures are of the others, the run goes on."""
     s = settings("ifca" if "cluster" in what else "fedavg")
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if (client, of.head["kind"], of.head["round"]) != ("c1", "evaluate", 2):
             return answer
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, bundle(answer).but(**FALSE[what]))
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, bundle(answer).but(**FALSE[what]))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert ours.rounds[1]["answered"] == [0, 1, 2]
@@ -343,16 +343,16 @@ FORGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_a_forged_letter_costs_its_sender_the_round(what: str, tmp_path: Path) -> None:
+def test_a_forged_message_costs_its_sender_the_round(what: str, tmp_path: Path) -> None:
     """F10, F13, F15: nothing is made of it, no text of it reaches the log, and the others are merged."""
     s = settings("fedavg")
     head, body = FORGED[what]
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if not update(of, client, "c1", 2):
             return answer
-        return Letter({**answer.head, **head}, answer.body if body is None else body)
+        return WireMessage({**answer.head, **head}, answer.body if body is None else body)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert ours.rounds[1]["answered"] == [0, 2]
@@ -366,11 +366,11 @@ def test_a_made_up_number_of_samples_is_refused_at_joining(size: int, tmp_path: 
     """F10: c1 claims no, fewer than no, or a million million samples: it gets no number, the others do."""
     s = settings("fedavg", hosts={"min_clients": 3})
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "describe":
             b = changed(bundle(answer), "size", torch.tensor(size))
-            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+            return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
         return answer
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -387,7 +387,7 @@ def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
     def on_round(report: Any, line: Any) -> None:
         if report.round == 2:
             post.off.add(101)
-            post.sites[666] = Site("c1", SiteData("digits", share=1), tmp_path / "thief")
+            post.sites[666] = ClientService("c1", SiteData("digits", share=1), tmp_path / "thief")
             post.keys[666] = "another key"
         if report.round == 3:
             post.off = {666}
@@ -403,9 +403,9 @@ def test_a_name_cannot_be_taken_while_its_owner_is_here(tmp_path: Path) -> None:
     s, post = settings("fedrep"), Direct(sites(tmp_path), keys=dict.fromkeys([100, 101, 102, 666], ""))
 
     def on_round(report: Any, line: Any) -> None:
-        post.sites[666] = Site("c1", SiteData("digits", share=1), tmp_path / "thief")
+        post.sites[666] = ClientService("c1", SiteData("digits", share=1), tmp_path / "thief")
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         node = {"c0": 100, "c1": 101, "c2": 102}[client]
         return post.sites[666 if of.head["kind"] == "hello" and 666 in post.sites else node].answer(of)
 
@@ -421,11 +421,11 @@ def test_names_cannot_leave_their_folder(name: str, tmp_path: Path) -> None:
     from fedkin.core import ConfigError
 
     with pytest.raises(ConfigError, match="client-id must be"):
-        Site(name, SiteData("digits", share=0), tmp_path)
+        ClientService(name, SiteData("digits", share=0), tmp_path)
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
-        return Letter({**answer.head, "client": name}, answer.body) if client == "c2" else answer
+        return WireMessage({**answer.head, "client": name}, answer.body) if client == "c2" else answer
 
     s = settings("fedavg", hosts={"min_clients": 2})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -438,10 +438,10 @@ def test_another_version_is_refused_at_joining(what: str, tmp_path: Path) -> Non
     """F18: both versions are in the text."""
     s = settings("fedavg", hosts={"min_clients": 2})
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c2" and of.head["kind"] == "hello":
-            return Letter({**answer.head, "versions": {**answer.head["versions"], what: "0.0.9"}}, answer.body)
+            return WireMessage({**answer.head, "versions": {**answer.head["versions"], what: "0.0.9"}}, answer.body)
         return answer
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -464,7 +464,7 @@ def test_an_exception_stays_on_its_host(tmp_path: Path, monkeypatch: pytest.Monk
             raise RuntimeError("patient 4711 is ill")
         return answer
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         seen.append(repr(answer).encode())
         return answer
@@ -483,7 +483,7 @@ TROUBLES: dict[str, tuple[Exception, dict[str, Any], bool]] = {
     "a huge number": (OutOfRange("patient 4711"), {"code": "range"}, False),
     "a spent budget": (OverBudget("patient 4711"), {"code": "budget"}, False),
     "a missing entry": (KeyError("patient 4711"), {"code": "unreadable"}, True),
-    "a bad list of tensors": (LetterError("patient 4711"), {"code": "unreadable"}, False),
+    "a bad list of tensors": (WireError("patient 4711"), {"code": "unreadable"}, False),
     "other columns": (PartitionError("patient 4711"), {"code": "data"}, False),
     "a full disk": (PermissionError("patient 4711"), {"code": "disk"}, False),
     "a client program": (ClientError("update", 0, 1, "patient 4711"), {"code": "failed"}, False),
@@ -500,12 +500,12 @@ def test_what_is_told_of_an_exception(
     it."""
     error, told, traced_back = TROUBLES[what]
 
-    def fail(self: Site, head: Any) -> Any:
+    def fail(self: ClientService, head: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(Site, "_kept", fail)
+    monkeypatch.setattr(ClientService, "_kept", fail)
     head = Clerk(settings("fedavg"), Members.load(tmp_path)).write("update", 1, 5.0, client=0, seq=5).head
-    answer = sites(tmp_path, 1)[100].answer(Letter(head))
+    answer = sites(tmp_path, 1)[100].answer(WireMessage(head))
     assert answer == refusal(head, "c0", **told)
     assert told["code"] in {*CODES, "out-of-step"}
     assert str(error) in caplog.text

@@ -19,11 +19,11 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedkin.deploy import submitted  # noqa: E402
 from fedkin.deploy.channel import CODES  # noqa: E402
-from fedkin.deploy.client import Site  # noqa: E402
-from fedkin.deploy.flower import FlowerPost, client_app, from_records, server_app, to_records, to_site  # noqa: E402
+from fedkin.deploy.client import ClientService  # noqa: E402
+from fedkin.deploy.flower import FlowerPost, client_app, from_records, server_app, to_client, to_records  # noqa: E402
 from fedkin.deploy.serve import serve  # noqa: E402
 from fedkin.deploy.submitted import packed  # noqa: E402
-from fedkin.deploy.wire_format import BODY_LIMIT, Letter, LetterError  # noqa: E402
+from fedkin.deploy.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 from thorough import thorough_except  # noqa: E402
@@ -49,7 +49,7 @@ def over_the_wire(message: Message) -> Message:
 class Nodes:
     """A grid whose nodes are client apps in this process; messages go through their serialised form both ways."""
 
-    def __init__(self, sites: Mapping[int, Site]) -> None:
+    def __init__(self, sites: Mapping[int, ClientService]) -> None:
         self._apps = {n: client_app(lambda letter, node, s=s: s.answer(letter)) for n, s in sites.items()}
         self._sites, self._ready = sites, dict[str, Message]()
 
@@ -83,7 +83,7 @@ EVERY_KIND = ("fedavg", "da-pfl", "cfic", "pfedcs", "ifca", "fedproto", "fedgh",
 @pytest.mark.parametrize("name", thorough_except([n for n in METHODS if n != "oracle"], EVERY_KIND))
 def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """Methods over Flower's own message objects: server state and all lines, bit for bit. What a method does over
-    letters is tested without Flower (`test_parity`); this is about tensors of every type and shape in its records."""
+    messages is tested without Flower (`test_parity`); this is about tensors of every type and shape in its records."""
     s = settings(name, run={"rounds": 2})
     ours = serve(s, FlowerPost(Nodes(sites(tmp_path)), BODY_LIMIT), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
     theirs = simulated(s)
@@ -93,9 +93,9 @@ def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 50_000])
-def test_a_letter_survives(body: bytes) -> None:
+def test_a_message_survives(body: bytes) -> None:
     """Head and body are the same afterwards, also without a body and with one of several chunks."""
-    letter = Letter({"kind": "update", "seq": 2**62, "text": "ä"}, body)
+    letter = WireMessage({"kind": "update", "seq": 2**62, "text": "ä"}, body)
     again = from_records(to_records(letter))
     assert (again.head, again.body) == (letter.head, letter.body)
 
@@ -110,9 +110,9 @@ def test_a_letter_survives(body: bytes) -> None:
         RecordDict({"head": ConfigRecord({"json": "{}"}), "body": ArrayRecord()}),
     ],
 )
-def test_other_records_are_no_letter(records: RecordDict) -> None:
+def test_other_records_are_no_message(records: RecordDict) -> None:
     """Whatever a client sends instead is refused with an error of ours."""
-    with pytest.raises(LetterError):
+    with pytest.raises(WireError):
         from_records(records)
 
 
@@ -125,8 +125,8 @@ def test_the_server_reads_no_larger_answer_than_the_run_says(
     class Large:
         client = "c0"
 
-        def answer(self, of: Letter) -> Letter:
-            return Letter(of.head, bytes(size))
+        def answer(self, of: WireMessage) -> WireMessage:
+            return WireMessage(of.head, bytes(size))
 
     posts: list[FlowerPost] = []
     monkeypatch.setattr(submitted, "run_submitted", lambda post, word: posts.append(post))
@@ -134,19 +134,19 @@ def test_the_server_reads_no_larger_answer_than_the_run_says(
     nodes: Any = Nodes({7: Large()})  # type: ignore[dict-item]
     server_app()(nodes, Context(1, 0, {}, RecordDict(), {"fedkin": word}))
     (post,) = posts
-    tickets = post.post({7: Letter({"kind": "update"})}, 5.0)
+    tickets = post.post({7: WireMessage({"kind": "update"})}, 5.0)
     (answer,) = post.collect(tickets.values()).values()
-    assert (isinstance(answer, Letter) and len(answer.body) == size) if fits else answer == "too-large"
+    assert (isinstance(answer, WireMessage) and len(answer.body) == size) if fits else answer == "too-large"
 
 
 def test_an_app_never_raises(tmp_path: Path) -> None:
     """Flower sends the text of an exception to the server; so none leaves the app, and only a code is answered."""
 
-    def deliver(letter: Letter, node: Mapping[str, Any]) -> Letter:
+    def deliver(letter: WireMessage, node: Mapping[str, Any]) -> WireMessage:
         raise RuntimeError("patient 4711")
 
     app = client_app(deliver)
-    for records in (to_records(Letter({"kind": "update", "seq": 1})), RecordDict()):
+    for records in (to_records(WireMessage({"kind": "update", "seq": 1})), RecordDict()):
         answer = app(Message(records, 1, "train"), Context(1, 1, {"client-id": "c0"}, RecordDict(), {}))
         head = from_records(answer.content).head
         assert head["ok"] is False
@@ -155,9 +155,9 @@ def test_an_app_never_raises(tmp_path: Path) -> None:
 
 
 def test_without_a_site_the_app_says_so() -> None:
-    """A SuperNode that was not started by `fedkin node` has no socket to hand a letter to."""
+    """A SuperNode that was not started by `fedkin node` has no socket to hand a message to."""
     answer = client_app()(
-        Message(to_records(Letter({"kind": "update", "seq": 1})), 1, "train"),
+        Message(to_records(WireMessage({"kind": "update", "seq": 1})), 1, "train"),
         Context(1, 1, {"client-id": "c0", "socket": "nowhere.sock"}, RecordDict(), {}),
     )
     assert from_records(answer.content).head["code"] == "no-node"
@@ -172,8 +172,8 @@ def test_the_client_app_needs_no_torch() -> None:
 @pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
 def test_a_deadline_that_is_none_is_refused(deadline: Any, tmp_path: Path) -> None:
     """The app that Flower starts for a message answers that it cannot be read, and does not raise."""
-    bad = Letter({"kind": "update", "seq": 1, "deadline": deadline})
-    assert to_site(bad, {"client-id": "c0", "socket": str(tmp_path / "none")}).head["code"] == "unreadable"
+    bad = WireMessage({"kind": "update", "seq": 1, "deadline": deadline})
+    assert to_client(bad, {"client-id": "c0", "socket": str(tmp_path / "none")}).head["code"] == "unreadable"
 
 
 class Spoilt(Nodes):
@@ -182,7 +182,7 @@ class Spoilt(Nodes):
     As Flower does, a pull takes all replies that are there from the link before it reads the first.
     """
 
-    def __init__(self, sites: Mapping[int, Site], bad: int, kinds: set[str], how: str) -> None:
+    def __init__(self, sites: Mapping[int, ClientService], bad: int, kinds: set[str], how: str) -> None:
         super().__init__(sites)
         self._bad, self._kinds, self._how, self._false = bad, kinds, how, set[str]()
 
@@ -226,7 +226,7 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, h
         assert list(ours.rounds[1]["unevaluated"]) == ["1"]
 
 
-def test_a_reply_to_another_letter_is_counted_for_its_own(tmp_path: Path) -> None:
+def test_a_reply_to_another_message_is_counted_for_its_own(tmp_path: Path) -> None:
     """What a reply says that it answers is its sender's word: the run goes on, and nobody else's answer is touched."""
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 3})
     nodes: Any = Spoilt(sites(tmp_path), 101, {"describe", "update", "evaluate"}, "another ticket")

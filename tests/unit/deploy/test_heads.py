@@ -1,4 +1,4 @@
-"""Heads of letters: those that fedkin writes are taken, every other is refused with the place of what is wrong."""
+"""Heads of messages: those that fedkin writes are taken, every other is refused with the place of what is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedkin.core import DataError
 from fedkin.deploy import heads
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import Letter, LetterError, refusal
+from fedkin.deploy.wire_format import WireError, WireMessage, refusal
 from fedkin.deploy.worker import Duty, Watch
 from hosttoys import Direct, on_hosts, settings, sites, through_bytes
 
@@ -21,11 +21,11 @@ TENSORS = [["model", "float32", [2]]]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Letter, Letter]]:
-    """A letter of every kind and its answer, as they are between programs of one run."""
-    found: dict[str, tuple[Letter, Letter]] = {}
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[WireMessage, WireMessage]]:
+    """A message of every kind and its answer, as they are between programs of one run."""
+    found: dict[str, tuple[WireMessage, WireMessage]] = {}
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         found[of.head["kind"]] = through_bytes(of), through_bytes(answer)
         return answer
@@ -33,16 +33,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Letter,
     folder = tmp_path_factory.mktemp("heads")
     s = settings("fedrep", run={"rounds": 1}, aggregation={"secure": True})
     on_hosts(s, folder, Direct(sites(folder), touch=touch))
-    found["survey"] = Letter({**found["evaluate"][0].head, "kind": "survey"}), Letter({**STAMP, "ok": True})
+    found["survey"] = WireMessage({**found["evaluate"][0].head, "kind": "survey"}), WireMessage({**STAMP, "ok": True})
     return found
 
 
 @pytest.mark.parametrize("kind", list(heads.ANSWERS))
-def test_what_programs_write_is_read(kind: heads.Kind, written: dict[str, tuple[Letter, Letter]]) -> None:
+def test_what_programs_write_is_read(kind: heads.Kind, written: dict[str, tuple[WireMessage, WireMessage]]) -> None:
     """Letters of every kind and their answers fit their types, and keep their values."""
     asked, answer = written[kind]
     head = heads.decode(asked, heads.RequestHead)
-    assert through_bytes(Letter(heads.plain(head))).head == {n: v for n, v in asked.head.items() if v != []}
+    assert through_bytes(WireMessage(heads.plain(head))).head == {n: v for n, v in asked.head.items() if v != []}
     assert (head.kind, head.seq, head.settings) == (kind, asked.head["seq"], asked.head["settings"])
     assert heads.decode(answer, heads.ANSWERS[kind]).seq == answer.head["seq"]
 
@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"pool": {"members": [[0, "x"]], "weight": 1, "total": 3}},
         r"`key` must match .* at `\$\.pool\.members\[0\]",
     ),
-    "a member with a signature of other letters": (
+    "a member with a signature of other messages": (
         {"pool": {"members": [[0, "a" * 64, "c0", "%"]], "weight": 1, "total": 3}},
         r"`signature` must match .* at `\$\.pool\.members\[0\]",
     ),
@@ -74,21 +74,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_letter_that_does_not_fit_is_refused_with_its_place(
-    what: str, written: dict[str, tuple[Letter, Letter]], tmp_path: Path
+def test_a_message_that_does_not_fit_is_refused_with_its_place(
+    what: str, written: dict[str, tuple[WireMessage, WireMessage]], tmp_path: Path
 ) -> None:
-    """The decoder names the entry; a site answers that it could not read the letter."""
+    """The decoder names the entry; a site answers that it could not read the message."""
     changes, place = WRONG[what]
     whole = {**written["update"][0].head, **changes}
-    bad = Letter({n: v for n, v in whole.items() if v is not ...}, written["update"][0].body)
-    with pytest.raises(LetterError, match=f"its head does not fit: .*{place}"):
+    bad = WireMessage({n: v for n, v in whole.items() if v is not ...}, written["update"][0].body)
+    with pytest.raises(WireError, match=f"its head does not fit: .*{place}"):
         heads.decode(bad, heads.RequestHead)
     assert sites(tmp_path, 1)[100].answer(bad).head["code"] == "unreadable"
 
 
-def test_another_format_is_another_version(written: dict[str, tuple[Letter, Letter]], tmp_path: Path) -> None:
+def test_another_format_is_another_version(written: dict[str, tuple[WireMessage, WireMessage]], tmp_path: Path) -> None:
     """A site says so, whatever else the head holds."""
-    assert sites(tmp_path, 1)[100].answer(Letter({"format": 2, "more": 1})).head["code"] == "versions"
+    assert sites(tmp_path, 1)[100].answer(WireMessage({"format": 2, "more": 1})).head["code"] == "versions"
 
 
 FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -98,7 +98,7 @@ FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
     "a rate of 0": ("update", {"spent": {"mark": "m", "steps": [[0.0, 1]]}}, r"\$\.spent\.steps\[0\]\[0\]"),
     "steps below 0": ("update", {"spent": {"mark": "m", "steps": [[0.5, -1]]}}, r"\$\.spent\.steps\[0\]\[1\]"),
     "a key of another length": ("describe", {"public": "ab"}, "`public` must match"),
-    "a signature of other letters": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
+    "a signature of other messages": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
     "versions that are a list": ("hello", {"versions": [], "card": {}}, r"\$\.versions"),
     "no card": ("hello", {"versions": {}}, "missing required field `card`"),
     "a truth value as a text": ("update", {"ok": "yes"}, r"\$\.ok"),
@@ -114,7 +114,7 @@ def test_an_answer_that_does_not_fit_is_a_reason_with_its_place(what: str, tmp_p
     """The server's clerk gives a text, never an exception."""
     kind, changes, place = FALSE[what]
     clerk = Clerk(settings("fedavg"), Members.load(tmp_path), session=1)
-    answer = Letter({**STAMP, "kind": kind, "run": clerk.members.run, "ok": True, **changes})
+    answer = WireMessage({**STAMP, "kind": kind, "run": clerk.members.run, "ok": True, **changes})
     found = clerk.read(answer, kind, "c0", 1)  # type: ignore[arg-type]
     assert isinstance(found, str)
     assert found.startswith("its answer cannot be read: its head does not fit: ")
@@ -125,7 +125,9 @@ def test_answers_that_fit(tmp_path: Path) -> None:
     """Tensors, another upload and another key are told apart."""
     clerk = Clerk(settings("fedavg"), Members.load(tmp_path), session=1)
     stamp = {**STAMP, "run": clerk.members.run}
-    good = clerk.read(Letter({**stamp, "ok": True, "training_s": 2, "tensors": TENSORS}, bytes(8)), "update", "c0", 1)
+    good = clerk.read(
+        WireMessage({**stamp, "ok": True, "training_s": 2, "tensors": TENSORS}, bytes(8)), "update", "c0", 1
+    )
     assert isinstance(good, Reply)
     assert isinstance(good.head, heads.Updated)
     assert (good.head.training_s, list(good.body)) == (2.0, ["model"])
@@ -134,7 +136,7 @@ def test_answers_that_fit(tmp_path: Path) -> None:
 
 
 def test_a_refusal_repeats_only_what_it_could_read() -> None:
-    """Entries of another type, or that the letter does not have, are left empty."""
+    """Entries of another type, or that the message does not have, are left empty."""
     head = refusal({"kind": ["update"], "run": {}, "seq": 2}, "c0", "late").head
     assert head == {**STAMP, "kind": "", "run": "", "session": 0, "seq": 2, "ok": False, "code": "late"}
 
@@ -151,16 +153,16 @@ def test_whatever_reading_raises_is_a_reason(error: Exception) -> None:
 
 def test_a_reason_holds_no_line_ends_and_little_of_what_was_sent() -> None:
     """An entry's name is the sender's: it makes no lines of its own in a log."""
-    with pytest.raises(LetterError) as found:
-        heads.decode(Letter({**STAMP, "ok": True, "a\nround 7, c1: " + "x" * 9999: 1}), heads.Updated)
+    with pytest.raises(WireError) as found:
+        heads.decode(WireMessage({**STAMP, "ok": True, "a\nround 7, c1: " + "x" * 9999: 1}), heads.Updated)
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 300
 
 
 @pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
 def test_a_deadline_that_is_none_is_refused_by_the_watch(deadline: Any, tmp_path: Path) -> None:
-    """The watch over the worker answers that the letter cannot be read, and starts no worker for it."""
-    bad = Letter({**STAMP, "deadline": deadline})
+    """The watch over the worker answers that the message cannot be read, and starts no worker for it."""
+    bad = WireMessage({**STAMP, "deadline": deadline})
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
     assert watch.ask(bad).head["code"] == "unreadable"
     assert watch._process is None

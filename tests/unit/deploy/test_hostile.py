@@ -14,8 +14,8 @@ from fedkin.core import Bundle, ConfigError, EngineError
 from fedkin.deploy import messages as letters_module
 from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
@@ -25,13 +25,13 @@ LONG = [["model", "float32", [0, 2**63]]]
 
 
 def spoil(kind: str, head: Mapping[str, Any], who: str = "c1", body: bytes | None = b"") -> Touch:
-    """One client's answers to letters of a kind with other entries in their heads, and another body."""
+    """One client's answers to messages of a kind with other entries in their heads, and another body."""
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if (client, of.head["kind"]) != (who, kind):
             return answer
-        return Letter({**answer.head, **head}, answer.body if body is None else body)
+        return WireMessage({**answer.head, **head}, answer.body if body is None else body)
 
     return touch
 
@@ -50,7 +50,7 @@ HEADS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", HEADS)
 @pytest.mark.parametrize("kind", ["hello", "describe", "update", "evaluate", "keep"])
 def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
-    """Whatever c1 answers to whichever letter: it is refused for that letter and named, and the others go on."""
+    """Whatever c1 answers to whichever message: it is refused for that message and named, and the others go on."""
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2 if kind == "hello" else 3, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what])))
     if kind in ("hello", "describe"):
@@ -70,11 +70,11 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
 def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, Any], tmp_path: Path) -> None:
     """Before the first round: its sender is named, and the others train."""
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if (client, of.head["kind"]) != ("c1", "hello"):
             return answer
-        return Letter({**answer.head, "card": {**answer.head["card"], **card}}, answer.body)
+        return WireMessage({**answer.head, "card": {**answer.head["card"], **card}}, answer.body)
 
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -101,7 +101,7 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     """Also an error that nobody thought of."""
     real = letters_module.bundle
 
-    def read(of: Letter, limit: int) -> Bundle:
+    def read(of: WireMessage, limit: int) -> Bundle:
         if (of.head["client"], of.head["kind"], of.head["seq"]) == ("c1", "update", 2):
             raise error("patient 4711")
         return real(of, limit)
@@ -122,19 +122,19 @@ FLOATS: dict[str, float] = {"0": 0.0, "-1e8": -1e8, "1e8": 1e8, "1e-40": 1e-40}
 NAMES = [n for n in METHODS if n != "oracle"]
 
 
-def spoilt(answer: Letter, how: str) -> tuple[Letter, bool]:
+def spoilt(answer: WireMessage, how: str) -> tuple[WireMessage, bool]:
     """An answer with one number in all its tensors of whole numbers, or in all others; and whether it had any."""
     b, changed = bundle(answer), False
     for n, t in b.items():
         if t.is_floating_point() if how in FLOATS else t.dtype == torch.int64:
             b[n], changed = torch.full_like(t, FLOATS[how] if how in FLOATS else WHOLE[how]), True
-    return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b), changed
+    return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b), changed
 
 
 def spoils(how: Mapping[int, str], changed: set[str]) -> Touch:
     """c1 sends such answers in these rounds; ``changed`` is told which it could."""
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer, now = post.ask(client, of), how.get(of.head["round"])
         if client != "c1" or of.head["kind"] not in ("survey", "update", "evaluate") or now is None:
             return answer
@@ -180,12 +180,12 @@ def test_each_number_of_the_right_form_ends_no_run(name: str, how: str, tmp_path
 def claims(size: int, s: Settings, folder: Path, client: str = "c1") -> Result:
     """A run in which a client claims so many training samples."""
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if (who, of.head["kind"]) != (client, "describe"):
             return answer
         b = bundle(answer).but(size=torch.tensor(size))
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     return on_hosts(s, folder, Direct(sites(folder, s.hosts.min_clients), touch=touch))
 
@@ -215,11 +215,11 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
     """Of four clients c3 sits out round 2: there c1 weighs as much as the two others who answered."""
     s = settings("fedavg", data={"clients": 4}, hosts={"min_clients": 4}, run={"rounds": 2})
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage | None:
         answer = post.ask(who, of)
         if (who, of.head["kind"]) == ("c1", "describe"):
             b = bundle(answer).but(size=torch.tensor(10**6))
-            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+            return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
         return None if (who, of.head["kind"], of.head["round"]) == ("c3", "update", 2) else answer
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
@@ -234,14 +234,14 @@ def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
     s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run, aggregation=secure)
     shares: list[float] = []
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if who == "c1" and of.head["kind"] == "update":
             shares.append(of.head["pool"]["weight"] / of.head["pool"]["total"])
         if (who, of.head["kind"]) != ("c1", "describe"):
             return answer
         b = bundle(answer).but(size=torch.tensor(10**6))
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
     assert shares
@@ -274,12 +274,12 @@ def test_a_resumed_run_limits_the_same(tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if (who, of.head["kind"]) != ("c1", "describe"):
             return answer
         b = bundle(answer).but(size=torch.tensor(10**7))
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     def on_round(report: Any, line: Any) -> None:
         if report.round == 2:
@@ -306,12 +306,12 @@ def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | N
     """Class counts that do not add up to what c1 claimed at joining are refused; hidden ones are not."""
     s = settings("fedavg", run={"rounds": 2})
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if (who, of.head["kind"]) != ("c1", "evaluate"):
             return answer
         b = bundle(answer)
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b.but(counts=counts(b)))
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b.but(counts=counts(b)))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     told = [e["what"] for e in lines(tmp_path, "events") if e["what"].startswith("evaluation: refused")]
@@ -327,12 +327,12 @@ def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_pa
     """Else one client's made-up test samples would be the pooled accuracy."""
     s = settings("fedavg", run={"rounds": 1}, hosts={"max_samples": 1000})
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if (who, of.head["kind"]) != ("c1", "evaluate"):
             return answer
         b = bundle(answer).but(test=torch.full((10, 10), 11))
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert ours.rounds[0]["refused"] == {"1": "evaluation: test is of 1100 samples, at most 1000 are taken"}
@@ -343,13 +343,13 @@ def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_pa
 def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: str, tmp_path: Path) -> None:
     """A refused upload is in events.jsonl with round, client and reason, as it is in rounds.jsonl."""
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if (who, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
             return answer
         b = bundle(answer)
         b["model"][0] = value
-        return letter({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
     (told,) = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
@@ -361,7 +361,7 @@ def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: s
 def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path) -> None:
     """With its reason, beside the figures of those who did evaluate; rounds without one have no such entry."""
 
-    def touch(post: Direct, who: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage | None:
         lost = (who, of.head["kind"], of.head["round"]) == ("c1", "evaluate", 2)
         return None if lost else post.ask(who, of)
 

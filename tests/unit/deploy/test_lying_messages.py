@@ -1,4 +1,4 @@
-"""What a server that lies can make a client do with its letters: less than it would like."""
+"""What a server that lies can make a client do with its messages: less than it would like."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch, _Printable
 from hosttoys import Direct, on_hosts, settings, sites
 
 
-def hello(folder: Path, **tables: Mapping[str, Any]) -> Letter:
+def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
     return Clerk(settings("fedavg", **tables), Members.load(folder)).write("hello", 0, 120.0)
 
 
@@ -31,15 +31,15 @@ def hello(folder: Path, **tables: Mapping[str, Any]) -> Letter:
 def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Under Ditto a client's own model stays with it. A server that goes on with the same run as FedAMP, whose
     clients send a model of that name after a step of length almost 0, gets nothing."""
-    stolen: list[Letter] = []
+    stolen: list[WireMessage] = []
 
-    def steal(post: Direct, client: str, of: Letter) -> Letter:
+    def steal(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
             told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}).table()
             head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "settings": told}
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
-            stolen.append(post.ask(client, letter(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
+            stolen.append(post.ask(client, wire_message(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
         return answer
 
     on_hosts(settings("ditto", run={"rounds": 2}), tmp_path, Direct(sites(tmp_path), touch=steal))
@@ -50,11 +50,11 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
 def test_a_run_may_become_longer(tmp_path: Path) -> None:
     """More rounds and other evaluations are the same run to a client."""
     s, longer = settings("fedavg", run={"rounds": 2}), settings("fedavg", run={"rounds": 9, "eval_every": 1})
-    heard: list[Letter] = []
+    heard: list[WireMessage] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "evaluate":
-            heard.append(post.ask(client, Letter({**of.head, "settings": longer.table()}, of.body)))
+            heard.append(post.ask(client, WireMessage({**of.head, "settings": longer.table()}, of.body)))
         return post.ask(client, of)
 
     on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -75,10 +75,10 @@ def table(tmp_path: Path) -> Path:
 OWN = {"data": "hospital", "clients": None, "partition": "natural", "alpha": None, "samples_per_client": None}
 
 
-def greeted(site: Site, folder: Path, target: str) -> Letter:
+def greeted(site: ClientService, folder: Path, target: str) -> WireMessage:
     of = hello(folder)
     data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": target}
-    return site.answer(Letter({**of.head, "settings": {**of.head["settings"], "data": data}}))
+    return site.answer(WireMessage({**of.head, "settings": {**of.head["settings"], "data": data}}))
 
 
 def test_a_server_does_not_choose_which_column_is_told(
@@ -86,9 +86,9 @@ def test_a_server_does_not_choose_which_column_is_told(
 ) -> None:
     """The values of the class are on a site's card. A run that takes another column than the owner's for the class is
     refused, and without the owner's word one with more than 50 values; nothing of the column leaves."""
-    free = Site("c0", SiteData(table), tmp_path / "a")
-    strict = Site("c1", SiteData(table), tmp_path / "b", PrivacyLimits(target="disease"))
-    willing = Site("c2", SiteData(table), tmp_path / "c", PrivacyLimits(target="insured"))
+    free = ClientService("c0", SiteData(table), tmp_path / "a")
+    strict = ClientService("c1", SiteData(table), tmp_path / "b", PrivacyLimits(target="disease"))
+    willing = ClientService("c2", SiteData(table), tmp_path / "c", PrivacyLimits(target="insured"))
     assert [greeted(free, tmp_path, t).head.get("code") for t in ("disease", "pressure", "insured")] == [
         None,
         None,
@@ -109,7 +109,8 @@ def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
         of = hello(tmp_path)
         data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
         assert (
-            watch.ask(Letter({**of.head, "settings": {**of.head["settings"], "data": data}})).head["code"] == "settings"
+            watch.ask(WireMessage({**of.head, "settings": {**of.head["settings"], "data": data}})).head["code"]
+            == "settings"
         )
     finally:
         watch.close()
@@ -126,14 +127,13 @@ def test_noise_that_cannot_be_accounted_for_is_refused(noise: float) -> None:
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------
-def test_a_letter_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A text of a letter appears in a worker's log on one line, without the characters by which a terminal is told what
-    to do."""
+def test_a_message_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A text of a message appears in a worker's log on one line, without a terminal's control characters."""
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
     try:
         of = hello(tmp_path)
         told = {**of.head["settings"], "training": {"\x1b]0;mine\x07\n2026 INFO all is well": 1}}
-        assert watch.ask(Letter({**of.head, "settings": told})).head["code"] == "settings"
+        assert watch.ask(WireMessage({**of.head, "settings": told})).head["code"] == "settings"
     finally:
         watch.close()
     said = capfd.readouterr().err

@@ -17,13 +17,13 @@ import torch
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.node import Node, _duty
 from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.table import MemberTable, Unmasked
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.settings import Settings
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
@@ -40,14 +40,14 @@ def secure(**tables: Any) -> Settings:
     )
 
 
-def again(of: Letter, more: float, public: str | None = None) -> Letter:
+def again(of: WireMessage, more: float, public: str | None = None) -> WireMessage:
     """The same request with another model, and with another key of its receiver if one is given."""
     head = {n: v for n, v in of.head.items() if n != "tensors"}
     head["session"] += 1
     if public is not None:
         members = [[i, public if i == head["client"] else key] for i, key, *_ in head["pool"]["members"]]
         head["pool"] = {**head["pool"], "members": members}
-    return letter(head, Bundle(model=bundle(of).model + more))
+    return wire_message(head, Bundle(model=bundle(of).model + more))
 
 
 # ---- restored snapshots --------------------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def again(of: Letter, more: float, public: str | None = None) -> Letter:
 def test_a_restored_snapshot_gives_no_difference_of_uploads(process: str, tmp_path: Path) -> None:
     """A server that puts the disk of c1 back to before round 2, and asks for round 2 again with another model, learns
     nothing of the difference of the two uploads, in a new process, whose new key it takes over, and in the same one."""
-    mine, found = tmp_path / "disks" / "c1", dict[str, Letter]()
+    mine, found = tmp_path / "disks" / "c1", dict[str, WireMessage]()
 
-    def attack(post: Direct, client: str, of: Letter) -> Letter:
+    def attack(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if client != "c1" or of.head["kind"] != "update" or of.head["round"] != 2:
             return post.ask(client, of)
         shutil.copytree(mine, tmp_path / "snapshot")
@@ -66,7 +66,7 @@ def test_a_restored_snapshot_gives_no_difference_of_uploads(process: str, tmp_pa
         shutil.rmtree(mine)
         shutil.copytree(tmp_path / "snapshot", mine)
         if process == "new":
-            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
         refused = found["refused"] = post.ask(client, again(of, 0.5))
         found["second"] = post.ask(client, again(of, 0.5, refused.head.get("public")))
         return answer
@@ -86,16 +86,16 @@ def test_a_restored_snapshot_gives_no_difference_of_uploads(process: str, tmp_pa
 
 # ---- the owner's terms ---------------------------------------------------------------------------------------------
 def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A node with --only-masked takes part in a run with masks, and refuses one without, from its first letter on and
+    """A node with --only-masked takes part in a run with masks, and refuses one without, from its first message on and
     in a run that a server turns into one without on its way."""
-    limits, bare = PrivacyLimits(only_masked=True), list[Letter]()
+    limits, bare = PrivacyLimits(only_masked=True), list[WireMessage]()
 
-    def lie(post: Direct, client: str, of: Letter) -> Letter:
+    def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if of.head["kind"] == "update":
             head = {n: v for n, v in of.head.items() if n not in ("pool", "tensors")}
             told = {**head["settings"], "run": {**head["settings"]["run"]}, "aggregation": {"secure": False}}
-            bare.append(post.ask(client, letter({**head, "settings": told, "seq": head["seq"] + 1}, bundle(of))))
+            bare.append(post.ask(client, wire_message({**head, "settings": told, "seq": head["seq"] + 1}, bundle(of))))
         return answer
 
     post = Direct(sites(tmp_path, limits=limits), touch=lie)
@@ -107,13 +107,13 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
     (tmp_path / "second").mkdir()
     mixed = Direct(sites(tmp_path / "second"))
-    mixed.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "second" / "disks", limits)
+    mixed.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "second" / "disks", limits)
     ours = on_hosts(settings("fedavg", run={"rounds": 1}, hosts={"min_clients": 2}), tmp_path / "second", mixed)
     assert len(ours.server.sizes) == 2
 
 
 def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
-    """The flag reaches the process that answers letters."""
+    """The flag reaches the process that answers messages."""
     from fedkin.deploy.messages import Clerk
     from fedkin.deploy.participants import Members
 
@@ -129,16 +129,18 @@ def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
     """With --keep-scores a client trains and keeps its model, and no result of an evaluation leaves; the run ends with
     the same models."""
     s = settings("fedrep", run={"rounds": 3, "eval_every": 1})
-    heard: list[Letter] = []
+    heard: list[WireMessage] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "evaluate":
             heard.append(answer)
         return answer
 
     post = Direct(sites(tmp_path), touch=touch)
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", PrivacyLimits(keep_scores=True))
+    post.sites[101] = ClientService(
+        "c1", SiteData("digits", share=1), tmp_path / "disks", PrivacyLimits(keep_scores=True)
+    )
     ours = on_hosts(s, tmp_path, post)
     assert same_server(ours, simulated(s))
     assert [(a.head["code"], a.body) for a in heard] == [("scores", b"")] * 3
@@ -160,10 +162,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def signed_sites(folder: Path) -> dict[int, Site]:
+def signed_sites(folder: Path) -> dict[int, ClientService]:
     """Sites that sign their keys and ask for the signatures of the others."""
     return {
-        100 + i: Site(
+        100 + i: ClientService(
             f"c{i}",
             SiteData("digits", share=i),
             folder / "disks",
@@ -188,7 +190,7 @@ def test_a_restarted_client_signs_its_new_key(folder: Path) -> None:
     """A new process has a new key with a new signature: one round is abandoned, and the next is used."""
     s, begun = secure(run={"rounds": 3}), list[bool]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if (client, of.head["kind"], of.head["round"]) == ("c1", "update", 2) and not begun:
             begun.append(True)
             post.sites[101] = signed_sites(folder)[101]
@@ -202,10 +204,10 @@ def test_a_restarted_client_signs_its_new_key(folder: Path) -> None:
 def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A server that puts its own keys into the table, leaves signatures out, repeats one of another run, or lists one
     client twice gets no upload of a client that knows the others; the log names the member and the folder."""
-    middle, asked = [bytes([i]) * 32 for i in (7, 8, 9)], list[Letter]()
+    middle, asked = [bytes([i]) * 32 for i in (7, 8, 9)], list[WireMessage]()
     former = {i: MaskKeys(f"c{i}", Signing(folder / "private" / f"c{i}")).told("another run") for i in range(3)}
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] != "update":
             return post.ask(client, of)
         mine, members = of.head["client"], []
@@ -222,7 +224,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
                 other = post.sites[100 + (mine + 1) % 3]
                 told = MaskKeys(other.client, other.mask_keys._signing).told(of.head["run"])
                 members.append([i, told["public"], other.client, told["signature"]])
-        answer = post.ask(client, Letter({**of.head, "pool": {**of.head["pool"], "members": members}}, of.body))
+        answer = post.ask(client, WireMessage({**of.head, "pool": {**of.head["pool"], "members": members}}, of.body))
         asked.append(answer)
         return answer
 

@@ -11,7 +11,7 @@ import pytest
 from fedkin.core import ConfigError
 from fedkin.deploy import keys
 from fedkin.deploy.control import Control, read_book
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import settings_from
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
@@ -58,7 +58,7 @@ def test_a_key_without_a_name_is_asked_again(tmp_path: Path) -> None:
     """A node whose key is registered while the server greets it is told of once, and joins when the name is there."""
     s, asked = settings("fedavg"), list[int]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if client == "c1" and of.head["kind"] == "hello":
             asked.append(1)
             if len(asked) == 4:
@@ -78,7 +78,7 @@ def test_late_hellos_are_counted_and_said(tmp_path: Path) -> None:
     expired before, a later one has more time, and the one that is answered in time lets it join."""
     s, heard = settings("fedavg", hosts={"wait_timeout": 3600.0}), list[tuple[int, float]]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Any:
+    def touch(post: Direct, client: str, of: WireMessage) -> Any:
         if client == "c1" and of.head["kind"] == "hello":
             heard.append((of.head["seq"], of.head["deadline"]))
             if len(heard) < 5:

@@ -25,7 +25,7 @@ from hosttoys import settings
 # a SuperNode whose answers never reach the server: the first one brings hellos that say so, the next one ends
 LATE = """
 import json, pathlib, re, socket, sys
-from fedkin.deploy.wire_format import Letter, receive, send
+from fedkin.deploy.wire_format import WireMessage, receive, send
 here = pathlib.Path(sys.argv[1])
 starts = here / "starts"
 starts.write_text(starts.read_text() + "1" if starts.exists() else "1")
@@ -35,7 +35,7 @@ place = re.search('socket="(.*?)"', " ".join(sys.argv)).group(1)
 for _ in range(5000):  # a node that does nothing about it sees this program end
     with socket.socket(socket.AF_UNIX) as to:
         to.connect(place)
-        send(to, Letter(json.loads((here / "hello.json").read_text())))
+        send(to, WireMessage(json.loads((here / "hello.json").read_text())))
         assert receive(to, seconds=600).head["ok"] is True
 """
 
@@ -77,7 +77,7 @@ def test_a_late_supernode_is_started_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_restarts_for_lateness_become_rarer() -> None:
-    """One at once, the next not before 300 s, then 600 s, at most an hour; another letter resets this."""
+    """One at once, the next not before 300 s, then 600 s, at most an hour; another message resets this."""
     time = Time()
     late = Lateness(time)
     hello = {"kind": "hello", "seq": EXPIRED}
@@ -95,7 +95,7 @@ def test_restarts_for_lateness_become_rarer() -> None:
 
 
 def test_one_late_hello_restarts_once() -> None:
-    """However long it is until the next letter."""
+    """However long it is until the next message."""
     time = Time()
     late = Lateness(time)
     late.heard({"kind": "hello", "seq": EXPIRED}, 0.01)

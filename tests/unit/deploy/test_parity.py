@@ -1,4 +1,4 @@
-"""Every method over letters between hosts ends as in the simulator, bit for bit."""
+"""Every method over messages between hosts ends as in the simulator, bit for bit."""
 
 from __future__ import annotations
 

@@ -15,21 +15,21 @@ import pytest
 import torch
 
 from fedkin.data import SiteData
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from hosttoys import Direct, on_hosts, settings, sites
 
 
 @pytest.fixture
-def describe(tmp_path: Path) -> Letter:
-    """A letter that asks a client for class counts with an epsilon of 0.1."""
-    found: list[Letter] = []
+def describe(tmp_path: Path) -> WireMessage:
+    """A message that asks a client for class counts with an epsilon of 0.1."""
+    found: list[WireMessage] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "describe":
             found.append(of)
         return post.ask(client, of)
@@ -40,14 +40,14 @@ def describe(tmp_path: Path) -> Letter:
 
 
 # ---- counts over all runs ------------------------------------------------------------------------------------------
-def test_three_hundred_runs_do_not_tell_the_true_counts(describe: Letter, tmp_path: Path) -> None:
+def test_three_hundred_runs_do_not_tell_the_true_counts(describe: WireMessage, tmp_path: Path) -> None:
     """A server that invents a run's name for each request gets counts until the owner's total is spent, across a
     restart of the node and without its folders of runs, and then no more."""
-    limits, answers = PrivacyLimits(max_metadata_epsilon=0.5), list[Letter]()
+    limits, answers = PrivacyLimits(max_metadata_epsilon=0.5), list[WireMessage]()
     for i in range(300):
         if i % 100 == 0:
-            site = Site("c0", SiteData("digits", share=0), tmp_path / "disk", limits)
-        answers.append(site.answer(Letter({**describe.head, "run": f"run-{i}"}, describe.body)))
+            site = ClientService("c0", SiteData("digits", share=0), tmp_path / "disk", limits)
+        answers.append(site.answer(WireMessage({**describe.head, "run": f"run-{i}"}, describe.body)))
         shutil.rmtree(tmp_path / "disk" / "c0" / f"run-{i}", ignore_errors=True)
     assert [a.head["ok"] for a in answers] == [True] * 5 + [False] * 295
     assert {a.head["code"] for a in answers[5:]} == {"budget"}
@@ -173,14 +173,14 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     assert {p.stat().st_mode & 0o777 for p in (tmp_path / "disks", place, memory.parent)} == {0o700}
 
 
-def test_a_damaged_account_stops_private_answers(describe: Letter, tmp_path: Path, caplog: Any) -> None:
+def test_a_damaged_account_stops_private_answers(describe: WireMessage, tmp_path: Path, caplog: Any) -> None:
     """A changed digit is noticed: the site tells nothing, leaves the file as it is, and its log names the file and
     what to do."""
-    site = Site("c0", SiteData("digits", share=0), tmp_path)
+    site = ClientService("c0", SiteData("digits", share=0), tmp_path)
     assert site.answer(describe).head["ok"] is True
     text = site.account.path.read_text()
     site.account.path.write_text(text.replace('"told": 0.1', '"told": 0.0'))
-    other = site.answer(Letter({**describe.head, "run": "another"}, describe.body))
+    other = site.answer(WireMessage({**describe.head, "run": "another"}, describe.body))
     assert (other.head["code"], other.body) == ("settings", b"")
     assert f"{site.account.path} is damaged (its digest does not fit)" in caplog.text
     assert "restored from a backup" in caplog.text
@@ -211,6 +211,6 @@ def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> Non
 def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path) -> None:
     """What one run asks for is more than the total: nothing is drawn."""
     s = settings("da-pfl", privacy={"metadata_epsilon": 1.0})
-    site = Site("c0", SiteData("digits", share=0), tmp_path, PrivacyLimits(max_metadata_epsilon=0.5))
+    site = ClientService("c0", SiteData("digits", share=0), tmp_path, PrivacyLimits(max_metadata_epsilon=0.5))
     assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0)).head["code"] == "settings"
     assert site.account.load() == {}

@@ -18,14 +18,14 @@ from fedkin.data import Card, SiteData
 from fedkin.deploy import privacy_budget as account_module
 from fedkin.deploy import serve as serve_module
 from fedkin.deploy.channel import CODES
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
 from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings
@@ -49,12 +49,12 @@ def private(name: str, **run: Any) -> Settings:
 
 
 class Heard:
-    """A touch that keeps the answers to one kind of letter: client, round, letter, answer."""
+    """A touch that keeps the answers to one kind of message: client, round, message, answer."""
 
     def __init__(self, *kinds: str) -> None:
-        self.kinds, self.found = kinds, list[tuple[str, int, Letter, Letter]]()
+        self.kinds, self.found = kinds, list[tuple[str, int, WireMessage, WireMessage]]()
 
-    def __call__(self, post: Direct, client: str, of: Letter) -> Letter:
+    def __call__(self, post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if of.head["kind"] in self.kinds:
             self.found.append((client, of.head["round"], of, answer))
@@ -101,10 +101,10 @@ def test_counts_are_drawn_once(lost: str, tmp_path: Path) -> None:
     on_hosts(s, tmp_path, post)
     client, _, of, first = said.found[1]
     if lost != "nothing":
-        post.sites[101] = Site(client, SiteData("digits", share=1), tmp_path / "disks")
+        post.sites[101] = ClientService(client, SiteData("digits", share=1), tmp_path / "disks")
     if lost == "memory":
         post.sites[101].store.path(of.head["run"]).unlink()
-    again = post.ask(client, Letter({**of.head, "client": 7, "session": of.head["session"] + 1}, of.body))
+    again = post.ask(client, WireMessage({**of.head, "client": 7, "session": of.head["session"] + 1}, of.body))
     assert {n: t.tolist() for n, t in bundle(again).items()} == {n: t.tolist() for n, t in bundle(first).items()}
 
 
@@ -115,7 +115,7 @@ def test_counts_are_on_the_disk_before_they_leave(tmp_path: Path, monkeypatch: p
     said = Heard("describe")
     post = Direct(sites(tmp_path), touch=said)
     on_hosts(s, tmp_path, post)
-    of, site = said.found[0][2], Site("c0", SiteData("digits", share=0), tmp_path / "new")
+    of, site = said.found[0][2], ClientService("c0", SiteData("digits", share=0), tmp_path / "new")
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left")
@@ -149,7 +149,7 @@ def test_what_evaluations_tell_of_the_training_samples(
     owner asks for privacy."""
     s, shown = settings(name, **tables({"rounds": 1, **run})), Heard("evaluate")
     post = Direct(sites(tmp_path), touch=shown)
-    post.sites = {n: Site(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
+    post.sites = {n: ClientService(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
     ours = on_hosts(s, tmp_path, post)
     sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest")]
     written = [name in line for line in ours.clients for name in ("right", "test_digest")]
@@ -182,7 +182,7 @@ def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:
     twice or forgotten, by the server or by themselves."""
     s = private("fedavg")
 
-    def kill(post: Direct, client: str, of: Letter) -> Letter:
+    def kill(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if (client, of.head["kind"], of.head["round"]) == ("c2", "update", 3):
             raise Killed
         return post.ask(client, of)
@@ -202,7 +202,7 @@ def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
     its line; what c1 took comes with its next answer."""
     s = private("fedavg", min_replies=3)
 
-    def lose(post: Direct, client: str, of: Letter) -> Letter | None:
+    def lose(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         answer = post.ask(client, of)
         return None if client == "c1" and of.head["round"] == 2 and of.head["kind"] != "hello" else answer
 
@@ -220,14 +220,14 @@ def test_a_client_that_lost_its_disk_has_still_spent(tmp_path: Path) -> None:
 
     def swap(report: Any, line: Any) -> None:
         if report.round == 1:
-            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "new")
+            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
 
     ours = on_hosts(s, tmp_path, post, on_round=swap)
     assert total(ours.rounds) == total(simulated(s).rounds)
 
 
-def said(mark: str, *pairs: Any) -> Letter:
-    return Letter({"spent": {"mark": mark, "steps": [list(p) for p in pairs]}})
+def said(mark: str, *pairs: Any) -> WireMessage:
+    return WireMessage({"spent": {"mark": mark, "steps": [list(p) for p in pairs]}})
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def said(mark: str, *pairs: Any) -> Letter:
 def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
     """Whatever a client says, no number that is none gets into the count."""
     heard = Spending()
-    assert "does not report" in str(heard.hear(0, Letter({"spent": spent})))
+    assert "does not report" in str(heard.hear(0, WireMessage({"spent": spent})))
     assert heard.beyond({}) == {}
 
 
@@ -267,11 +267,11 @@ def test_an_answer_without_usable_steps_is_not_used(tmp_path: Path) -> None:
     """Its client misses the round; the others go on, and the epsilon is that of honest words."""
     s = private("fedavg")
 
-    def lie(post: Direct, client: str, of: Letter) -> Letter:
+    def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if (client, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
             return answer
-        return Letter({**answer.head, "spent": {"mark": "m", "steps": [[0.5, -100]]}}, answer.body)
+        return WireMessage({**answer.head, "spent": {"mark": "m", "steps": [[0.5, -100]]}}, answer.body)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
@@ -404,7 +404,7 @@ def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimit
     s = settings(name, **tables({"rounds": 1, **run}), hosts={"min_clients": 2})
     heard = Heard("hello", "describe")
     post = Direct(sites(tmp_path), touch=heard)
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     ours = on_hosts(s, tmp_path, post)
     assert len(ours.server.sizes) == 2
     answers = {of.head["kind"]: answer for client, _, of, answer in heard.found if client == "c1"}
@@ -423,7 +423,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     restart, not in another run. The others are not disturbed, and its log says how far it is."""
     s, post = private("fedavg"), Direct(sites(tmp_path))
     limits = PrivacyLimits(max_epsilon=budget(2.5, s))
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     with caplog.at_level(logging.INFO, "fedkin.site"):
         ours = on_hosts(s, tmp_path, post)
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 2]] * 2
@@ -432,7 +432,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
     assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
 
-    post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
+    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     (tmp_path / "second").mkdir()
     again = on_hosts(s, tmp_path / "second", Direct(post.sites))
     assert all(line["answered"] == [0, 2] for line in again.rounds)
@@ -478,7 +478,7 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
             raise OSError("no space left")
         whole(path, content, **how)
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         broken[0] = (client, of.head["kind"], of.head["round"]) == ("c1", "update", 2)
         return post.ask(client, of)
 

@@ -21,7 +21,7 @@ from fedkin.deploy.control import Control
 from fedkin.deploy.ports import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin.deploy.wire_format import Letter
+from fedkin.deploy.wire_format import WireMessage
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 
 
@@ -29,7 +29,7 @@ class Actors:
     """A post whose nodes are simulated: all are called in this process, as Ray's processes are."""
 
     def __init__(self, word: str, clients: int) -> None:
-        self._word, self._clients, self._ready = word, clients, dict[str, Letter | str]()
+        self._word, self._clients, self._ready = word, clients, dict[str, WireMessage | str]()
 
     def nodes(self) -> Mapping[int, str]:
         return {1000 - i: "" for i in range(self._clients)}
@@ -37,14 +37,14 @@ class Actors:
     def names(self) -> None:
         return None
 
-    def post(self, letters: Mapping[int, Letter], seconds: float) -> Mapping[int, str]:
+    def post(self, letters: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
         for node, letter in letters.items():
             place = {"partition-id": 1000 - node, "num-partitions": self._clients}
             self._ready[tickets[node]] = through_bytes(actor.answer(through_bytes(letter), place, self._word))
         return tickets
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, Letter | str]:
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
         return {t: self._ready.pop(t) for t in list(tickets) if t in self._ready}
 
 
@@ -83,7 +83,7 @@ def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
     word = packed(settings("fedavg"), tmp_path)
     assert virtual(word) is None
     with pytest.raises(ConfigError, match="start nodes with fedkin node"):
-        actor.answer(Letter({}), {"partition-id": 0, "num-partitions": 1}, word)
+        actor.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
 
 
 def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:

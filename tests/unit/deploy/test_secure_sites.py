@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.client import Site
+from fedkin.deploy.client import ClientService
 from fedkin.deploy.client_memory import ClientStore
 from fedkin.deploy.table import MemberTable, Unmasked
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import Letter, LetterError
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireError, WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
@@ -37,7 +37,7 @@ def secure(name: str = "fedrep", **tables: Any) -> Settings:
     return settings(name, **{**tables, "aggregation": {"secure": True, **tables.get("aggregation", {})}})
 
 
-def update(of: Letter, round: int | None = None) -> bool:
+def update(of: WireMessage, round: int | None = None) -> bool:
     return of.head["kind"] == "update" and round in (None, of.head["round"])
 
 
@@ -130,7 +130,7 @@ BAD_TABLES: dict[str, Any] = {
 @pytest.mark.parametrize("what", BAD_TABLES)
 def test_a_table_is_checked(what: str) -> None:
     """Nothing is masked for two, for the same member twice, or by weights that cannot be."""
-    with pytest.raises(LetterError):
+    with pytest.raises(WireError):
         MemberTable.read({"run": "r", "round": 1, "pool": BAD_TABLES[what]})
 
 
@@ -140,7 +140,7 @@ def test_on_what_terms_a_site_masks() -> None:
     t.require(1, key, 5, 0)
     replace(t, weight=3.0).require(1, key, 1, 0)  # a place for each member may be drawn
     for wrong in (4.0, 1.5):
-        with pytest.raises(LetterError, match="a weight of"):
+        with pytest.raises(WireError, match="a weight of"):
             replace(t, weight=wrong).require(1, key, 2, 0)
     for number, own, last, code in ((1, key, 1, "masked"), (1, key[::-1], 0, "other-key"), (7, key, 0, "other-key")):
         with pytest.raises(Unmasked) as found:
@@ -151,7 +151,7 @@ def test_on_what_terms_a_site_masks() -> None:
 def test_a_point_that_is_none_is_refused() -> None:
     """A public key of small order would make the shared secret zero for everybody."""
     bad = table(members=((0, "00" * 32), *table().members[1:]))
-    with pytest.raises(LetterError, match="the public key of member 0 is not valid"):
+    with pytest.raises(WireError, match="the public key of member 0 is not valid"):
         masks.masked(Bundle(w=torch.zeros(3, dtype=torch.int64)), bad, 1, SECRETS[1])
 
 
@@ -179,7 +179,7 @@ def test_what_travels_is_masked(tmp_path: Path) -> None:
     bare addend in every number."""
     sent: list[torch.Tensor] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if update(of):
             sent.append(bundle(answer).body.flatten())
@@ -193,27 +193,27 @@ def test_what_travels_is_masked(tmp_path: Path) -> None:
     assert float(whole.abs().double().log2().median()) > 61  # bare addends have about 30 binary places
 
 
-@pytest.mark.parametrize("fault", ["letter lost", "answer lost", "answer refused", "letter doubled"])
-def test_what_happens_to_a_letter(fault: str, tmp_path: Path) -> None:
-    """Without one upload the round is abandoned and the next one goes on; a letter that comes twice is masked once."""
+@pytest.mark.parametrize("fault", ["message lost", "answer lost", "answer refused", "message doubled"])
+def test_what_happens_to_a_message(fault: str, tmp_path: Path) -> None:
+    """Without one upload the round is abandoned and the next one goes on; a message that comes twice is masked once."""
     s = secure()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         if client != "c1" or not update(of, 2):
             return post.ask(client, of)
-        if fault == "letter lost":
+        if fault == "message lost":
             return None
         answer = post.ask(client, of)
-        if fault == "letter doubled":
+        if fault == "message doubled":
             assert post.ask(client, of).body == answer.body
             return answer
         if fault == "answer refused":
             b = bundle(answer)
-            return letter({n: v for n, v in answer.head.items() if n != "tensors"}, Bundle(body=b.body[1:]))
+            return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, Bundle(body=b.body[1:]))
         return None
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    lost = fault != "letter doubled"
+    lost = fault != "message doubled"
     assert [line["abandoned"] for line in ours.rounds] == [False, lost, False, False]
     assert same_server(ours, traced(s, ours.rounds))
     assert ours.clients == traced(s, ours.rounds).clients
@@ -225,7 +225,7 @@ def test_late_ones_are_waited_for_again(tmp_path: Path) -> None:
     """Who was late once is a suspect, whom other rounds do not wait for; here nothing can be read without it."""
     late: list[float] = []
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter | None:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
         silent = client == "c1" and of.head["kind"] in ("update", "evaluate") and of.head["round"] in (1, 2)
         return None if silent else post.ask(client, of)
 
@@ -242,7 +242,7 @@ def test_a_server_that_comes_back(when: str, tmp_path: Path) -> None:
     if nothing had been."""
     s, post, again = secure(), Direct(sites(tmp_path)), defaultdict[tuple[str, int], list[bytes]](list)
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if update(of):
             again[client, of.head["round"]].append(answer.body)
@@ -267,9 +267,9 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
     """The server is killed in round 2 and comes back without c3: those who masked for four do not mask that round for
     three, whose sum would give away c3's upload by subtraction. The next round has three members and is used."""
     s = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4})
-    post, answers = Direct(sites(tmp_path, 4)), list[tuple[str, Letter]]()
+    post, answers = Direct(sites(tmp_path, 4)), list[tuple[str, WireMessage]]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if update(of, 2):
             answers.append((client, answer))
@@ -290,20 +290,22 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
 def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
     """A server that asks a second time for round 2 with another model, other members or other weights gets no second
     upload, whatever session it says it is; the same request still gets the same answer."""
-    s, tried = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4}), dict[str, Letter]()
+    s, tried = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4}), dict[str, WireMessage]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c0" and update(of, 2):
             head = {**of.head, "session": of.head["session"] + 1}
             b, pool = bundle(of), of.head["pool"]
             plain = {n: v for n, v in head.items() if n != "tensors"}
-            tried["model"] = post.ask(client, letter(plain, Bundle(model=b.model + 1)))
+            tried["model"] = post.ask(client, wire_message(plain, Bundle(model=b.model + 1)))
             fewer = {**pool, "members": pool["members"][:3], "total": pool["total"] - 1}
-            tried["members"] = post.ask(client, letter({**plain, "pool": fewer}, b))
-            tried["weights"] = post.ask(client, letter({**plain, "pool": {**pool, "total": pool["total"] + 1}}, b))
-            tried["bare"] = post.ask(client, letter({n: v for n, v in plain.items() if n != "pool"}, b))
-            tried["same"] = post.ask(client, letter(plain, b))
+            tried["members"] = post.ask(client, wire_message({**plain, "pool": fewer}, b))
+            tried["weights"] = post.ask(
+                client, wire_message({**plain, "pool": {**pool, "total": pool["total"] + 1}}, b)
+            )
+            tried["bare"] = post.ask(client, wire_message({n: v for n, v in plain.items() if n != "pool"}, b))
+            tried["same"] = post.ask(client, wire_message(plain, b))
             assert tried.pop("same").body == answer.body
         return answer
 
@@ -322,7 +324,7 @@ def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
     s, begun = secure("fedavg"), list[bool]()
     mine = tmp_path / "disks" / "c1"
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if client == "c1" and update(of, 2) and disk == "of round 1" and not (tmp_path / "old").exists():
             shutil.copytree(mine, tmp_path / "old")
         if client == "c1" and update(of, 3) and not begun:
@@ -331,7 +333,7 @@ def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
                 shutil.rmtree(mine)
             if disk == "of round 1":
                 shutil.copytree(tmp_path / "old", mine)
-            post.sites[101] = Site("c1", SiteData("digits", share=1), tmp_path / "disks")
+            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
         return post.ask(client, of)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -342,11 +344,11 @@ def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
 
 
 def test_keys_are_of_one_run_and_one_process(tmp_path: Path) -> None:
-    """The public ones are in the server's list; the private ones are in no letter and on no disk; another run has
+    """The public ones are in the server's list; the private ones are in no message and on no disk; another run has
     others, and so has another process."""
     s, post, seen = secure("fedavg"), Direct(sites(tmp_path)), list[str]()
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         seen.append(json.dumps([of.head, answer.head]))
         return answer
@@ -371,10 +373,10 @@ def test_keys_are_of_one_run_and_one_process(tmp_path: Path) -> None:
 def test_a_newcomer_without_a_key_gets_no_number(tmp_path: Path) -> None:
     """It could not be added up with the others."""
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c3" and of.head["kind"] == "describe":
-            return Letter({n: v for n, v in answer.head.items() if n != "public"}, answer.body)
+            return WireMessage({n: v for n, v in answer.head.items() if n != "public"}, answer.body)
         return answer
 
     s = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4})
@@ -389,10 +391,10 @@ def test_numbers_out_of_range_stay_on_their_host(tmp_path: Path) -> None:
     """A diverged training: a code, no numbers; the same words as in the simulator; the round is abandoned."""
     s = secure("fedavg")
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if client == "c1" and update(of, 2):
             plain = {n: v for n, v in of.head.items() if n != "tensors"}
-            answer = post.ask(client, letter(plain, Bundle(model=bundle(of).model * 1e9)))
+            answer = post.ask(client, wire_message(plain, Bundle(model=bundle(of).model * 1e9)))
             assert (answer.head["code"], answer.body) == ("range", b"")
             assert set(answer.head) == {"format", "client", "kind", "run", "session", "seq", "ok", "code"}
             return answer
@@ -406,10 +408,10 @@ def test_numbers_out_of_range_stay_on_their_host(tmp_path: Path) -> None:
 def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
     """An upload that is none makes the sum of all random: it is refused whole."""
 
-    def touch(post: Direct, client: str, of: Letter) -> Letter:
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c1" and update(of, 2):
-            return Letter(answer.head, bytes(len(answer.body)))
+            return WireMessage(answer.head, bytes(len(answer.body)))
         return answer
 
     ours = on_hosts(secure("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -431,7 +433,7 @@ def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
     ],
 )
 def test_refused_before_anybody_is_asked(name: str, tables: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """No folder, no letter."""
+    """No folder, no message."""
     post = Direct(sites(tmp_path))
     with pytest.raises(ConfigError, match=message):
         on_hosts(secure(name, **tables), tmp_path, post)

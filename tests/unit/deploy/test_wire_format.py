@@ -21,8 +21,8 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
 from fedkin.deploy.submitted import packed, unpacked
-from fedkin.deploy.tensors import bundle, letter
-from fedkin.deploy.wire_format import HEAD_LIMIT, Letter, LetterError, entries, head_of, receive, refusal, send
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import HEAD_LIMIT, WireError, WireMessage, entries, head_of, receive, refusal, send
 from hosttoys import settings
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -42,8 +42,8 @@ def test_tensors_survive(made: list[tuple[torch.dtype, list[int]]]) -> None:
     b = Bundle()
     for i, (dtype, shape) in enumerate(made):
         b[f"t{i}"] = torch.randint(0, 2, shape, generator=rng).to(dtype)
-    sent = letter({"kind": "update"}, b)
-    found = bundle(Letter(head_of(json.dumps(sent.head)), bytes(sent.body)))
+    sent = wire_message({"kind": "update"}, b)
+    found = bundle(WireMessage(head_of(json.dumps(sent.head)), bytes(sent.body)))
     assert list(found) == list(b)
     assert all(
         found[n].dtype == t.dtype and found[n].shape == t.shape and torch.equal(found[n], t) for n, t in b.items()
@@ -52,17 +52,17 @@ def test_tensors_survive(made: list[tuple[torch.dtype, list[int]]]) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 8000])
 def test_over_a_socket(ends: tuple[socket.socket, socket.socket], body: bytes) -> None:
-    """A letter larger than any buffer of the system comes whole."""
+    """A message larger than any buffer of the system comes whole."""
     a, b = ends
-    sending = threading.Thread(target=send, args=(a, Letter({"kind": "hello", "text": "ä"}, body)))
+    sending = threading.Thread(target=send, args=(a, WireMessage({"kind": "hello", "text": "ä"}, body)))
     sending.start()
     got = receive(b, seconds=20)
     sending.join()
-    assert got == Letter({"kind": "hello", "text": "ä"}, body)
+    assert got == WireMessage({"kind": "hello", "text": "ä"}, body)
 
 
-def test_nothing_is_written_behind_a_letter_without_body(ends: tuple[socket.socket, socket.socket]) -> None:
-    """The other side may have read the letter, answered and closed before the sender goes on: that is no fault."""
+def test_nothing_is_written_behind_a_message_without_body(ends: tuple[socket.socket, socket.socket]) -> None:
+    """The other side may have read the message, answered and closed before the sender goes on: that is no fault."""
     a, b = ends
 
     class Quick:
@@ -72,7 +72,7 @@ def test_nothing_is_written_behind_a_letter_without_body(ends: tuple[socket.sock
             a.sendall(data)
             b.close()
 
-    send(Quick(), Letter({"kind": "evaluate"}))  # type: ignore[arg-type]
+    send(Quick(), WireMessage({"kind": "evaluate"}))  # type: ignore[arg-type]
 
 
 def test_a_frame_that_claims_much_makes_no_room(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -80,12 +80,12 @@ def test_a_frame_that_claims_much_makes_no_room(ends: tuple[socket.socket, socke
     a, b = ends
     for frame in ((b"FK01", 10, 1 << 40), (b"FK01", HEAD_LIMIT + 1, 0), (b"GET ", 1, 1)):
         a.sendall(struct.pack(">4sIQ", *frame))
-        with pytest.raises(LetterError, match="not a letter, or too large"):
+        with pytest.raises(WireError, match="not a message, or too large"):
             receive(b, seconds=5)
 
 
 def test_who_goes_away_or_sleeps(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Half a letter and silence end at the time, half a letter and the end is nothing."""
+    """Half a message and silence end at the time, half a message and the end is nothing."""
     a, b = ends
     a.sendall(b"FK0")
     with pytest.raises(TimeoutError):
@@ -119,44 +119,44 @@ BAD: dict[str, tuple[Any, bytes]] = {
 def test_lists_that_do_not_fit_are_refused(what: str) -> None:
     """Before anything is made of them."""
     listed, body = BAD[what]
-    with pytest.raises(LetterError):
-        entries(Letter({"tensors": listed}, body))
+    with pytest.raises(WireError):
+        entries(WireMessage({"tensors": listed}, body))
 
 
 @pytest.mark.parametrize("shape", [[0, 2**63], [2**62, 2**62, 0], [2**30, 2**30, 2**30, 0]])
 def test_an_empty_tensor_with_long_sides_is_refused_with_its_place_or_name(shape: list[int]) -> None:
     """The product of the sides is 0, so that they fit an empty body, and torch could not make such a tensor."""
-    with pytest.raises(LetterError, match=r"\$\[0\]\[2\]|tensor 'w' has the sides"):
-        bundle(Letter({"tensors": [["w", "float32", shape]]}))
+    with pytest.raises(WireError, match=r"\$\[0\]\[2\]|tensor 'w' has the sides"):
+        bundle(WireMessage({"tensors": [["w", "float32", shape]]}))
 
 
 def test_an_empty_tensor_with_usual_sides_is_made() -> None:
     """A method may send a matrix without rows."""
-    (t,) = bundle(Letter({"tensors": [["w", "float32", [0, 650]]]})).values()
+    (t,) = bundle(WireMessage({"tensors": [["w", "float32", [0, 650]]]})).values()
     assert t.shape == (0, 650)
 
 
-def test_whatever_keeps_a_tensor_from_being_made_is_the_letters_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_keeps_a_tensor_from_being_made_is_the_messages_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too little memory, for example, is an error of ours and names the tensor."""
 
     def empty(*args: Any, **more: Any) -> Any:
         raise MemoryError("no room")
 
     monkeypatch.setattr(torch, "empty", empty)
-    with pytest.raises(LetterError, match="tensor 'w' cannot be made: no room"):
-        bundle(Letter({"tensors": [["w", "uint8", [1]]]}, b"1"))
+    with pytest.raises(WireError, match="tensor 'w' cannot be made: no room"):
+        bundle(WireMessage({"tensors": [["w", "uint8", [1]]]}, b"1"))
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
     """By its length, whatever it holds."""
-    with pytest.raises(LetterError, match="9 bytes of tensors, at most 8"):
-        entries(Letter({"tensors": [["w", "uint8", [9]]]}, bytes(9)), limit=8)
+    with pytest.raises(WireError, match="9 bytes of tensors, at most 8"):
+        entries(WireMessage({"tensors": [["w", "uint8", [9]]]}, bytes(9)), limit=8)
 
 
 def test_bytes_that_are_no_truth_values_are_refused() -> None:
     """A boolean of 7 would be true and not equal to true."""
-    with pytest.raises(LetterError, match="not truth values"):
-        bundle(Letter({"tensors": [["m", "bool", [2]]]}, b"\x01\x07"))
+    with pytest.raises(WireError, match="not truth values"):
+        bundle(WireMessage({"tensors": [["m", "bool", [2]]]}, b"\x01\x07"))
 
 
 @pytest.mark.parametrize(
@@ -176,27 +176,27 @@ def test_bytes_that_are_no_truth_values_are_refused() -> None:
 )
 def test_heads_that_are_none(text: str | bytes) -> None:
     """No JSON, no table, too deep, too long: an error of ours each time."""
-    with pytest.raises(LetterError):
+    with pytest.raises(WireError):
         head_of(text)
 
 
 def test_no_nan_in_a_head(ends: tuple[socket.socket, socket.socket]) -> None:
     """JSON has none; a program that made one is at fault, and finds out."""
     with pytest.raises(ValueError, match="JSON compliant"):
-        send(ends[0], Letter({"accuracy": math.nan}))
+        send(ends[0], WireMessage({"accuracy": math.nan}))
 
 
-def test_a_refusal_is_the_answer_to_its_letter(tmp_path: Path) -> None:
-    """It carries what tells the letter from others, and nothing else of it; the server reads a reason from its code."""
+def test_a_refusal_is_the_answer_to_its_message(tmp_path: Path) -> None:
+    """It carries what identifies the message and nothing else of it; the server reads a reason from its code."""
     clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
     asked = clerk.write("update", 3, 5.0, client=2, seq=7)
     said = refusal(asked.head, "c2", "disk", have=6)
     assert set(said.head) == {"format", "client", "kind", "run", "session", "seq", "ok", "code", "have"}
     assert clerk.read(said, "update", "c2", 7) == CODES["disk"]
-    assert "another letter" in str(clerk.read(said, "update", "c2", 8))
+    assert "another message" in str(clerk.read(said, "update", "c2", 8))
     for name, seq in (("c1", 7), ("c2", 6)):
-        assert "another letter" in str(clerk.read(said, "update", name, seq))
-    assert "another letter" in str(clerk.read(refusal({}, "c2", "unreadable"), "update", "c2", 7))
+        assert "another message" in str(clerk.read(said, "update", name, seq))
+    assert "another message" in str(clerk.read(refusal({}, "c2", "unreadable"), "update", "c2", 7))
 
 
 def test_a_submitted_run_survives(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The process that does a site's work: it answers, and whatever happens to it the next letter is answered again."""
+"""The process that does a site's work: it answers, and whatever happens to it the next message is answered again."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import pytest
 
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import Letter, receive, send
+from fedkin.deploy.wire_format import WireMessage, receive, send
 from fedkin.deploy.worker import Counter, Duty, Watch
 from hosttoys import settings
 
 
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    """One for all tests: it starts a process when a letter comes and none is there, which takes seconds."""
+    """One for all tests: it starts a process when a message comes and none is there, which takes seconds."""
     made = Watch(Duty("c0", "digits", str(tmp_path_factory.mktemp("disk")), share=0))
     yield made
     made.close()
 
 
-def hello(tmp_path: Path, seconds: float = 60.0) -> Letter:
+def hello(tmp_path: Path, seconds: float = 60.0) -> WireMessage:
     return Clerk(settings("fedavg"), Members.load(tmp_path)).write("hello", 0, seconds)
 
 
 def test_it_answers_and_stays(watch: Watch, tmp_path: Path) -> None:
-    """Two letters, one process."""
+    """Two messages, one process."""
     first = watch.ask(hello(tmp_path))
     assert first.head["ok"] is True
     assert first.head["client"] == "c0"
@@ -41,7 +41,7 @@ def test_it_answers_and_stays(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_one_that_hangs_is_ended_at_the_deadline(watch: Watch, tmp_path: Path) -> None:
-    """F2: stopped by a signal, it does not answer; the watch answers for it, and the next letter has a new process."""
+    """F2: stopped by a signal, it does not answer; the watch answers for it, and the next message has a new process."""
     watch.start()
     assert watch._process is not None
     os.kill(watch._process.pid, signal.SIGSTOP)
@@ -60,7 +60,7 @@ def test_one_that_is_killed_is_started_again(watch: Watch, tmp_path: Path) -> No
     assert watch.ask(hello(tmp_path)).head["ok"] is True
 
 
-def test_letters_come_through_a_socket(watch: Watch, tmp_path: Path) -> None:
+def test_messages_come_through_a_socket(watch: Watch, tmp_path: Path) -> None:
     """As Flower's client app brings them; the socket is for this user only, and gone afterwards."""
     place = tmp_path / "s.sock"
     counter = Counter(place, watch)
