@@ -56,6 +56,11 @@ def statuses(link: Link) -> dict[str, str]:
     return {n["name"]: n["status"] for n in link.control.nodes()}
 
 
+def _interruptible() -> None:
+    """Undo a shell's setting for what it starts in the background: SIGINT ignored, which programs inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def command(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, str]]]:
     """``fedkin link`` as a process that is up, and what it started; none of it is left behind."""
@@ -69,6 +74,7 @@ def command(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], 
         text=True,
         start_new_session=True,
         env=env,
+        preexec_fn=_interruptible,
     )
     family: dict[int, str] = {}
     try:

@@ -16,7 +16,6 @@ from fedkin.core import RunFolderError
 from fedkin.data import Card
 from fedkin.storage.files import write_atomic
 
-KEY = re.compile("[0-9a-f]{64}")
 """A public key for masks, as it is stored and sent."""
 SIGNATURE = re.compile("[A-Za-z0-9+/=]{0,200}")
 """A node's signature of that key; empty where nodes have no keys."""

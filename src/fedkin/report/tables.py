@@ -334,22 +334,6 @@ def to_markdown(grid: Grid) -> str:
     return "\n".join([*lines, *(["", grid.note] if grid.note else [])]) + "\n"
 
 
-def to_text(grid: Grid) -> str:
-    """Return the table in plain text, columns aligned, best cells marked with an asterisk."""
-    body = [
-        [text + ("*" if (i, j) in grid.bold else "") for j, text in enumerate(row)] for i, row in enumerate(grid.rows)
-    ]
-    table = [list(grid.columns), *body]
-    widths = [max(len(row[j]) for row in table) for j in range(len(grid.columns))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = (t.ljust(w) if j < grid.words else t.rjust(w) for j, (t, w) in enumerate(zip(row, widths, strict=True)))
-        return "  ".join(cells).rstrip()
-
-    lines = [line(table[0]), "  ".join("-" * w for w in widths), *(line(row) for row in body)]
-    return "\n".join([*lines, *([grid.note] if grid.note else [])]) + "\n"
-
-
 def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
 

@@ -254,13 +254,6 @@ def test_markdown_has_the_same_cells_and_escapes_pipes(groups):
     assert lines[1].startswith("| :-- | --: |")
 
 
-def test_plain_text_is_aligned_and_marks_the_best(groups):
-    """Every line of the body ends in the same column; bold figures have an asterisk."""
-    lines = tables.to_text(bold(groups)).splitlines()
-    assert len({len(line) for line in lines[:-1]}) == 1
-    assert "77.5 ± 3.5*" in lines[3]
-
-
 def test_the_console_shows_names_as_they_are(made):
     """Square brackets in a name are text, not markup."""
     grid = tables.comparison_table(tables.comparison_rows(by_title([made("[red]M")])))
