@@ -133,7 +133,7 @@ class _Attentive(Watch):
     def ask(self, message: WireMessage) -> WireMessage:
         begun = time.monotonic()
         answer = super().ask(message)
-        self.lateness.heard(message.head, time.monotonic() - begun)
+        self.lateness.record(message.head, time.monotonic() - begun)
         return answer
 
 
