@@ -136,7 +136,6 @@ VARIANTS: dict[str, Method] = {
     "fedmgda no box": FedMGDA(eps=1.0),
     "fedmgda fixed weights": FedMGDA(eps=0.0, lambda0="samples"),
     "fedmgda by samples": FedMGDA(lambda0="samples", decay=0.5),
-    "fedmgda median norm": FedMGDA(step_length="median-norm"),
     "fedmgda not normalised": FedMGDA(normalise=False, eps=1.0),
     "fedfa heavy ball": FedFa(sign="plus", every=2),
     "fedfa after training": FedFa(accuracy_of="trained", client_momentum=0.0),
