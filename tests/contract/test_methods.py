@@ -138,7 +138,6 @@ VARIANTS: dict[str, Method] = {
     "fedmgda by samples": FedMGDA(lambda0="samples", decay=0.5),
     "fedmgda not normalised": FedMGDA(normalise=False, eps=1.0),
     "fedfa heavy ball": FedFa(sign="plus", every=2),
-    "fedfa after training": FedFa(accuracy_of="trained", client_momentum=0.0),
     "fedfa by accuracy": FedFa(accuracy_share=1.0),
     "fedfa by participation": FedFa(accuracy_share=0.0, eta=0.5),
     "cfl divides": CFL(eps1=1e9, eps2=0.0, after=0),
