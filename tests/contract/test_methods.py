@@ -107,7 +107,6 @@ VARIANTS: dict[str, Method] = {
     "fedbabu head": FedBABU(part="head"),
     "fedbabu body": FedBABU(part="body", finetune_lr=0.01),
     "fedbabu untuned": FedBABU(finetune_epochs=0),
-    "fedbabu orthogonal": FedBABU(orthogonal=True),
     "fedavg-ft head": FedAvgFT(part="head", tune_lr=0.05),
     "fedavg-ft untuned": FedAvgFT(tune_epochs=0),
     "fedproto weighted": FedProto(weighted=True),
