@@ -78,7 +78,6 @@ def test_methods_are_frozen_dataclasses_with_documented_fields(cls: type[Method]
         (PFedCS, "fixed", -0.5, "at least 0"),
         (PFedCS, "temperature", 0.0, "above 0"),
         (PFedCS, "beta", -1, "at least 0"),
-        (PFedCS, "max_age", 0, "at least 1"),
         (PFedCS, "teacher_lr", 0.0, "at least 1e-12"),
         (lambda **k: CAM(IFCA(), **k), "warmup", -1, "at least 0"),
     ],
