@@ -60,7 +60,6 @@ VARIANTS: dict[str, Method] = {
     "ifca gradients": IFCA(average="gradients"),
     "ifca redraws": IFCA(clusters=2, init_min_share=0.2),
     "ifca redraws shared body": IFCA(clusters=2, init_min_share=0.4, share_body=True),
-    "fesem balanced": FeSEM(start="balanced"),
     "fesem all": FeSEM(feature="all"),
     "fesem head": FeSEM(feature="head", lam=0.1),
     "fesem more clusters than clients": FeSEM(clusters=8),
@@ -159,7 +158,6 @@ VARIANTS: dict[str, Method] = {
     "fedsoft no selection": FedSoft(selection=False, tau=3),
     "fedsoft code": FedSoft.preset("code"),
     "fedsoft three for each": FedSoft(per_cluster=3, lam=1.0),
-    "fedsoft at the centres": FedSoft(own_start="centres", tau=99),
     "oracle": Oracle(),
     "ifca accuracy": IFCA(choose_by="accuracy"),
     "ifca after": IFCA(clusters=2, assign="after"),
@@ -167,7 +165,7 @@ VARIANTS: dict[str, Method] = {
     "cam oracle clusters first": CAM(inner=Oracle(), warmup_of="cluster", warmup=2),
     "cam fedsoft": CAM(inner=FedSoft()),
     "cam fedsoft cluster first": CAM(inner=FedSoft(tau=1), warmup=0, order="cluster-first", update="mean"),
-    "cam fedsoft no selection": CAM(inner=FedSoft(selection=False, own_start="centres"), warmup=1, persist=True),
+    "cam fedsoft no selection": CAM(inner=FedSoft(selection=False), warmup=1),
     "cam cfl": CAM(inner=CFL(after=1, eps1=9.0, eps2=0.0), warmup=1),
     "cam cfl warm-up": CAM(inner=CFL(after=1, eps1=9.0, eps2=0.0), warmup_of="cluster", warmup=1),
     "cam cfl reported": CAM(inner=CFL(eps1=1e9, eps2=0.0, after=0, split_requires="reported"), warmup=1),
@@ -191,7 +189,7 @@ VARIANTS: dict[str, Method] = {
     "cam fesem no warm-up": CAM(inner=FeSEM(), warmup_of="cluster", warmup=0),
     "cam fesem two rounds": CAM(inner=FeSEM(), warmup_of="cluster", warmup=2, persist=True),
     "cam fesem warm-up only": CAM(inner=FeSEM(), warmup_of="cluster", warmup=4),
-    "cam fesem balanced": CAM(inner=FeSEM(start="balanced"), warmup_of="cluster", order="cluster-first"),
+    "cam fesem cluster first": CAM(inner=FeSEM(), warmup_of="cluster", order="cluster-first"),
 }
 
 
