@@ -181,11 +181,10 @@ VARIANTS: dict[str, Method] = {
     "cam cluster first": CAM(inner=IFCA(), order="cluster-first", warmup=0),
     "cam global first": CAM(inner=IFCA(), order="global-first"),
     "cam cluster first damped": CAM(inner=IFCA(), order="cluster-first", update="damped", warmup=0),
-    "cam persist": CAM(inner=IFCA(), persist=True, warmup=0),
     "cam shared body": CAM(inner=IFCA(share_body=True), warmup=0),
     "cam fesem global warm-up": CAM(inner=FeSEM()),
     "cam fesem no warm-up": CAM(inner=FeSEM(), warmup_of="cluster", warmup=0),
-    "cam fesem two rounds": CAM(inner=FeSEM(), warmup_of="cluster", warmup=2, persist=True),
+    "cam fesem two rounds": CAM(inner=FeSEM(), warmup_of="cluster", warmup=2),
     "cam fesem warm-up only": CAM(inner=FeSEM(), warmup_of="cluster", warmup=4),
     "cam fesem cluster first": CAM(inner=FeSEM(), warmup_of="cluster", order="cluster-first"),
 }

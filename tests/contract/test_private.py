@@ -34,7 +34,7 @@ PRIVATE: dict[str, Method] = {
 } | {
     "fedavg after training": FedAvg(after_training=True),
     "fedrep all": FedRep(first_head="average", final_head_epochs=2),
-    "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first", persist=True),
+    "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first"),
 }
 TELL = ("fedfa", "creff", "fedrod", "per-fedavg", "fedfomo", "fedproto", "fedgh", "ifca", "pfa", "fedsoft", "ifca-cam")
 

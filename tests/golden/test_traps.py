@@ -35,7 +35,7 @@ SEVERAL: dict[str, Method] = {
     "cfic": CFIC(),
     "pfedcs": PFedCS(beta=3),
     "ifca-cam": CAM(IFCA(clusters=2), warmup=1),
-    "fesem-cam": CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster", persist=True),
+    "fesem-cam": CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster"),
 }
 SEVERAL["creff"] = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5)  # the rest is server work
 SEVERAL |= {name: make() for name, make in METHODS.items() if name not in SEVERAL}
