@@ -130,8 +130,8 @@ def one_round(method: Method, s: Bundle, r: Round, everybody: Tensor, timed: Cal
     """One round of the server; ``timed(step, f, *args)`` calls f and adds up what it took."""
     asked = timed("survey", method.survey, s, r.but(step="survey", ids=everybody))
     if asked is not None:
-        hear = r.but(step="hear", ids=everybody)
-        s = timed("survey", method.hear, s, hear, uploads(method, hear, asked, survey=True))
+        collect = r.but(step="collect", ids=everybody)
+        s = timed("survey", method.collect, s, collect, uploads(method, collect, asked, survey=True))
     drawn = timed("sample", method.sample, s, r.but(step="sample", ids=everybody))
     drawn = drawn if isinstance(drawn, Bundle) else Bundle(ids=drawn)
     beside = Bundle({name: rows for name, rows in drawn.items() if name != "ids"})

@@ -53,7 +53,7 @@ def private(methods: Mapping[str, Method]) -> str:
             noise = f"yes: a client says its {' and '.join(said)}" if said else "nothing is said"
         except MethodError:
             said, noise = [], "no: what it says does not follow from class counts"
-        beside = method.beside_training
+        beside = method.also_sends
         training = f"no: a client also sends {beside}" if beside else "yes, with `metadata_epsilon`" if said else "yes"
         rows.append(f"| {method.title} | {training} | {noise} |")
     return "".join(row + "\n" for row in rows)

@@ -287,7 +287,7 @@ class ByHand:
         if sent is None or not asked:
             return Bundle()
         said = stack({i: self.method.answer(self.client(i, sent.row(row))).owned() for row, i in asked})
-        self.server = self.method.hear(self.server, self.at("hear", [i for _, i in asked], self.t + 1), said)
+        self.server = self.method.collect(self.server, self.at("collect", [i for _, i in asked], self.t + 1), said)
         return said
 
     def play(

@@ -22,7 +22,7 @@ class Apart(Method):
 
     family = "clusters"
     reveals = "a global model, a cluster model and its cluster"
-    beside_training = "the cluster it chose by its training samples"
+    also_sends = "the cluster it chose by its training samples"
 
     clusters: int = 3
     """Number of cluster models."""

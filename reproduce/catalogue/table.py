@@ -43,7 +43,7 @@ def seconds(runs: list[Run]) -> float:
 
 def table(groups: dict[str, list[Run]], rows: list[Row]) -> Grid:
     """The table of `fedkin compare`; its last column, MB, becomes seconds."""
-    grid = comparison_table(rows, beside=headline(groups, first_of(groups)))
+    grid = comparison_table(rows, extra=headline(groups, first_of(groups)))
     cells = tuple((*row[:-1], f"{seconds(groups[row[0]]):.0f}") for row in grid.rows)
     seconds_are = "s: seconds of one run, evaluation included, the median over seeds"
     note = grid.note.replace("MB: sent up and down in training", seconds_are)

@@ -16,7 +16,7 @@ class ServerMomentum(Method):
 
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
 
     memory: float = 0.9
     """How much of the momentum lasts into the next round."""

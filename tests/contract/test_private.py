@@ -1,4 +1,4 @@
-"""What a method says of its clients, `beside_training`, is what they do: the ground on which an epsilon is stated.
+"""What a method says of its clients, `also_sends`, is what they do: the ground on which an epsilon is stated.
 
 Client programs are run on two data sets that differ in one sample, with the same trained vectors put in by hand. Where
 nothing but trained vectors may tell of the data, both must then do and answer the same.
@@ -138,7 +138,7 @@ def watch(method: Method) -> None:
 def test_nothing_but_trained_vectors_tells_of_the_data(name: str) -> None:
     """Uploads, states and requests are the same on both data sets, and losses are means over samples."""
     method = PRIVATE[name]
-    assert method.beside_training == ""
+    assert method.also_sends == ""
     watch(method)
 
 
@@ -146,14 +146,14 @@ def test_nothing_but_trained_vectors_tells_of_the_data(name: str) -> None:
 def test_who_tells_more_is_seen(name: str) -> None:
     """Nobody is refused for nothing: of every method that says so, something else depends on the data."""
     method = get_method(name)
-    assert method.beside_training
+    assert method.also_sends
     with pytest.raises(Different):
         watch(method)
 
 
 def test_a_label_with_the_first_model_is_seen() -> None:
     """CFIC's lazy clients are told from eager ones, whose label is said at joining, where noise can cover it."""
-    assert CFIC(register="lazy").beside_training
+    assert CFIC(register="lazy").also_sends
     with pytest.raises(Different, match="its answer"):
         watch(CFIC(register="lazy"))
     assert says(CFIC(), network("mlp")) == ["label"]

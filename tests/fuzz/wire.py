@@ -110,8 +110,8 @@ class _Desk:
             if isinstance(found.head, heads.Hello):
                 got = attempt(lambda: Card.from_json(found.head.card), "the card")
                 assert isinstance(got, Card) or "traceback" not in got, got
-        Suspects().heard("c0", bad)
-        Spending().hear(0, bad)
+        Suspects().record("c0", bad)
+        Spending().record(0, bad)
 
     # ---- the client's side ----------------------------------------------------------------------------------------
     def asked(self, draw: random.Random) -> None:

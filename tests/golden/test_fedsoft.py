@@ -95,7 +95,7 @@ def test_sigma_lifts_every_small_importance() -> None:
 def test_a_share_out_of_range_counts_as_one() -> None:
     """A client that says 50 instead of a share gets no more than 1: it cannot take all the draws."""
     hand = numbers([0.0, 1.0], [1, 1], [[0.5, 0.5]] * 2)
-    s = hand.method.hear(hand.server, hand.at("hear", [1]), Bundle(share=torch.tensor([[50.0, -3.0]])))
+    s = hand.method.collect(hand.server, hand.at("collect", [1]), Bundle(share=torch.tensor([[50.0, -3.0]])))
     close(s.u, [[0.5, 0.5], [1.0, 0.0001]])
 
 

@@ -160,7 +160,7 @@ def test_the_round_loop_exists_once() -> None:
     A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own.
     What a method keeps of each client is found by letting it admit made-up ones.
     """
-    for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "hear"):
+    for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "collect"):
         called = set(files_that_call(f"method.{step}")) - (
             {"server/memory_estimate.py"} if step in ("admit", "distribute") else set()
         )

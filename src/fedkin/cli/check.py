@@ -113,7 +113,7 @@ def _engines() -> list[Engine]:
 
 def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
     file = CodeRef.read(name).file
-    lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_told(f, file)} for f in findings]
+    lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_as_json(f, file)} for f in findings]
     if flags.json:
         screen.write(json.dumps(lines, indent=2))
     if flags.json or flags.quiet:
@@ -133,7 +133,7 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
         screen.say(f"\n{title} keeps {'all' if len(lines) == len(RULES) else 'these'} {len(lines)} rules.")
 
 
-def _told(f: RuleResult, file: Path | None) -> dict[str, Any]:
+def _as_json(f: RuleResult, file: Path | None) -> dict[str, Any]:
     if f.after is not None:
         return {"result": "not checked", "reason": f"{f.after!r} must hold first"}
     if f.error is None:

@@ -36,7 +36,7 @@ class {kind}(Method):
     paper = ""  # authors: title, venue and year
     family = "one global model"
     reveals = "its model"
-    beside_training = ""  # what clients send of their data besides models that they trained; "" if nothing
+    also_sends = ""  # what clients send of their data besides models that they trained; "" if nothing
 
     mu: float = 0.0
     """Weight of the proximal term."""

@@ -48,7 +48,7 @@ def report_command(args: list[str]) -> int:
     else:
         run = read_run(folder)
         with understood(folder, run.checked):
-            report, reference = one_run(run, flags.local or _beside(folder))
+            report, reference = one_run(run, flags.local or _sibling(folder))
             page = run_page(folder, run, report, reference)
     runs = [run for group in report.runs.values() for run in group]
     if unchecked := [run.folder for run in runs if run.folder is not None and not run.checked]:
@@ -79,7 +79,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
         return write_outcome(plan, flags.folder, runs, flags.decimals)
 
 
-def _beside(folder: Path) -> Path | None:
+def _sibling(folder: Path) -> Path | None:
     """Return the Local of the same seed, where the run is one of a comparison."""
     if not (folder.parent / "compare.toml").is_file() or "-seed" not in folder.name:
         return None

@@ -77,7 +77,7 @@ class Method(ABC):
         return {"kind": "model"} if type(self).predict is Method.predict else None
 
     @property
-    def beside_training(self) -> str | None:
+    def also_sends(self) -> str | None:
         """What a client sends about its training data in a round in addition to trained vectors; "" if nothing.
 
         None: not stated, and taken to be something.
@@ -152,7 +152,7 @@ class Method(ABC):
         """
         return None
 
-    def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the state after the stacked answers of a survey; row i of ``up`` came from ``r.ids[i]``."""
         return s
 

@@ -122,7 +122,7 @@ class Train:
         """Return a copy with some fields replaced."""
         return replace(self, **changes)
 
-    def beside(self, logits: Tensor) -> Train:
+    def add_logits(self, logits: Tensor) -> Train:
         """Return the same request with ``logits [n, C]`` of a fixed partner added to the model's own."""
         return replace(self, per_sample=self.per_sample.but(offset=logits))
 

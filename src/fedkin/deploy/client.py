@@ -138,8 +138,8 @@ class Site:
             privacy = self._privacy(head)
             if privacy.metadata_epsilon is not None:
                 own = job.shards[head.client].train.counts(job.net.classes)
-                counts = self.account.tell(head.run, own, privacy.metadata_epsilon, privacy.delta)
-                job = replace(job, told=lambda *_: counts)
+                counts = self.account.release(head.run, own, privacy.metadata_epsilon, privacy.delta)
+                job = replace(job, count_noise=lambda *_: counts)
             kept.said = self._perform(job, head, of, Bundle()).reply
             self.store.save(head.run, kept)
         return self._yes(head, kept.said, **self._public(head))
@@ -182,7 +182,7 @@ class Site:
         answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
         self._reported[head.run] = head.round, answer.reply.test
         if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
-            reply = Bundle(counts=self.account.told(head.run, len(answer.reply.counts)))
+            reply = Bundle(counts=self.account.counts_of(head.run, len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
     def _keep(self, head: RequestHead, of: Letter) -> Letter:
@@ -234,7 +234,7 @@ class Site:
 
     def _public(self, head: RequestHead) -> dict[str, str]:
         """Return this client's public key for masks in a run with secure aggregation, and nothing in others."""
-        return self.mask_keys.told(head.run) if self._settings(head).aggregation.secure else {}
+        return self.mask_keys.public_of(head.run) if self._settings(head).aggregation.secure else {}
 
     def _masked(self, upload: Bundle, table: MemberTable, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""

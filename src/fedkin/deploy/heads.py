@@ -65,7 +65,7 @@ class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         _require(_SIGNATURE, self.signature, "signature")
 
 
-class PoolTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PoolHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The members of a secure sum, the weight of the receiver, and the total weight."""
 
     members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
@@ -105,7 +105,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     settings: dict[str, Any]
     card: dict[str, Any] | None = None
     network: Annotated[str, Meta(max_length=128)] = ""
-    pool: PoolTold | None = None
+    pool: PoolHead | None = None
     tensors: Tensors = ()
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class PrivateStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     count: Annotated[int, Meta(ge=0, le=10**9)]
 
 
-class SpentTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpentHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The total that a client spent in a run, and the mark of the record on its disk that states it."""
 
     mark: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -178,7 +178,7 @@ class SpentTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to ``evaluate``; ``spent`` is present in runs with private training."""
 
-    spent: SpentTold | None = None
+    spent: SpentHead | None = None
 
 
 class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ class Lateness:
         self._expired, self._seconds = 0, 0.0
         self._wait, self._next = _FIRST, float("-inf")
 
-    def heard(self, head: Mapping[str, Any], seconds: float) -> None:
+    def record(self, head: Mapping[str, Any], seconds: float) -> None:
         """Record a letter that the client has answered within ``seconds``."""
         expired = head.get("seq")
         with self._lock:

@@ -80,7 +80,7 @@ class MaskKeys:
             self._secrets[run] = made_up if self._signing.simulated else new_secret()
         return self._secrets[run]
 
-    def told(self, run: str) -> dict[str, str]:
+    def public_of(self, run: str) -> dict[str, str]:
         """Return the part that other clients receive: the public key and, where the node has a key, its signature."""
         from fedkin.deploy.masks import public_of
 

@@ -99,14 +99,14 @@ class Clerk:
             settings=self.settings.table(),
             card=None if card is None else card.to_json(),
             network="" if card is None else self.network,
-            pool=None if pool is None else self._told(pool),
+            pool=None if pool is None else self._pool_head(pool),
         )
         return letter(heads.plain(head), body)
 
-    def _told(self, pool: SecureGroup) -> heads.PoolTold:
+    def _pool_head(self, pool: SecureGroup) -> heads.PoolHead:
         listed = [(i, self.members.listed[i]) for i in pool.members]
         members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
-        return heads.PoolTold(members, pool.weight, pool.total)
+        return heads.PoolHead(members, pool.weight, pool.total)
 
     def _stamped(self, told: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
         """Return why an answer does not belong to a letter of this kind and number; None if it does."""

@@ -133,7 +133,7 @@ class _Attentive(Watch):
     def ask(self, letter: Letter) -> Letter:
         begun = time.monotonic()
         answer = super().ask(letter)
-        self.lateness.heard(letter.head, time.monotonic() - begun)
+        self.lateness.record(letter.head, time.monotonic() - begun)
         return answer
 
 

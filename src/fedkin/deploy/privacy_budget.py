@@ -28,7 +28,7 @@ from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.deploy.client_memory import checked_name, write_private
 from fedkin.experiment.settings import Setup
-from fedkin.privacy.budget import Privacy, Spent, composed, says_at_joining
+from fedkin.privacy.budget import Privacy, Spent, composed, reports_at_joining
 from fedkin.privacy.noise import noisy_counts
 from fedkin.storage.files import make_private
 
@@ -142,7 +142,7 @@ class PrivacyLimits:
         Raises:
             ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
         """
-        if self.hides_counts and privacy.metadata_epsilon is None and says_at_joining(method, net):
+        if self.hides_counts and privacy.metadata_epsilon is None and reports_at_joining(method, net):
             raise ConfigError(
                 f"clients of {type(method).__name__} say something exact of their data at joining; this node was "
                 "started with --max-metadata-epsilon or --max-epsilon, so the run needs metadata_epsilon"
@@ -160,14 +160,14 @@ class Used:
     Attributes:
         mark: of this record; another one after a lost disk, so that the server can tell.
         counts: the class counts with noise that it told at joining: drawn once, whatever happens. None: none were told.
-        told: their epsilon.
+        released: their epsilon.
         steps: of private training at each noise and sampling rate.
         answers: how many told of private training.
     """
 
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     counts: tuple[int, ...] | None = None
-    told: float = 0.0
+    released: float = 0.0
     steps: dict[tuple[float, float], int] = field(default_factory=dict)
     answers: int = 0
 
@@ -215,12 +215,12 @@ class Account:
                 "may be taken a second time"
             ) from e
 
-    def told(self, run: str, classes: int) -> Tensor:
+    def counts_of(self, run: str, classes: int) -> Tensor:
         """The class counts ``[C]`` that a run was told; zeros if none were."""
         counts = self.load().get(run, Used()).counts
         return torch.tensor(counts) if counts and len(counts) == classes else torch.zeros(classes, dtype=torch.int64)
 
-    def tell(self, run: str, counts: Tensor, epsilon: float, delta: float) -> Tensor:
+    def release(self, run: str, counts: Tensor, epsilon: float, delta: float) -> Tensor:
         """The class counts ``[C]`` that are told to a run: with noise that cannot be repeated, drawn when it is first
         asked and written down before anything leaves, since the mean of many draws would have no noise.
 
@@ -233,7 +233,7 @@ class Account:
             runs = self.load()
             mine = runs.setdefault(run, Used())
             if mine.counts is None:
-                mine.told = epsilon
+                mine.released = epsilon
                 self._require(runs, delta)
                 self._require_counts(runs)
                 mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
@@ -270,7 +270,7 @@ class Account:
     def words(self, run: str, delta: float) -> str:
         """What a run took, and all together."""
         runs = self.load()
-        mine, told = _total({run: runs.get(run, Used())}, delta), sum(used.told for used in runs.values())
+        mine, told = _total({run: runs.get(run, Used())}, delta), sum(used.released for used in runs.values())
         counts = f", {told:g} of it for class counts told at joining" if told else ""
         return (
             f"privacy of a single sample at delta {delta:g}: epsilon {mine:.3g} in run {run}, "
@@ -291,7 +291,7 @@ class Account:
         if self.counts_limit is None:
             return
         # as written: three times 0.1 is not more than 0.3
-        whole = sum((Fraction(repr(used.told)) for used in runs.values()), Fraction())
+        whole = sum((Fraction(repr(used.released)) for used in runs.values()), Fraction())
         if whole > Fraction(repr(float(self.counts_limit))):
             raise OverBudget(
                 f"with the class counts of this run their epsilon would be {float(whole):g} over all runs of this "
@@ -314,7 +314,7 @@ class Account:
             run: {
                 "mark": used.mark,
                 "counts": used.counts,
-                "told": used.told,
+                "told": used.released,
                 "steps": [[noise, rate, n] for (noise, rate), n in sorted(used.steps.items())],
                 "answers": used.answers,
             }
@@ -349,4 +349,4 @@ def _total(runs: Mapping[str, Used], delta: float) -> float:
         for how, n in used.steps.items():
             steps[how] = steps.get(how, 0) + n
     history = [(noise, rate, n) for (noise, rate), n in sorted(steps.items())]
-    return composed(history, delta) + sum(used.told for used in runs.values())
+    return composed(history, delta) + sum(used.released for used in runs.values())

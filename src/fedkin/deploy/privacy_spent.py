@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedkin.deploy.heads import SpentTold
+from fedkin.deploy.heads import SpentHead
 from fedkin.deploy.wire_format import Letter, LetterError, convert
 from fedkin.privacy.budget import Spent, add
 
@@ -44,7 +44,7 @@ class Spending:
     def __init__(self) -> None:
         self._heard: dict[int, _Heard] = {}
 
-    def hear(self, client: int, answer: Letter | str) -> str | None:
+    def record(self, client: int, answer: Letter | str) -> str | None:
         """Take in the report of an answer; return why it cannot be used, or None."""
         told = _told(answer) if isinstance(answer, Letter) else None
         if told is None:
@@ -76,7 +76,7 @@ def _less(a: Spent, b: Spent) -> bool:
 def _told(answer: Letter) -> tuple[str, dict[float, int]] | None:
     """Return a client's report: the mark of its record, and steps at each sampling rate; None if it is malformed."""
     try:
-        told = convert(answer.head.get("spent"), SpentTold, "spent")
+        told = convert(answer.head.get("spent"), SpentHead, "spent")
     except LetterError:
         return None
     steps = {step.rate: step.count for step in told.steps}

@@ -284,7 +284,7 @@ class _Passage:
 
     async def _answer(self, reader: Reader, theirs: h11.Connection) -> None:
         """Stream the SuperLink's answer to the client."""
-        while not isinstance(event := await self._heard(reader, theirs), h11.EndOfMessage):
+        while not isinstance(event := await self._received(reader, theirs), h11.EndOfMessage):
             if isinstance(event, h11.Response):
                 headers = [(n, v) for n, v in event.headers if n not in _HOP]
                 if any(name == b"transfer-encoding" for name, _ in event.headers):
@@ -296,7 +296,7 @@ class _Passage:
         self._send(h11.EndOfMessage())
         await self._drained(self.writer)
 
-    async def _heard(self, reader: Reader, theirs: h11.Connection) -> h11.Event:
+    async def _received(self, reader: Reader, theirs: h11.Connection) -> h11.Event:
         """Return the next event from the SuperLink."""
         try:
             while (event := theirs.next_event()) is h11.NEED_DATA:

@@ -80,7 +80,7 @@ def _served(
             on_round(report, line)
 
     with one_thread():
-        result = execute(e, members, fleet, here, on_round=noted, banks=banks, beside=beside)
+        result = execute(e, members, fleet, here, on_round=noted, banks=banks, extra=beside)
         _keep(e, fleet, result)
     return result
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedkin.deploy.heads import PoolTold
+from fedkin.deploy.heads import PoolHead
 from fedkin.deploy.wire_format import LetterError, convert
 from fedkin.privacy.secure_sum import LEAST
 
@@ -53,7 +53,7 @@ class MemberTable:
         Raises:
             LetterError: it does not fit, has too few members, or lists one twice.
         """
-        told = convert(head.get("pool"), PoolTold, "the table of those whose uploads are added up")
+        told = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up")
         if told.weight > told.total:
             raise LetterError(f"a weight above the total: {told.weight:g} of {told.total:g}")
         if len(told.members) < LEAST:

@@ -34,7 +34,7 @@ class Suspects:
         if name in self._names:
             self.missed(name, ticket)
 
-    def heard(self, name: str, got: Letter | str) -> None:
+    def record(self, name: str, got: Letter | str) -> None:
         """Record that an answer arrived in time. A step that had to be ended at its deadline makes the client late."""
         if isinstance(got, Letter) and code_of(got) == "deadline":
             self._names.add(name)
@@ -45,4 +45,4 @@ class Suspects:
         """Record that a pending answer has arrived: the client works again, so its next answer is waited for."""
         name = self._owed.pop(ticket, None)
         if name is not None and isinstance(got, Letter):
-            self.heard(name, got)
+            self.record(name, got)

@@ -202,7 +202,7 @@ class Fleet:
             i = open.pop(ticket)
             m, name = messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
-            self._suspects.heard(name, got)
+            self._suspects.record(name, got)
             if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
                 missing[i] = why
             elif isinstance(found, Reply):
@@ -235,7 +235,7 @@ class Fleet:
         """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
         if self._spending is None or m.step not in ("update", "evaluate"):
             return None
-        return self._spending.hear(i, got)
+        return self._spending.record(i, got)
 
     def _remind(self, open: Mapping[str, int], told: float) -> float:
         if self._clock.now() - told < _REMINDER:

@@ -16,7 +16,7 @@ from fedkin.engines.steps import Gradient
 from fedkin.privacy.dp_sgd import Private, PrivateSteps
 
 Step = Literal["describe", "survey", "update", "evaluate", "keep"]
-Told = Callable[[int, Tensor], Tensor]
+CountNoise = Callable[[int, Tensor], Tensor]
 """``(client, its class counts) -> those it sends``. Every call gives the same ones: a second draw of noise would undo a
 part of what the first one hides."""
 
@@ -41,7 +41,7 @@ class Job:
     """Everything that stays the same during a run; an engine's processes are made with it.
 
     Attributes:
-        told: noise on class counts; when clients join, their code sees these counts and no other data.
+        count_noise: noise on class counts; when clients join, their code sees these counts and no other data.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the round whose evaluation sends whether each test sample was classified correctly; None: no round.
@@ -53,7 +53,7 @@ class Job:
     training: Training
     shards: Sequence[ClientData]
     seed: int
-    told: Told | None = None
+    count_noise: CountNoise | None = None
     private: Private | None = None
     gradient: Gradient = "auto"
     outcomes: int | None = None

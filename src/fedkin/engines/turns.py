@@ -187,8 +187,8 @@ def _training_in(training: Training, round: int) -> Training:
 def _describe(turn: Turn) -> Bundle:
     job, client = turn.job, turn.client
     size = torch.tensor(len(turn.shard.train))
-    if job.told is not None:
-        hidden = Hidden(job.told(client.id, client.counts()))
+    if job.count_noise is not None:
+        hidden = Hidden(job.count_noise(client.id, client.counts()))
         client = replace(client, data=hidden, validation=hidden, group=-1)
     return Bundle(size=size, **job.method.describe(client))
 

@@ -144,7 +144,7 @@ def _next(post: SharedMemory, pipe: Connection, out: _Outbox) -> Order | None:
         for place in (post.reading, pipe.fileno()):
             waiting.register(place, select.POLLIN)
         for place, _ in waiting.poll():
-            if place == pipe.fileno() and (order := out.hear()) is not None:
+            if place == pipe.fileno() and (order := out.receive()) is not None:
                 return order
 
 
@@ -166,7 +166,7 @@ class _Outbox:
         if self._kept and self._free + need > self._half:
             self.flush()
         while self._read < self._sent - 1:  # the half is still being read
-            self.hear()
+            self.receive()
         start = self._half * (self._sent % 2)
         stop = start + self._half
         reply, free = self._slab.write(own, start + self._free, stop)
@@ -190,7 +190,7 @@ class _Outbox:
             self._sent += 1
         self._last = time.monotonic()
 
-    def hear(self) -> Order | None:
+    def receive(self) -> Order | None:
         """Read what the parent sends: that it has read one more batch of answers, or an order that is too large.
 
         Raises:

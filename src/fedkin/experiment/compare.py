@@ -21,7 +21,7 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
-from fedkin.privacy.budget import Privacy, says_at_joining
+from fedkin.privacy.budget import Privacy, reports_at_joining
 from fedkin.report.folder import Run
 from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
@@ -121,7 +121,7 @@ class Comparison(Setup):
         return tomli_w.dumps(table)
 
     def sources(self) -> dict[str, bytes]:
-        """The files of one's own code that are to lie beside the plan.
+        """The files of one's own code that are to lie extra the plan.
 
         Raises:
             ConfigError: two different ones have the same name.
@@ -138,7 +138,7 @@ def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
     if not privacy.asked:
         return privacy
     net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
-    if privacy.metadata_epsilon is not None and not says_at_joining(method, net):
+    if privacy.metadata_epsilon is not None and not reports_at_joining(method, net):
         privacy = dataclasses.replace(privacy, metadata_epsilon=None)
     privacy.require(method, net)
     return privacy
@@ -199,7 +199,7 @@ def compare(
         ConfigError: a setting is out of range.
     """
     folder = None if out is None else Path(out)
-    beside = plan.sources()
+    extra = plan.sources()
     first = plan.seeds[0]
     federations = {first: plan.data.federation(first, on_data)}  # bad data before anything is written
     require_two_classes(federations[first])
@@ -208,8 +208,8 @@ def compare(
             to_the_end.enter_context(writing(folder))
             to_the_end.enter_context(room(folder))
         if folder is not None and not resume:
-            _begin(folder, {**beside, "compare.toml": plan.toml().encode()})
-        return _runs(plan, folder, federations, on_round, beside=None if resume else set(beside))
+            _begin(folder, {**extra, "compare.toml": plan.toml().encode()})
+        return _runs(plan, folder, federations, on_round, extra=None if resume else set(extra))
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -232,15 +232,15 @@ def _runs(
     folder: Path | None,
     federations: dict[int, Federation],
     on_round: OnRound | None,
-    beside: set[str] | None,
+    extra: set[str] | None,
 ) -> list[Run]:
     """Makes the runs, one after another.
 
     Args:
         federations: the data of the first seed.
-        beside: the files of a new comparison beside its plan; None: the comparison is resumed.
+        extra: the files of a new comparison extra its plan; None: the comparison is resumed.
     """
-    runs, resume = [], beside is None
+    runs, resume = [], extra is None
     for name, seed in plan.runs():
         if seed not in federations:
             federations = {seed: plan.data.federation(seed)}  # one at a time: they may be large
@@ -250,8 +250,8 @@ def _runs(
         try:
             result = run_settings(plan.settings(name, seed), federations[seed], out=place, resume=begun, on_round=told)
         except FedkinError:
-            if folder is not None and beside is not None:
-                _withdraw(folder, {"compare.toml", *beside})
+            if folder is not None and extra is not None:
+                _withdraw(folder, {"compare.toml", *extra})
             raise
         runs.append(as_run(result))
     return runs

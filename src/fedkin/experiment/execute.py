@@ -61,7 +61,7 @@ def execute(
     *,
     on_round: OnRound | None = None,
     banks: Banks | None = None,
-    beside: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Result:
     """Play the rounds that are left, writing each down, and sum up.
 
@@ -72,14 +72,14 @@ def execute(
         folder: where to write, and to go on from; None keeps everything in memory.
         on_round: called after each round with its report and its line.
         banks: keeps the server's banks in files, those of the folder if there is one; None: in memory.
-        beside: what else the summary says.
+        extra: what else the summary says.
 
     Raises:
         RunFolderError: the checkpoint is damaged or of another run.
         MethodError: the method broke its contract.
     """
     with kept_by(banks):
-        return _executed(experiment, people, transport, folder, on_round, banks, beside or {})
+        return _executed(experiment, people, transport, folder, on_round, banks, extra or {})
 
 
 def _executed(
@@ -89,7 +89,7 @@ def _executed(
     folder: RunFolder | None,
     on_round: OnRound | None,
     banks: Banks | None,
-    beside: Mapping[str, Any],
+    extra: Mapping[str, Any],
 ) -> Result:
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
     server = begin(e.method, e.net, e.plan)
@@ -108,7 +108,7 @@ def _executed(
     with understood(where, checked):
         held = best(kept["rounds"])
         counted = total(kept["rounds"])
-        told = None if e.setup.privacy.asked else _told(kept.get("clients"), folder)
+        told = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
     for report in run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
@@ -134,14 +134,14 @@ def _executed(
         if on_round is not None:
             on_round(report, lines.rounds[0])
     with understood(where, checked):
-        return _result(e, people, kept, server, folder, beside)
+        return _result(e, people, kept, server, folder, extra)
 
 
 def _round(chosen: Mapping[str, Any] | None) -> int | None:
     return None if chosen is None else int(chosen["round"])
 
 
-def _told(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
+def _with_counts(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
     """Clients whose samples by class are written down already."""
     if clients is None:
         clients = [] if folder is None else Written(folder.path / "clients.jsonl")
@@ -154,7 +154,7 @@ def _result(
     kept: dict[str, list[dict[str, Any]]],
     server: Server,
     folder: RunFolder | None,
-    beside: Mapping[str, Any],
+    extra: Mapping[str, Any],
 ) -> Result:
     mean, chosen, lost = final(kept["rounds"]), best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = people.groups, people.client_names, people.labels
@@ -178,8 +178,8 @@ def _result(
         },
         "fedkin": __version__,
         "config": e.table,
-        **beside,
-        **_noted(e, beside, [line for line in kept["rounds"] if line["evaluated"]]),
+        **extra,
+        **_noted(e, extra, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": e.setup.privacy.summary(total(kept["rounds"]))} if e.setup.privacy.asked else {}),
     }
     if folder is not None:
@@ -200,9 +200,9 @@ def _result(
     )
 
 
-def _noted(e: Experiment, beside: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _noted(e: Experiment, extra: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The notes of the data, and one where the run asks for another moment than the method has."""
-    notes = list(beside.get("notes", ()))
+    notes = list(extra.get("notes", ()))
     if e.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
         notes.append(
             f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '

@@ -142,7 +142,7 @@ class _Clients:
 def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[str, str]:
     """Writes the changed lines beside a file; their digest, and that of those up to a round."""
     whole, part = Digest(), Digest()
-    with naming(path), _beside(path).open("wb") as file:
+    with naming(path), _sibling(path).open("wb") as file:
         for line, _ in lines_of(path):
             if (after := change(line)) is not None:
                 raw = json.dumps(after).encode() + b"\n"
@@ -153,7 +153,7 @@ def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int
     return str(whole), str(part)
 
 
-def _beside(path: Path) -> Path:
+def _sibling(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")  # as half-written files are called, which are removed when runs go on
 
 
@@ -178,9 +178,9 @@ def complete(folder: RunFolder) -> None:
         path = folder.path / name
         if (now := str(Digest.of(path))) == after:
             continue
-        if now != before or str(Digest.of(_beside(path))) != after:
+        if now != before or str(Digest.of(_sibling(path))) != after:
             raise RunFolderError(f"{path} was changed while the run got more rounds; restore the folder from a copy")
-        os.replace(_beside(path), path)
+        os.replace(_sibling(path), path)
     write_atomic(folder.path / "config.toml", config.encode())
     folder.checkpoint.relabel({**texts, **digest_texts({name: after for name, (_, after) in files.items()})})
     folder.best.relabel({**texts, **best})

@@ -168,7 +168,9 @@ class Experiment:
             self.setup.training,
             clients,
             seed,
-            told=None if secret or privacy.metadata_epsilon is None else KeyedCounts(privacy.metadata_epsilon, seed),
+            count_noise=None
+            if secret or privacy.metadata_epsilon is None
+            else KeyedCounts(privacy.metadata_epsilon, seed),
             private=privacy.private(secret=secret),
             gradient=self.setup.compute.gradient,
             outcomes=self.plan.outcomes_in if outcomes else None,

@@ -200,7 +200,7 @@ def simulate(
                 attack=setup.attack,
                 store=store,
             )
-            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, beside=beside)
+            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=beside)
             states, place = simulation.states(result.server.acks), result.folder
             result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
             return result

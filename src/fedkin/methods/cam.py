@@ -80,7 +80,7 @@ class CAM(Method):
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
     reveals = "its copies of a global and a cluster model, and what the wrapped method shows"
-    beside_training = property(lambda m: m.inner.beside_training)
+    also_sends = property(lambda m: m.inner.also_sends)
     follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
     presets: ClassVar = {"paper": {"training": _TABLES}}  # around methods that the paper does not wrap
@@ -161,9 +161,9 @@ class CAM(Method):
         given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked (Eq. 2)
         return to_each(given=given, model=s.model.expand(len(given), -1)) | asked.under("inner")
 
-    def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Pass the answers of a survey to the wrapped method."""
-        return s.but(**self.inner.hear(s.inside("inner"), self._inside(r), up).under("inner"))
+        return s.but(**self.inner.collect(s.inside("inner"), self._inside(r), up).under("inner"))
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Return the wrapped method's cohort; a uniform one during a warm-up."""
@@ -321,15 +321,15 @@ def train_both(c: Client, h: Tensor, work: Work, order: Order, *, alone: Train |
         raise MethodError(f"a method that trains by {name} cannot be wrapped; the wrapped one must use cross-entropy")
     if alone is not None:
         w = yield alone
-        g = yield Train(h).beside(c.logits(w))  # Eq. 8
+        g = yield Train(h).add_logits(c.logits(w))  # Eq. 8
     elif order == "simultaneous":  # Eqs. 8 and 5
-        g, w = yield (Train(h).beside(c.logits(f.start)), f.beside(c.logits(h)))
+        g, w = yield (Train(h).add_logits(c.logits(f.start)), f.add_logits(c.logits(h)))
     elif order == "cluster-first":
-        w = yield f.beside(c.logits(h))  # Eq. 5
-        g = yield Train(h).beside(c.logits(w))  # Eq. 8
+        w = yield f.add_logits(c.logits(h))  # Eq. 5
+        g = yield Train(h).add_logits(c.logits(w))  # Eq. 8
     else:
-        g = yield Train(h).beside(c.logits(f.start))  # Eq. 8
-        w = yield f.beside(c.logits(g))  # Eq. 5
+        g = yield Train(h).add_logits(c.logits(f.start))  # Eq. 8
+        w = yield f.add_logits(c.logits(g))  # Eq. 5
     return g, finish(work, w)
 
 

@@ -21,7 +21,7 @@ class CFIC(Method):
     paper = "Yang, Ma, Fan, Xie: Cluster Federated Learning with Intra-Cluster Correction, CMC 84(2), 2025"
     family = "one global model"
     reveals = "its dominant label and its model"
-    beside_training = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
+    also_sends = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
     robust = True
     presets: ClassVar = {
         # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's

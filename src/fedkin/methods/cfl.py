@@ -29,7 +29,7 @@ class CFL(Method):
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
     family = "clusters"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = False
     groups_models = True

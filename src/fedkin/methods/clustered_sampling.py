@@ -27,7 +27,7 @@ class ClusteredSampling(Method):
     paper = "Fraboni, Vidal, Kameni, Lorenzi: Clustered Sampling, Low-Variance and Improved Representativity, ICML 2021"
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = property(lambda m: m.by == "size")
 

@@ -30,7 +30,7 @@ class CReFF(Method):
     paper = "Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and Long-Tailed Data, IJCAI 2022"
     family = "one global model"
     reveals = "its model, which classes it has and a gradient of the classifier for each"
-    beside_training = "which classes it has and a gradient of the classifier for each"
+    also_sends = "which classes it has and a gradient of the classifier for each"
     secure_aggregation = False
     presets: ClassVar = {"code": {"training": {"epochs": 10, "lr": 0.1, "batch_size": 32}}}
 

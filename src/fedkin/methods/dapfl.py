@@ -29,7 +29,7 @@ class DAPFL(Method):
     paper = "Yang, Feng, Guo, Wang, Ding, Fang, Liao: DA-PFL, Dynamic Affinity Aggregation, arXiv 2403.09284"
     family = "mixture"
     reveals = "its class counts and its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     presets: ClassVar = {
         "paper": {},

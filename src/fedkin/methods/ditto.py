@@ -15,7 +15,7 @@ class Ditto(Method):
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "own model"
     reveals = "its copy of the global model; its personal model stays"
-    beside_training = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
+    also_sends = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
     robust = True
     secure_aggregation = True
     presets: ClassVar = {

@@ -19,7 +19,7 @@ class Ensemble(Method):
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023 (baseline)"
     family = "one global model"
     reveals = "its models, one for each member it was drawn for"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = False
 

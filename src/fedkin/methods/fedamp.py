@@ -23,7 +23,7 @@ class FedAMP(Method):
     paper = "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning, AAAI 2021"
     family = "mixture"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = False
     presets: ClassVar = {

@@ -14,7 +14,7 @@ class FedAvg(Method):
     paper = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning, AISTATS 2017"
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
 

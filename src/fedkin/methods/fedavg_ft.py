@@ -16,7 +16,7 @@ class FedAvgFT(Method):
     paper = "Cheng, Chadha, Duchi: Fine-tuning is Fine in Federated Learning, arXiv 2108.07313"
     family = "own model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
     presets: ClassVar = {

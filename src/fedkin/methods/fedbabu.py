@@ -18,7 +18,7 @@ class FedBABU(Method):
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     family = "own part"
     reveals = "its body"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
     presets: ClassVar = {

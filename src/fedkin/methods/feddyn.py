@@ -18,7 +18,7 @@ class FedDyn(Method):
     paper = "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Dynamic Regularization (FedDyn), ICLR 2021"
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = property(lambda m: m.eval_model != "all-mean")
     presets: ClassVar = {

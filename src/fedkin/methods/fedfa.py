@@ -19,7 +19,7 @@ class FedFa(Method):
     paper = "Huang, Li, Wang, Du, Zhang: Fairness and Accuracy in Federated Learning, arXiv 2012.10069"
     family = "one global model"
     reveals = "its model, its training accuracy and how often it takes part"
-    beside_training = "its training accuracy"
+    also_sends = "its training accuracy"
     robust = True
     presets: ClassVar = {
         "cfic-table": {

@@ -27,7 +27,7 @@ class FedFomo(Method):
     paper = "Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized FL with First Order Model Optimization, ICLR 2021"
     family = "mixture"
     reveals = "its model, and how well some others' models fit its validation data"
-    beside_training = "how well others' models fit its validation data"
+    also_sends = "how well others' models fit its validation data"
     secure_aggregation = False
     presets: ClassVar = {
         "code": {  # the authors' CIFAR-10 command, which keeps a fifth of a client's samples for validation

@@ -21,7 +21,7 @@ class FedGH(Method):
     )
     family = "knowledge"
     reveals = "which classes it has and its mean feature of each"
-    beside_training = "which classes it has and its mean feature of each"
+    also_sends = "which classes it has and its mean feature of each"
     secure_aggregation = False
     presets: ClassVar = {
         "code": {

@@ -24,7 +24,7 @@ class FedMGDA(Method):
     paper = "Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-Objective Optimization, IEEE TNSE 9(4), 2022"
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     presets: ClassVar = {
         "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients always use momentum 0.5
             "eps": 1.0,

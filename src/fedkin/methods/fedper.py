@@ -17,7 +17,7 @@ class FedPer(Method):
     paper = "Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, arXiv 1912.00818"
     family = "own part"
     reveals = "its body"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
 

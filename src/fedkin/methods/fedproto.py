@@ -20,7 +20,7 @@ class FedProto(Method):
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
     reveals = "which classes it has and its mean feature of each"
-    beside_training = "which classes it has and its mean feature of each"
+    also_sends = "which classes it has and its mean feature of each"
     export_rule: ClassVar = {"kind": "prototypes"}
     secure_aggregation = False
     presets: ClassVar = {

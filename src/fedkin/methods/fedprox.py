@@ -16,7 +16,7 @@ class FedProx(Method):
     paper = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020"
     family = "one global model"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
 

@@ -24,7 +24,7 @@ class FedRep(Method):
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
     family = "own part"
     reveals = "its body"
-    beside_training = ""
+    also_sends = ""
     robust = True
     secure_aggregation = True
     presets: ClassVar = {

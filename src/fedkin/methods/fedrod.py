@@ -19,7 +19,7 @@ class FedRoD(Method):
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     family = "own part"
     reveals = "its model, and with it which classes it lacks"
-    beside_training = "its class counts, which are part of its loss"
+    also_sends = "its class counts, which are part of its loss"
     export_rule: ClassVar = {"kind": "two heads"}
     robust = True
     secure_aggregation = True

@@ -21,7 +21,7 @@ class FedSoft(Method):
     paper = "Ruan, Joe-Wong: FedSoft, Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022"
     family = "clusters"
     reveals = "its model, and the share of its samples that each cluster model fits best"
-    beside_training = "the share of its samples that each cluster model fits best"
+    also_sends = "the share of its samples that each cluster model fits best"
     robust = True
     secure_aggregation = False
     presets: ClassVar = {
@@ -86,7 +86,7 @@ class FedSoft(Method):
         best = first_argmin(torch.stack(losses, 1))
         return Bundle(share=torch.bincount(best, minlength=self.clusters) / len(best))
 
-    def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Store the importances u_ks, at least `sigma` each."""
         u = up.share.double().clamp(self.sigma, 1)
         return s.but(u=put(s.u, r.ids, u), asked=put(s.asked, r.ids, torch.tensor(True)))

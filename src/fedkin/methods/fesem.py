@@ -20,7 +20,7 @@ class FeSEM(Method):
     paper = "Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, World Wide Web 26, 2023"
     family = "clusters"
     reveals = "its model"
-    beside_training = ""
+    also_sends = ""
     robust = True
     groups_models = True
 

@@ -22,7 +22,7 @@ class IFCA(Method):
     paper = "Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
     family = "clusters"
     reveals = "its model and its cluster"
-    beside_training = "the cluster it chose by its training samples"
+    also_sends = "the cluster it chose by its training samples"
     robust = True
 
     clusters: int = 3

@@ -13,7 +13,7 @@ class Local(Method):
 
     family = "no federation"
     reveals = "nothing"
-    beside_training = ""
+    also_sends = ""
     secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:

@@ -18,7 +18,7 @@ class LocalFull(Method):
     paper = "a reference row without a paper"
     family = "no federation"
     reveals = "nothing"
-    beside_training = ""
+    also_sends = ""
     secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:

@@ -19,7 +19,7 @@ class Oracle(Method):
     paper = "a reference row without a paper; FedAvg is McMahan et al., AISTATS 2017"
     family = "clusters"
     reveals = "its model and its true group"
-    beside_training = "its true group"
+    also_sends = "its true group"
     robust = True
     secure_aggregation = True
     groups_models = True

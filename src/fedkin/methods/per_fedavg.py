@@ -21,7 +21,7 @@ class PerFedAvg(Method):
     paper = "Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020"
     family = "own model"
     reveals = "its model"
-    beside_training = "meta-steps, which are no means over samples"
+    also_sends = "meta-steps, which are no means over samples"
     robust = True
     secure_aggregation = True
     presets: ClassVar = {

@@ -28,7 +28,7 @@ class PFA(Method):
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
     reveals = "how often some of the common model's channels are inactive on its data, and its model"
-    beside_training = "how often channels are silent on its training samples"
+    also_sends = "how often channels are silent on its training samples"
     robust = True
     secure_aggregation = True
     presets: ClassVar = {
@@ -84,7 +84,7 @@ class PFA(Method):
         """Return the sparsity of the chosen channels on the client's training data, ``[channels]``."""
         return Bundle(sparsity=sparsity(c.net, c.received.model, c.data.x)[c.received.channels])
 
-    def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Make the groups from the first answers; assign later clients to the nearest mean sparsity."""
         if len(s.centres):  # a late client: the group with the nearest mean sparsity
             return s.but(labels=put(s.labels, r.ids, nearest(up.sparsity, s.centroids)))

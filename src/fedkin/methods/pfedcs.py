@@ -30,7 +30,7 @@ class PFedCS(Method):
     )
     family = "own part"
     reveals = "its body and, in stage 1, its classifier"
-    beside_training = ""
+    also_sends = ""
     robust = True
     presets: ClassVar = {  # the paper's model of a client is the one after its last local training
         # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet

@@ -15,9 +15,9 @@ from typing import Any
 
 from fedkin.core import ConfigError, Method, Net
 from fedkin.privacy.dp_sgd import Private, require_single_gradients
-from fedkin.privacy.noise import checked_epsilon, require_counts, says, says_at_joining
+from fedkin.privacy.noise import checked_epsilon, reports_at_joining, require_counts, says
 
-__all__ = ["Privacy", "Spent", "add", "composed", "epsilon", "says_at_joining", "sentence", "total", "written"]
+__all__ = ["Privacy", "Spent", "add", "composed", "epsilon", "reports_at_joining", "sentence", "total", "written"]
 
 Spent = Mapping[float, int]
 """Steps taken at each sampling rate."""
@@ -93,13 +93,13 @@ class Privacy:
         Raises:
             ConfigError: clients of this method tell more of their samples than private training covers.
         """
-        beside, name = method.beside_training, type(method).__name__
+        beside, name = method.also_sends, type(method).__name__
         if self.noise_multiplier is None or beside == "":
             return
         if beside is None:
             raise ConfigError(
                 f"{name} does not say what its clients tell beside models that they trained, so no epsilon can be "
-                'stated; if it is nothing, say beside_training = "" in the method (docs/robust-and-private.md)'
+                'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
             )
         raise ConfigError(
             f"noise_multiplier makes the training of {name} private, but its clients also send {beside}, which no "

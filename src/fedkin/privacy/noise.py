@@ -181,7 +181,7 @@ def says(method: Method, net: Net) -> list[str]:
     return sorted(found[0])
 
 
-def says_at_joining(method: Method, net: Net) -> bool:
+def reports_at_joining(method: Method, net: Net) -> bool:
     """Whether a client says anything at joining, beside its number of samples."""
     try:
         return bool(says(method, net))

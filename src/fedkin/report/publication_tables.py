@@ -78,27 +78,27 @@ def write_tables(
     reference: str = "Local",
     decimals: int = 1,
     text: str = "",
-    beside: Headline | None = None,
+    extra: Headline | None = None,
 ) -> None:
     """Write ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
-        beside: as for :func:`fedkin.report.tables.comparison_table`.
+        extra: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    grid = paper_table(rows, reference, decimals, beside)
+    grid = paper_table(rows, reference, decimals, extra)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     markdown = f"{to_markdown(grid)}\n{text}\n<!--\n{comment}-->\n"
     write_atomic(folder / "table.md", markdown.encode())
     write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, beside).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode())
 
 
 def paper_table(
-    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, beside: Headline | None = None
+    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, extra: Headline | None = None
 ) -> Grid:
     """Return methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
 
@@ -106,19 +106,19 @@ def paper_table(
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
         reference: display name of the reference of the differences.
         decimals: decimal places of per cents and points.
-        beside: as for :func:`fedkin.report.tables.comparison_table`.
+        extra: as for :func:`fedkin.report.tables.comparison_table`.
 
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
     require_decimals(decimals)
-    beside = Headline() if beside is None else beside
+    extra = Headline() if extra is None else extra
     level = next((row.difference.level for row in rows if row.difference), 0.95)
-    columns = ("method", *figure_columns(beside.first), f"difference to {reference}", "rank", "MB")
+    columns = ("method", *figure_columns(extra.first), f"difference to {reference}", "rank", "MB")
     cells = tuple(
         (
             row.title,
-            *figure_cells(row, beside, decimals),
+            *figure_cells(row, extra, decimals),
             _difference(row, decimals),
             DASH if row.rank is None else f"{row.rank:.3g}",
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -126,11 +126,11 @@ def paper_table(
         for row in rows
     )
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    caption = balanced_note(beside.first) + _caption(rows, reference, level, beside)
+    caption = balanced_note(extra.first) + _caption(rows, reference, level, extra)
     return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
 
-def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline) -> str:
+def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
     runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
     luck = "clients of this one seed"
@@ -138,7 +138,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline
         luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"accuracy: mean over clients {over(beside.rounds)}, {runs}{spread}{majority_note(rows)}",
+        f"accuracy: mean over clients {over(extra.rounds)}, {runs}{spread}{majority_note(rows)}",
         "last: accuracy in the last round alone",
         "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
@@ -149,7 +149,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, beside: Headline
     ]
     if any(row.difference and row.difference.low is None for row in rows):
         parts.append("differences without an interval rest on too few figures for one")
-    parts += beside.notes
+    parts += extra.notes
     return "; ".join(parts)
 
 
@@ -187,9 +187,9 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
     return "\n".join(lines) + "\n"
 
 
-def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside: Headline | None = None) -> str:
+def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", extra: Headline | None = None) -> str:
     """Return one line per method under one header: fractions in full precision, empty where a figure is missing."""
-    beside = Headline() if beside is None else beside
+    extra = Headline() if extra is None else extra
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
@@ -199,13 +199,13 @@ def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", beside
     writer.writerow(["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", "configs", "command"])
     for row in rows:
         values: list[object] = []
-        for value in (*(row.metrics.get(name) for name in metrics), beside.last.get(row.title), row.megabytes):
+        for value in (*(row.metrics.get(name) for name in metrics), extra.last.get(row.title), row.megabytes):
             values += [None, None] if value is None else [value.mean, value.std]
         d = row.difference
         values += [None] * 6 if d is None else [reference, d.mean, d.low, d.high, d.level, d.word]
         h = None if row.finding is None else row.finding.harmed
         values += [None] * 4 if h is None else [h.low, h.high, h.of, h.level]
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
-        values += [row.rank, str(row.best).lower(), min(beside.diverged.get(row.title, {}).values(), default=None)]
-        writer.writerow(cells([row.title, row.seeds, beside.rounds, *values, configs, origin.command]))
+        values += [row.rank, str(row.best).lower(), min(extra.diverged.get(row.title, {}).values(), default=None)]
+        writer.writerow(cells([row.title, row.seeds, extra.rounds, *values, configs, origin.command]))
     return out.getvalue()

@@ -75,25 +75,25 @@ class Grid:
     words: int = 1
 
 
-def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Headline | None = None) -> Grid:
+def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headline | None = None) -> Grid:
     """Return methods side by side; bold marks differences beyond an interval (see ``BOLD``).
 
     Args:
         rows: as from `comparison_rows`.
         reference: display name of the method that gains are relative to.
-        beside: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
+        extra: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
             :func:`fedkin.report.headline.headline`. Default: the caption names the rule, not the rounds, and accuracy
             is the headline.
     """
-    beside = Headline() if beside is None else beside
+    extra = Headline() if extra is None else extra
     several = max((row.seeds for row in rows), default=0) > 1
     moments = {m: said for m, said in _MOMENTS.items() if any(m in row.metrics for row in rows)}
     heads = tuple(f"{name} %" for name, _ in moments.values())
-    columns = ("method", *figure_columns(beside.first, heads), "gain", "harmed", "MB")
+    columns = ("method", *figure_columns(extra.first, heads), "gain", "harmed", "MB")
     cells = tuple(
         (
             row.title,
-            *figure_cells(row, beside, moments=tuple(moments)),
+            *figure_cells(row, extra, moments=tuple(moments)),
             percent(row.gain, sign=True),
             _harmed(row.finding),
             DASH if row.megabytes is None else short(row.megabytes.mean),
@@ -102,7 +102,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     )
     seeds = {row.seeds for row in rows}
     note = (
-        f"{balanced_note(beside.first)}accuracy: mean over clients {over(beside.rounds)}{majority_note(rows)}; "
+        f"{balanced_note(extra.first)}accuracy: mean over clients {over(extra.rounds)}{majority_note(rows)}; "
         "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; MB: sent up and down in training"
     )
@@ -119,7 +119,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", beside: Head
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    note = "; ".join([note, *([BOLD] if bold else []), *beside.notes])
+    note = "; ".join([note, *([BOLD] if bold else []), *extra.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
@@ -130,17 +130,17 @@ def figure_columns(first: Choice, moments: tuple[str, ...] = ()) -> tuple[str, .
     return (*rest, "macro-F1 %") if first.fair else ("balanced %", *rest)
 
 
-def figure_cells(row: Row, beside: Headline, decimals: int = 1, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
+def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return a method's figures under `figure_columns`; ``moments`` are the metrics of accuracies at other moments."""
-    last = beside.last.get(row.title)
+    last = extra.last.get(row.title)
     cells = (
-        percent(row.accuracy, decimals=decimals) + beside.mark(row.title),
+        percent(row.accuracy, decimals=decimals) + extra.mark(row.title),
         DASH if last is None else f"{100 * last.mean:.{decimals}f}",
         *(percent(row.metrics.get(m), decimals=decimals) for m in moments),
         percent(row.worst_decile, decimals=decimals),
     )
-    other = percent(row.macro_f1 if beside.first.fair else row.metrics.get("balanced"), decimals=decimals)
-    return (*cells, other) if beside.first.fair else (other, *cells)
+    other = percent(row.macro_f1 if extra.first.fair else row.metrics.get("balanced"), decimals=decimals)
+    return (*cells, other) if extra.first.fair else (other, *cells)
 
 
 def balanced_note(first: Choice) -> str:

@@ -155,7 +155,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     started, t = time.perf_counter(), server.round + 1
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
-    heard = _heard(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
+    survey = _survey(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
@@ -194,18 +194,18 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
         abandoned=abandoned,
         joined=joined,
         absent=sorted(set(range(len(server.sizes))) - set(here)),
-        refused=shown.false | heard.refused | refused,
-        missing=heard.missing | out | missing,
-        bytes_down=_travelling(messages, heard.sent) + heard.bytes_down,
-        bytes_up=sum(b.travelling() for b in replies.values()) + said + heard.bytes_up,
+        refused=shown.false | survey.refused | refused,
+        missing=survey.missing | out | missing,
+        bytes_down=_travelling(messages, survey.sent) + survey.bytes_down,
+        bytes_up=sum(b.travelling() for b in replies.values()) + said + survey.bytes_up,
         weights=download.weights,
         clusters=clusters,
         notes=method.notes(server.state),
         evaluation=shown.found,
         seconds={
             "round": merged - started,
-            "server": (sent - started - heard.seconds) + (merged - received),
-            "exchange": received - sent + heard.seconds,
+            "server": (sent - started - survey.seconds) + (merged - received),
+            "exchange": received - sent + survey.seconds,
             "evaluation": ended - merged,
         },
         cluster_count=count,
@@ -284,7 +284,7 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _Survey:
     """Cost of a survey, clients that did not answer it, and what was sent to those that did."""
 
     refused: dict[int, str] = field(default_factory=dict)
@@ -295,11 +295,11 @@ class _Heard:
     sent: dict[int, Bundle] = field(default_factory=dict)
 
 
-def _heard(method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round) -> _Heard:
+def _survey(method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round) -> _Survey:
     """Holds a survey if the method wants one now; the answers go into the state."""
     download = method.survey(server.state, r) if len(r.ids) else None
     if download is None:
-        return _Heard()
+        return _Survey()
     messages = {i: m for i, m in _messages("survey", download, r, server).items() if m.body}
     sent = time.perf_counter()
     replies, missing = transport.exchange(messages)
@@ -311,11 +311,11 @@ def _heard(method: Method, training: Training, transport: Transport, plan: Plan,
         refused = {i: f"survey: {reason}" for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
     if good:
-        heard = method.hear(server.state, r.but(step="hear", ids=torch.tensor(list(good))), stack(good))
-        server.state = bundled(method, "hear", heard)
+        survey = method.collect(server.state, r.but(step="collect", ids=torch.tensor(list(good))), stack(good))
+        server.state = bundled(method, "collect", survey)
     bytes_down = _travelling(messages)
     bytes_up = sum(b.travelling() for b in replies.values())
-    return _Heard(refused, missing, bytes_down, bytes_up, seconds, {i: messages[i].body for i in replies})
+    return _Survey(refused, missing, bytes_down, bytes_up, seconds, {i: messages[i].body for i in replies})
 
 
 def _sampled(method: Method, s: Bundle, r: Round) -> Round:

@@ -96,10 +96,10 @@ class Spy(Method):
         self.look("survey", r, out)
         return out
 
-    def hear(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Guard the wrapped method's ``hear``."""
-        with self.guard("hear", {**self._server(s, r), "the answers": up}):
-            return self.inner.hear(s, r, up)
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Guard the wrapped method's ``collect``."""
+        with self.guard("collect", {**self._server(s, r), "the answers": up}):
+            return self.inner.collect(s, r, up)
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Guard the wrapped method's ``sample`` and look at its result."""

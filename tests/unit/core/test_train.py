@@ -76,7 +76,7 @@ def test_other_parts_cannot_be_stacked() -> None:
 def test_beside_adds_one_row_of_logits_per_sample() -> None:
     """The partner's logits ride along as ``offset``; what else rides stays, and the request itself is unchanged."""
     request = Train(torch.zeros(2), per_sample=Bundle(z=torch.ones(3, 1)))
-    beside = request.beside(torch.ones(3, 2))
+    beside = request.add_logits(torch.ones(3, 2))
     assert set(beside.per_sample) == {"z", "offset"}
     assert set(request.per_sample) == {"z"}
 

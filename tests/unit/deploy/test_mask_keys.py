@@ -203,7 +203,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
     """A server that puts its own keys into the table, leaves signatures out, repeats one of another run, or lists one
     client twice gets no upload of a client that knows the others; the log names the member and the folder."""
     middle, asked = [bytes([i]) * 32 for i in (7, 8, 9)], list[Letter]()
-    former = {i: MaskKeys(f"c{i}", Signing(folder / "private" / f"c{i}")).told("another run") for i in range(3)}
+    former = {i: MaskKeys(f"c{i}", Signing(folder / "private" / f"c{i}")).public_of("another run") for i in range(3)}
 
     def touch(post: Direct, client: str, of: Letter) -> Letter:
         if of.head["kind"] != "update":
@@ -220,7 +220,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
                 members.append([i, former[i]["public"], name, former[i]["signature"]])
             else:
                 other = post.sites[100 + (mine + 1) % 3]
-                told = MaskKeys(other.client, other.mask_keys._signing).told(of.head["run"])
+                told = MaskKeys(other.client, other.mask_keys._signing).public_of(of.head["run"])
                 members.append([i, told["public"], other.client, told["signature"]])
         answer = post.ask(client, Letter({**of.head, "pool": {**of.head["pool"], "members": members}}, of.body))
         asked.append(answer)

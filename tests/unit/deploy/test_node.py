@@ -83,14 +83,14 @@ def test_restarts_for_lateness_become_rarer() -> None:
     hello = {"kind": "hello", "seq": EXPIRED}
     restarts = []
     while time.now < 2000.0:
-        late.heard(hello, 0.01)
+        late.record(hello, 0.01)
         if late.due():
             restarts.append(time.now)
         time.now += 60.0
     assert restarts == [0.0, 300.0, 900.0]
-    late.heard({"kind": "update", "seq": 7}, 0.01)
+    late.record({"kind": "update", "seq": 7}, 0.01)
     assert late.due() is None
-    late.heard(hello, 0.01)
+    late.record(hello, 0.01)
     assert late.due() is not None
 
 
@@ -98,14 +98,14 @@ def test_restarts_for_lateness_become_rarer() -> None:
 def test_hellos_in_time_restart_nothing(seq: Any) -> None:
     """Nor does what is no number of hellos."""
     late = Lateness(Time())
-    late.heard({"kind": "hello", "seq": seq}, 0.01)
+    late.record({"kind": "hello", "seq": seq}, 0.01)
     assert late.due() is None
 
 
 def test_a_slow_client_is_not_helped_by_a_restart() -> None:
     """A client that needs most of a hello's time by itself keeps its SuperNode."""
     late = Lateness(Time())
-    late.heard({"kind": "hello", "seq": 9}, 45.0)
+    late.record({"kind": "hello", "seq": 9}, 45.0)
     assert late.due() is None
 
 

@@ -60,14 +60,14 @@ def test_three_hundred_runs_do_not_tell_the_true_counts(describe: Letter, tmp_pa
 def test_the_total_of_counts_is_exact_and_says_both_numbers(tmp_path: Path) -> None:
     """Three times 0.1 is not more than 0.3, and a fourth time is; a run that was told is told again for nothing."""
     mine = Account(tmp_path, "c0", counts_limit=0.3)
-    first = mine.tell("a", torch.arange(10), 0.1, 1e-5)
+    first = mine.release("a", torch.arange(10), 0.1, 1e-5)
     for run in ("b", "c"):
-        mine.tell(run, torch.arange(10), 0.1, 1e-5)
+        mine.release(run, torch.arange(10), 0.1, 1e-5)
     before = mine.path.read_bytes()
     with pytest.raises(OverBudget, match=r"epsilon would be 0\.4 over all runs .*--max-metadata-epsilon 0\.3"):
-        mine.tell("d", torch.arange(10), 0.1, 1e-5)
+        mine.release("d", torch.arange(10), 0.1, 1e-5)
     assert mine.path.read_bytes() == before
-    assert torch.equal(mine.tell("a", torch.arange(10), 0.1, 1e-5), first)
+    assert torch.equal(mine.release("a", torch.arange(10), 0.1, 1e-5), first)
 
 
 # ---- whole at any moment -------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> Non
     mine.path.parent.mkdir()
     mine.path.symlink_to(tmp_path / "not mounted" / "account.json")
     with pytest.raises(FileNotFoundError):
-        mine.tell("a", torch.arange(10), 0.1, 1e-5)
+        mine.release("a", torch.arange(10), 0.1, 1e-5)
 
 
 def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path) -> None:

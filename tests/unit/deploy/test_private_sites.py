@@ -259,7 +259,7 @@ def said(mark: str, *pairs: Any) -> Letter:
 def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
     """Whatever a client says, no number that is none gets into the count."""
     heard = Spending()
-    assert "does not report" in str(heard.hear(0, Letter({"spent": spent})))
+    assert "does not report" in str(heard.record(0, Letter({"spent": spent})))
     assert heard.beyond({}) == {}
 
 
@@ -289,7 +289,7 @@ def test_spending_adds_up() -> None:
         (said("b", (0.5, 3)), {0.5: 3}),  # the disk was lost
         (said("b", (0.5, 2)), {0.5: 2}),  # the disk was put back to an older state
     ]:
-        assert heard.hear(4, letter) is None
+        assert heard.record(4, letter) is None
         found = heard.beyond(counted)
         assert found == ({4: more} if more else {})
         counted = total([{"dp_steps": {4: list(add.items())}} for add in (counted.get(4, {}), more)])
@@ -299,11 +299,11 @@ def test_spending_adds_up() -> None:
 def test_a_new_server_goes_on_from_its_lines() -> None:
     """What they hold is not counted again; a client that lost its disk meanwhile is counted beside them."""
     same, other = Spending(), Spending()
-    same.hear(0, said("a", (0.5, 9)))
+    same.record(0, said("a", (0.5, 9)))
     assert same.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
-    other.hear(0, said("b", (0.5, 3)))
+    other.record(0, said("b", (0.5, 3)))
     assert other.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
-    other.hear(0, said("b", (0.5, 6)))
+    other.record(0, said("b", (0.5, 6)))
     assert other.beyond({0: {0.5: 9}}) == {0: {0.5: 3}}
 
 
@@ -447,17 +447,17 @@ def test_counts_and_training_share_the_budget(tmp_path: Path) -> None:
     training = epsilon({0.1: 30}, 1.0, 1e-5)
     assert used.spent(1.0) == {0.1: 30}
     assert 4 < training < 5
-    told = mine.tell("b", torch.arange(10), 1.0, 1e-5)
+    told = mine.release("b", torch.arange(10), 1.0, 1e-5)
     assert mine.total(1e-5) == training + 1
     before = mine.path.read_bytes()
     with pytest.raises(OverBudget, match=r"epsilon would be .* over all runs .* --max-epsilon 6"):
-        mine.tell("c", torch.arange(10), 0.5, 1e-5)
+        mine.release("c", torch.arange(10), 0.5, 1e-5)
     with pytest.raises(OverBudget):
         mine.spend("c", 0.3, {0.1: 30}, 1e-5)
     assert mine.path.read_bytes() == before
-    assert torch.equal(mine.tell("b", torch.zeros(10), 1.0, 1e-5), told)  # once told, for nothing
+    assert torch.equal(mine.release("b", torch.zeros(10), 1.0, 1e-5), told)  # once told, for nothing
     with pytest.raises(ConfigError, match="counts of 10 classes; now it has 3"):
-        mine.tell("b", torch.zeros(3), 1.0, 1e-5)
+        mine.release("b", torch.zeros(3), 1.0, 1e-5)
 
 
 def test_a_limit_holds_at_a_delta_of_its_own(tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
     mine = Account(tmp_path, "c0")
     mine.spend("a", 1.0, {1 / 3: 3, 0.1: 2}, 1e-5)
     mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
-    mine.tell("b", torch.arange(4), 0.5, 1e-5)
+    mine.release("b", torch.arange(4), 0.5, 1e-5)
     runs = Account(tmp_path, "c0").load()
     assert runs["a"] == Used(runs["a"].mark, None, 0.0, {(1.0, 1 / 3): 3, (1.0, 0.1): 2}, 1)
     assert (runs["b"].told, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})

@@ -58,7 +58,7 @@ def test_without_noise_and_clipping_it_is_sgd() -> None:
         Train(net.w0, center=center, mu=0.3),
         Train(net.w0, center=center, mu=0.3, prox_after=True, only=net.body),
         Train(net.w0, linear=linear, clip=0.5, only=net.head),
-        Train(net.w0).beside(torch.randn(12, 3, generator=generator(1))),
+        Train(net.w0).add_logits(torch.randn(12, 3, generator=generator(1))),
         Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z)),
     ]
     for request in requests:

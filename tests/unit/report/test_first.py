@@ -96,7 +96,7 @@ def test_balanced_accuracy_comes_first_in_tables(runs):
     rows = tables.comparison_rows(by_title(runs))
     rows[0] = replace(rows[0], best=True)
     beside = headline(by_title(runs), first_of(by_title(runs)))
-    for grid in (tables.comparison_table(rows, beside=beside), paper_table(rows, beside=beside)):
+    for grid in (tables.comparison_table(rows, extra=beside), paper_table(rows, extra=beside)):
         assert grid.columns[:4] == ("method", "balanced %", "accuracy %", "last")
         assert grid.rows[1][:3] == ("A", "60.5 ± 0.7", "70.5 ± 0.7")
         assert grid.bold == {(0, 2)}
@@ -115,7 +115,7 @@ def test_a_comparison_fits_80_columns(made, right):
     part the columns."""
     titles = ("Local", "FedAvg", "Local (full)")
     groups = by_title([made(t, s, top=0.6 + s / 5, right=right, balanced=0.5 + s / 10) for t in titles for s in (0, 1)])
-    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups, first_of(groups)))
+    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups, first_of(groups)))
     console = Console(file=io.StringIO(), width=80)
     console.print(tables.to_rich(grid, 80))
     lines = console.file.getvalue().splitlines()

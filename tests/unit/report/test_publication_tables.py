@@ -73,7 +73,7 @@ def check_latex(text: str) -> list[list[str]]:
 def test_a_table_for_papers(rows):
     """Mean ± std, the paired difference with its interval, mean rank; the clear winner bold; the caption says how."""
     last = {"Local": spread([0.7, 0.71]), NASTY: spread([0.6])}
-    grid = paper_table(rows, decimals=2, beside=Headline("rounds 81 to 100", last))
+    grid = paper_table(rows, decimals=2, extra=Headline("rounds 81 to 100", last))
     d = difference([a.gains for a in rows[1].against])
     assert grid.rows[0][1:] == ("70.00 ± 0.00", "70.50", "70.00 ± 0.00", "60.00 ± 0.00", "–", "2", "9")
     assert grid.rows[1][1:3] == ("81.00 ± 0.00", "60.00")
@@ -137,12 +137,12 @@ def test_latex_is_sound_and_says_where_it_is_from(rows):
 def test_a_diverged_method_is_marked_in_every_form(rows):
     """A dagger at its accuracy and the round in the caption, as LaTeX too; CSV has the first such round."""
     beside = Headline("rounds 81 to 100", {"Local": spread([0.7])}, {"Local": {0: 12, 2: 9}}, several=True)
-    grid = paper_table(rows, beside=beside)
+    grid = paper_table(rows, extra=beside)
     assert grid.rows[0][1:3] == ("70.0 ± 0.0 †", "70.0")
     assert "†" not in grid.rows[1][1]
     assert grid.note.endswith("† Local: diverged from round 12 on (seed 0), round 9 on (seed 2)")
     assert check_latex(to_latex(grid))[1][1] == r"70.0 $\pm$ 0.0 $\dagger$"
-    local, other = csv.DictReader(io.StringIO(to_csv(rows, ORIGIN, beside=beside)))
+    local, other = csv.DictReader(io.StringIO(to_csv(rows, ORIGIN, extra=beside)))
     assert (local["diverged"], other["diverged"]) == ("9", "")
     assert (local["rounds"], local["last_accuracy_mean"], other["last_accuracy_mean"]) == (
         "rounds 81 to 100",

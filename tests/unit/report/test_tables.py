@@ -52,7 +52,7 @@ def test_only_runs_of_the_same_seed_are_compared(groups):
 def test_comparison_table_cells(groups):
     """Mean ± std in per cent, gain with sign, no count of harmed clients without single test samples, megabytes; two
     such seeds set no method apart."""
-    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     assert grid.rows[1] == ("M", "77.5 ± 3.5", "77.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "–", "9")
     assert grid.rows[2] == ("O|dd", "50.0", "50.0", "50.0", "40.0", "–", "–", "9")
     assert grid.note.startswith("accuracy: mean over clients in round 3; last: accuracy in the last round alone; ")
@@ -89,7 +89,7 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
         for line in run.rounds:
             line["accuracy_trained"] = 0.4 + run.seed / 5
     groups = by_title(runs)
-    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     console = Console(file=io.StringIO(), width=80)
     console.print(tables.to_rich(grid, 80))
     lines = console.file.getvalue().splitlines()
@@ -316,7 +316,7 @@ def test_a_run_that_diverged_is_marked(made):
         line["answered"], line["refused"] = [], {str(i): "model holds nan, expected finite numbers" for i in range(4)}
     assert tables.final_table(bad).note.endswith("; † training diverged from round 2 on")
     groups = by_title([bad, made("M", 1), made("Local", 0)])
-    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     assert grid.rows[0][1] == "80.0 ± 0.0 †"
     assert grid.rows[1][1] == "80.0"
     assert grid.note.endswith("; † M: diverged from round 2 on (seed 0)")
@@ -327,12 +327,12 @@ def test_a_run_that_diverged_is_marked(made):
 def test_captions_name_the_rounds_that_all_runs_share(made):
     """Else the rule. The last round is a column of its own."""
     groups = by_title([climbing(made)])
-    grid = tables.comparison_table(tables.comparison_rows(groups), beside=headline(groups))
+    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     assert grid.rows[0][1:3] == ("9.5", "10.0")
     assert "mean over clients and rounds 9 to 10;" in grid.note
     mixed = by_title([climbing(made), made("M", rounds=3)])
     assert "and evaluated rounds of the last fifth of the run, at most 10;" in (
-        tables.comparison_table(tables.comparison_rows(mixed), beside=headline(mixed)).note
+        tables.comparison_table(tables.comparison_rows(mixed), extra=headline(mixed)).note
     )
 
 

@@ -18,7 +18,7 @@ from fedkin.testing.trial import Setting, TrialRun, lose, play
 def variant(**steps: Any) -> Method:
     """FedAvg that keeps what clients answered, with other steps."""
     body = {n: FedAvg.__dict__[n] for n in ("distribute", "client_update")}
-    own = {"init": _init, "admit": _admit, "survey": _survey, "answer": _answer, "hear": _hear, "aggregate": _merge}
+    own = {"init": _init, "admit": _admit, "survey": _survey, "answer": _answer, "collect": _hear, "aggregate": _merge}
     made: Method = type("Asking", (Method,), {**body, "after_training": False, **own, **steps})()
     return made
 
@@ -130,7 +130,7 @@ def test_drop_outs_do_not_answer() -> None:
 
 
 def test_a_bad_answer_is_refused_for_that_client_alone() -> None:
-    """An answer that is no number, or of another form, does not reach `hear`; the others do."""
+    """An answer that is no number, or of another form, does not reach `collect`; the others do."""
 
     def spoilt(messages: Any, pass_on: Any) -> Any:
         answers, missing = pass_on(messages)
