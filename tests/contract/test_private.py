@@ -17,7 +17,7 @@ from torch import Tensor
 from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
 from fedkin.engines import Answer, Job, Task
 from fedkin.engines.turns import perform
-from fedkin.methods import CAM, CFIC, FedAvg, FedPer, FedRep, FeSEM, LocalFull, PFedCS, get_method
+from fedkin.methods import CAM, CFIC, FedAvg, FedRep, FeSEM, LocalFull, get_method
 from fedkin.privacy.noise import says
 from fedkin.server import Plan
 from fedkin.testing.toys import CLASSES, ClientData, network
@@ -33,10 +33,8 @@ PRIVATE: dict[str, Method] = {
     )
 } | {
     "fedavg after training": FedAvg(after_training=True),
-    "fedper after training": FedPer(after_training=True),
     "fedrep all": FedRep(first_head="average", final_head_epochs=2),
-    "pfedcs features of the start": PFedCS(teacher_features="round-start", beta=3),
-    "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first", persist=True),
+    "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first"),
 }
 TELL = ("fedfa", "creff", "fedrod", "per-fedavg", "fedfomo", "fedproto", "fedgh", "ifca", "pfa", "fedsoft", "ifca-cam")
 

@@ -9,7 +9,7 @@ import torch
 
 from fedkin.core import Aggregation, Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.experiment.compare import Comparison
-from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, PerFedAvg, get_method
+from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, get_method
 from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.server import Plan
 from fedkin.testing import RuleBroken, check_method
@@ -22,7 +22,6 @@ OFFERED = ("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "c
 AT_OTHER_SETTINGS: dict[str, Method] = {
     "feddyn active-mean": FedDyn(eval_model="active-mean"),
     "feddyn adaptive": FedDyn(adaptive=True),
-    "per-fedavg weighted": PerFedAvg(weighted=True),
     "fedrep average": FedRep(first_head="average"),
     "fedrod hyper": FedRoD(personal="hyper"),
     "pfa early": PFA(after=1, clusters=2),

@@ -36,7 +36,7 @@ EVERY_KIND = ("fedavg", "ditto", "feddyn", "fedrep", "fedrod", "fedproto", "pfed
 row for each sample; more parameters than the network has; prototypes and teachers in the loss; a gradient in it; two
 requests of one client."""
 OTHER_REQUESTS = ("fedprox stragglers", "ditto coupled", "da-pfl code", "fedavg-ft head", "fedgh clip", "fedrod hyper",
-                  "pfedcs round start", "per-fedavg unadapted", "cam cluster first damped")  # fmt: skip
+                  "pfedcs own step size", "per-fedavg unadapted", "cam cluster first damped")  # fmt: skip
 """Settings at which clients ask for training of a kind that their method as it comes does not ask for."""
 
 EPOCHS = Training(

@@ -227,40 +227,28 @@ def slope(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
 def test_pull_towards_the_centre() -> None:
     """Eq. 13 with theta = 2, Theta = 1, gradient 4, eta = lam = .1: 2 - .1 (4 + .1) = 1.59. With n_i/n on the gradient
     alone it would be 1.988; with a detached penalty 1.6."""
-    method = CAM(FeSEM(clusters=1, lam=0.1), warmup=0, warmup_of="cluster", update="mean", persist=True)
+    method = CAM(FeSEM(clusters=1, lam=0.1), warmup=0, warmup_of="cluster", update="mean")
     hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)], training=Training(steps=1, lr=0.1), loss=slope)
-    hand.kept[0] = Bundle(own=torch.tensor([2.0]))
     client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
     _, asked = next(method.client_update(client))
-    close(hand.train(asked, client), [1.59])
+    close(hand.train(asked.but(start=torch.tensor([2.0])), client), [1.59])
 
 
-def test_clients_restart_from_their_centre_unless_told_otherwise() -> None:
-    """Algorithm 1 puts theta_i back to the cluster's model; ``persist`` goes on from the client's own."""
-    for persist, start in ((False, 1.0), (True, 2.0)):
-        method = CAM(FeSEM(clusters=1), warmup=0, persist=persist)
-        hand = ByHand(method, vector_net(0.0), [copies(1.0, 4)])
-        hand.kept[0] = Bundle(own=torch.tensor([2.0]))
-        client = hand.client(0, Bundle(model=torch.tensor([0.0]), **{"inner.model": torch.tensor([1.0])}))
-        close(next(method.client_update(client))[1].start, [start])
+def test_clients_restart_from_their_centre() -> None:
+    """Algorithm 1 puts theta_i back to the cluster's model: each round adds 1 to f on client 0 and 3 on client 1; both
+    start the second one at the centre 2, and no cluster model is kept."""
+    starts: list[float] = []
 
+    def solve(request: Train, client: Client) -> Tensor:
+        if request.center is not None:
+            starts.append(float(request.start))
+        return request.start + (0.0 if request.center is None else 1.0 + 2.0 * client.id)
 
-def test_persist_keeps_the_trained_cluster_model() -> None:
-    """Each round adds 1 to f on client 0 and 3 on client 1; the one centre goes 0, 2, 4. With ``persist`` the second
-    round starts at 1 and 3, else at the centre 2, and then nothing is kept."""
-    for persist, seen in ((True, [1.0, 3.0]), (False, [2.0, 2.0])):
-        starts: list[float] = []
-
-        def solve(request: Train, client: Client, starts: list[float] = starts) -> Tensor:
-            if request.center is not None:
-                starts.append(float(request.start))
-            return request.start + (0.0 if request.center is None else 1.0 + 2.0 * client.id)
-
-        hand = scalars(CAM(FeSEM(clusters=1), warmup=0, persist=persist), 2, solve=solve)
-        hand.play()
-        hand.play()
-        close(starts[2:], seen)
-        assert ("own" in hand.kept[0]) == persist
+    hand = scalars(CAM(FeSEM(clusters=1), warmup=0), 2, solve=solve)
+    hand.play()
+    hand.play()
+    close(starts[2:], [2.0, 2.0])
+    assert not hand.kept[0]
 
 
 # ---- warm-up -------------------------------------------------------------------------------------------------------

@@ -29,11 +29,6 @@ from toys import (
 )
 
 UNKNOWN = -2
-SETTINGS: dict[str, dict[str, str]] = {
-    "default": {},
-    "dominant": {"feature": "dominant"},
-    "first": {"balanced": "first"},
-}
 
 
 def labels(*counts: int) -> Samples:
@@ -60,11 +55,6 @@ def test_features(counts: list[int], deviation: int, dominant: int) -> None:
     (15 x 6, 10, 0, 0, 0): shares .15 deviate by .05, absent labels by .1, so the first absent one, 7."""
     assert label_feature(torch.tensor(counts)) == deviation
     assert label_feature(torch.tensor(counts), kind="dominant") == dominant
-
-
-def test_balanced_client_may_count_as_label_zero() -> None:
-    """``balanced="first"`` is what an argmax over equal deviations returns."""
-    assert label_feature(torch.tensor([5] * 10), balanced="first") == 0
 
 
 def test_feature_equals_the_printed_ratio_of_logarithms() -> None:
@@ -211,11 +201,11 @@ def test_first_cohort_is_uniform() -> None:
 
 
 def test_settings_reach_features_and_cohorts() -> None:
-    """``feature`` and ``balanced`` decide what a client sends. Without ``even_sampling`` the cohort is uniform. Of two
+    """``feature`` decides what a client sends. Without ``even_sampling`` the cohort is uniform. Of two
     groups of six and four slots the equal quota takes two each, the printed one only one each and two more."""
     data = [labels(15, 15, 15, 15, 15, 15, 10, 0, 0, 0), labels(*[5] * 10)]
-    sent = {name: ByHand(CFIC(**s), logit_net(10), data).server.label.tolist() for name, s in SETTINGS.items()}
-    assert sent == {"default": [7, -1], "dominant": [0, 0], "first": [7, 0]}
+    for feature, sent in (("deviation", [7, -1]), ("dominant", [0, 0])):
+        assert ByHand(CFIC(feature=feature), logit_net(10), data).server.label.tolist() == sent
     data = [labels(9, 0, 0)] * 11 + [labels(0, 9, 0)]
     for seed in range(10):
         plain = ByHand(CFIC(even_sampling=False), mlp(), data, cohort=4, seed=seed)
@@ -290,18 +280,6 @@ def test_groups_are_averaged_by_their_own_total() -> None:
     send(hand, MODELS)
     apart(hand.server.h, [-0.09369173054395674, -0.45069892731376027], 0.05)
     apart(hand.server.model, [2.8936917305439565, 4.8506989273137595], 0.05)
-
-
-def test_layer_norm_divides_each_layer_by_its_own_length() -> None:
-    """``norm="layer"``: every parameter tensor's step has length 1 (or 0), so h has length beta in each."""
-    net = mlp()
-    hand = ByHand(CFIC(norm="layer", beta=0.25), net, [labels(5, 0, 0), labels(5, 0, 0)])
-    moved = net.w0 + torch.randn(net.size, generator=torch.Generator().manual_seed(3))
-    moved[net.layers()[0]] = net.w0[net.layers()[0]]
-    hand.t = 1
-    up = Bundle(model=torch.stack([moved, moved]))
-    h = hand.method.aggregate(hand.server, hand.at("aggregate", [0, 1]), up).h
-    close([float(h[s].norm()) for s in net.layers()], [0.0, 0.25, 0.25, 0.25])
 
 
 def test_beta_decays_over_rounds() -> None:

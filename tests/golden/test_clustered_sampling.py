@@ -202,18 +202,6 @@ def test_a_client_that_is_drawn_twice_counts_twice() -> None:
     close(hand.server.model, [4.0])
 
 
-def test_training_once_and_weighing_double() -> None:
-    """``dedupe="weight"``: a trains once, to 1; w = (2 * 1 + 9)/3."""
-    hand = ByHand(
-        ClusteredSampling(by="size", dedupe="weight"),
-        vector_net(0.0),
-        [copies(0.0, 30), copies(0.0, 10)],
-        solve=lambda request, client: torch.tensor([[1.0], [9.0]][client.id]),
-    )
-    hand.play(drawn=Bundle(times=torch.tensor([2, 1])))
-    close(hand.server.model, [11 / 3])
-
-
 def test_the_second_run_has_batches_of_its_own() -> None:
     """Through the engine: drawn once, a client's upload is FedAvg's; drawn twice, the mean of two runs from the same
     model on differently shuffled batches, of which the first is the same."""
@@ -231,7 +219,6 @@ def test_the_second_run_has_batches_of_its_own() -> None:
     assert torch.equal(once, upload(FedAvg()))
     assert torch.equal(twice, weighted_mean(runs, torch.ones(2)))
     apart(runs[0], runs[1], 1e-3)
-    assert torch.equal(upload(ClusteredSampling(dedupe="weight"), times=torch.tensor(2)), once)
 
 
 # ---- the server's memory -------------------------------------------------------------------------------------------

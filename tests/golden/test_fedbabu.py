@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 
 from fedkin.core import Bundle, ConfigError, Net, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.fedbabu import FedBABU, orthonormal_head
+from fedkin.methods.fedbabu import FedBABU
 from toys import (
     ByHand,
     apart,
@@ -190,58 +189,3 @@ def test_a_network_that_is_all_head_stays_as_it_is() -> None:
     hand.play()
     assert hand.server.body.numel() == 0
     close(hand.used(0).model, [2.0, 3.0])
-
-
-# ---- the head ------------------------------------------------------------------------------------------------------
-def linear(features: int, classes: int, *, zero: bool = False) -> Net:
-    def build() -> nn.Module:
-        module = nn.Sequential(nn.Linear(4, features), nn.Linear(features, classes))
-        if zero:
-            nn.init.zeros_(module[1].weight)
-        return module
-
-    return Net(build, (4,), classes)
-
-
-@pytest.mark.parametrize(("features", "classes"), [(6, 3), (3, 3), (2, 5), (6, 1)])
-def test_orthonormal_rows(features: int, classes: int) -> None:
-    """W W^T = I; with fewer features than classes W^T W = I. The bias is the network's own."""
-    net = linear(features, classes)
-    head = orthonormal_head(net)
-    w = head[net.head_weight].view(classes, features)
-    gram = w @ w.T if classes <= features else w.T @ w
-    close(gram, torch.eye(min(classes, features)), 1e-6)
-    assert torch.equal(head[net.head_weight.stop :], net.w0[net.head][net.head_weight.stop :])
-    assert head.dtype == torch.float32
-
-
-def test_the_nearest_orthonormal_head() -> None:
-    """Of an invertible W = R S with a rotation R and S symmetric and positive, R is the nearest: R = (.6 -.8; .8 .6), S
-    = diag(2, .5)."""
-    r = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
-
-    def build() -> nn.Module:
-        module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-        with torch.no_grad():
-            module[1].weight.copy_(r @ torch.diag(torch.tensor([2.0, 0.5])))
-        return module
-
-    close(orthonormal_head(Net(build, (2,), 2)), r.flatten())
-
-
-def test_a_head_of_zeros_becomes_orthonormal_too() -> None:
-    """A network that starts its head at zero could not train its body: orthonormal rows are finite and of rank C."""
-    net = linear(6, 3, zero=True)
-    w = orthonormal_head(net)[net.head_weight].view(3, 6)
-    close(w @ w.T, torch.eye(3), 1e-6)
-
-
-def test_a_run_behind_an_orthonormal_head() -> None:
-    """The same head for every client and in evaluation, another run than behind the network's own start."""
-    hand = ByHand(FedBABU(orthogonal=True), mlp(), [s.train for s in federation()])
-    starts = [next(hand.method.client_update(hand.client(i, hand.download([i]).row(0)))).start for i in range(5)]
-    head = orthonormal_head(hand.net)
-    assert all(torch.equal(w[hand.net.head], head) for w in starts)
-    assert torch.equal(hand.method.views(hand.client(0, Bundle(hand.server)))["global"].model[hand.net.head], head)
-    a, b = (run(FedBABU(orthogonal=o), mlp(), federation()) for o in (True, False))
-    apart(a.state.body, b.state.body, 1e-3)

@@ -54,15 +54,6 @@ def test_one_minibatch_of_three() -> None:
     close(header(hand), [0.033333, -0.016667, -0.033333, 0.016667, 0.016667, -0.016667])
 
 
-def test_two_passes_are_two_rounds_of_the_same_features() -> None:
-    """``server_epochs=2`` goes on where the first pass ended."""
-    twice, again = start(FedGH(server_lr=0.1, server_epochs=2), POINTS), start(FedGH(server_lr=0.1), POINTS)
-    twice.play()
-    again.play()
-    again.play()
-    close(header(twice), header(again), 1e-7)
-
-
 def test_order_is_that_of_client_ids_and_classes() -> None:
     """One client with two classes sends both, the lower first: the same as two clients in that order, and not as in the
     other order."""
@@ -201,9 +192,7 @@ def test_clip_is_passed_on() -> None:
     assert Training(**FedGH.presets["code"]["training"]).momentum == 0.9
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("server_lr", -1), ("server_batch", 0), ("server_epochs", 0), ("clip", 0)]
-)
+@pytest.mark.parametrize(("field", "value"), [("server_lr", -1), ("server_batch", 0), ("clip", 0)])
 def test_settings_in_range(field: str, value: float) -> None:
     """Each names its field."""
     with pytest.raises(ConfigError, match=field):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from fedkin.core import ConfigError, Net, Training
+from fedkin.core import Net, Training
 from fedkin.core.rows import gram
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedmgda import FedMGDA
@@ -107,23 +107,10 @@ def test_steps_of_the_authors_program() -> None:
         close(direction(hand), [0.0, wanted])
 
 
-def test_step_of_the_median_norm() -> None:
-    """Updates (3, 0), (0, 4), (0, 6) of median length 4, without a box: (a; b + c) = (1/2; 1/2): 4 (.5, .5). The one
-    that did not move has no length to count: median of 3 and 4. eta = .5 halves it."""
-    close(direction(federation_of(FedMGDA(eps=1.0, step_length="median-norm"), [[3, 0], [0, 4], [0, 6]])), [2, 2], 1e-5)
-    still = [[3, 0], [0, 4], [0, 0]]
-    close(direction(federation_of(FedMGDA(step_length="median-norm"), still)), [1.75, 1.75])
-    close(direction(federation_of(FedMGDA(step_length="median-norm", eta=0.5), still)), [0.875, 0.875])
-    with pytest.raises(ConfigError, match="median-norm"):
-        FedMGDA(step_length="median-norm", normalise=False)
-
-
 def test_step_does_not_depend_on_the_clients_step_size() -> None:
-    """Ten times the clients' update: the same server step, unless it is the median norm."""
+    """Ten times the clients' update: the same server step."""
     g, long = [[0.3, 0.1], [0.1, 0.4]], [[3, 1], [1, 4]]
     close(direction(federation_of(FedMGDA(), g)), direction(federation_of(FedMGDA(), long)))
-    by_norm = FedMGDA(step_length="median-norm")
-    close(10 * direction(federation_of(by_norm, g)), direction(federation_of(by_norm, long)), 1e-5)
 
 
 def test_no_participant_is_hurt_without_a_box() -> None:
@@ -163,7 +150,7 @@ def test_a_client_that_did_not_move_attracts_no_weight() -> None:
 
 def test_nobody_moved_leaves_the_model() -> None:
     """All updates zero: the model stays, bit for bit, and nothing is NaN."""
-    for method in (FedMGDA(), FedMGDA(step_length="median-norm"), FedMGDA(normalise=False)):
+    for method in (FedMGDA(), FedMGDA(normalise=False)):
         hand = federation_of(method, [[0, 0]] * 3)
         hand.play()
         assert hand.server.model.tolist() == list(START)

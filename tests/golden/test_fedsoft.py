@@ -272,18 +272,15 @@ def test_clients_train_their_own_model() -> None:
 
 
 def test_first_model() -> None:
-    """The run's common start, or the mean of the centres by importance: .75 * 0 + .25 * 4 = 1. By default one random
-    start for all clients, which is neither a centre's nor the run's."""
-    for own, wanted in (("common", 0.0), ("centres", 1.0)):
-        hand = numbers([0.0, 4.0], [4, 2], U, own_start=own)
-        close(hand.used(0).model, [wanted])
-        request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
-        close(request.start, [wanted])
+    """One random start for all clients, which is neither a centre's nor the run's; the first training starts there."""
     hand = ByHand(FedSoft(clusters=2), mlp(), [s.train for s in federation()])
     first = hand.used(0).model
     assert all(torch.equal(hand.used(i).model, first) for i in range(5))
     for other in (hand.net.w0, *hand.server.centres):
         apart(first, other, 0.1)
+    hand.ask()
+    request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
+    assert torch.equal(request.start, first)
 
 
 def test_the_best_centre_is_evaluated_beside_the_own_model() -> None:
@@ -349,10 +346,11 @@ def test_one_cluster_is_a_personal_model_near_the_mean() -> None:
 
 
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_without_a_pull_it_is_local_training(net: object) -> None:
-    """lam = 0, the common start, everybody takes part: every client's model is that of local training, bit for bit."""
+def test_without_a_pull_it_is_local_training(net: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lam = 0, one start for all, everybody takes part: every client's model is that of local training, bit for bit."""
     shards = federation()
-    ours = run(FedSoft(clusters=2, lam=0.0, selection=False, own_start="common"), net(), shards, participation=1.0)
+    monkeypatch.setattr(Net, "fresh", lambda self, *stream: self.w0)
+    ours = run(FedSoft(clusters=2, lam=0.0, selection=False), net(), shards, participation=1.0)
     local = run(Local(), net(), shards, participation=1.0)
     for i, kept in local.clients.items():
         assert torch.equal(ours.clients[i].model, kept.model)

@@ -119,25 +119,6 @@ def test_first_round_has_one_common_start() -> None:
     close(sorted(centres), [0.25, 20.5])
 
 
-def test_balanced_start() -> None:
-    """``start="balanced"``: a random assignment of equal sizes before any model is known."""
-    hand = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9)
-    assert torch.bincount(hand.server.labels).tolist() == [3, 3, 3]
-    other = ByHand(FeSEM(clusters=3, start="balanced"), mlp(), [federation()[0].train] * 9, seed=1)
-    assert hand.server.labels.tolist() != other.server.labels.tolist()
-
-
-def test_a_balanced_start_lasts_one_round() -> None:
-    """Four clients in two random pairs, whose models are 0 and 20, 10 and 30: the pairs last, with means 10 and 20,
-    though K-means would find {0, 10} and {20, 30}; from then on it groups them."""
-    hand = ByHand(FeSEM(clusters=2, start="balanced", feature="all"), vector_net(0.0), [copies(0.0, 4)] * 4)
-    given, of_pair = hand.server.labels.tolist(), ([0.0, 20.0], [10.0, 30.0])
-    waiting = [iter(models) for models in of_pair]
-    assert upload(hand, [next(waiting[pair]) for pair in given]) == (given, [10.0, 20.0])
-    labels, _ = upload(hand, [0.0, 1.0, 30.0, 31.0])
-    assert labels[0] == labels[1] != labels[2] == labels[3]
-
-
 def test_ten_planted_groups_are_found_from_the_first_uploads() -> None:
     """Ten clouds of four models in 20 dimensions: all are found in each of ten runs. One K-means from one start each,
     or starts by plain k-means++, miss some."""

@@ -54,7 +54,6 @@ def same_evaluations(a: Run, b: Run) -> None:
         (IFCA(clusters=1), "centres"),
         (IFCA(clusters=1, average="gradients"), "centres"),
         (FeSEM(clusters=1), "centres"),
-        (FeSEM(clusters=1, start="balanced"), "centres"),
         (CFIC(beta=0.0, even_sampling=False), "model"),
         (CFIC(correction=False, even_sampling=False), "model"),
         (DAPFL(variant="v1", lam=0.3), "model"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Net, Samples, Training
-from fedkin.methods import IFCA
+from fedkin.methods import IFCA, ifca
 from toys import (
     ByHand,
     ClientData,
@@ -133,11 +133,12 @@ def test_evaluation_chooses_by_training_loss_not_by_test_labels() -> None:
     assert not torch.equal(a.state.centres, trained.state.centres)
 
 
-def test_starts_are_redrawn_until_every_cluster_attracts_enough() -> None:
+def test_starts_are_redrawn_until_every_cluster_attracts_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """init_min_share = .4 of two clusters and three clients: shares 1/3 redraw all starts and cost the round; once the
-    starts are kept they are never redrawn; max_redraws bounds it."""
+    starts are kept they are never redrawn; there is a limit, here of one."""
+    monkeypatch.setattr(ifca, "_REDRAWS", 1)
     net = mlp()
-    hand = ByHand(IFCA(clusters=2, init_min_share=0.4, max_redraws=1), net, [s.train for s in federation()[:3]])
+    hand = ByHand(IFCA(clusters=2, init_min_share=0.4), net, [s.train for s in federation()[:3]])
     first = hand.server.centres
     up = Bundle(model=torch.zeros(3, net.size), cluster=torch.tensor([0, 0, 1]))
     s = hand.method.aggregate(hand.server, hand.at("aggregate", range(3), 1), up)

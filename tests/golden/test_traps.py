@@ -16,7 +16,6 @@ from fedkin.methods import (
     CReFF,
     FedAvg,
     FedFomo,
-    FedPer,
     FedProx,
     FeSEM,
     Local,
@@ -29,7 +28,6 @@ SEVERAL: dict[str, Method] = {
     "local": Local(),
     "fedavg": FedAvg(after_training=True),
     "fedprox": FedProx(mu=0.5),
-    "fedper": FedPer(after_training=True),
     "ifca": IFCA(clusters=2),
     "fesem": FeSEM(clusters=2, lam=0.1),
     "da-pfl": DAPFL(),
@@ -37,7 +35,7 @@ SEVERAL: dict[str, Method] = {
     "cfic": CFIC(),
     "pfedcs": PFedCS(beta=3),
     "ifca-cam": CAM(IFCA(clusters=2), warmup=1),
-    "fesem-cam": CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster", persist=True),
+    "fesem-cam": CAM(FeSEM(clusters=2), warmup=1, warmup_of="cluster"),
 }
 SEVERAL["creff"] = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5)  # the rest is server work
 SEVERAL |= {name: make() for name, make in METHODS.items() if name not in SEVERAL}

@@ -31,7 +31,7 @@ from fedkin.core.rows import grow, put
 from fedkin.functional.damping import moved_by_share
 
 Order: TypeAlias = Literal["simultaneous", "cluster-first", "global-first"]
-Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Tensor, Bundle]]
+Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Bundle]]
 
 _TABLES = {
     "steps": 10,
@@ -97,8 +97,6 @@ class CAM(Method):
     """New cluster model: its members' mean, or moved by their share of the participants' samples (Eq. 6)."""
     choose_on: Literal["sum", "cluster"] = "sum"
     """Clients that choose their cluster measure both models' sum (Eq. 2), or cluster models alone."""
-    persist: bool = False
-    """Clients continue from their own last cluster model instead of the cluster's."""
 
     @property
     def title(self) -> str:
@@ -237,10 +235,10 @@ class CAM(Method):
             w = yield self._alone(c) if "warmup" in c.received else Train(c.received.model)
             c.state = Bundle(own=w) if "warmup" in c.received else c.state
             return Bundle(model=w)
-        inside, start = self._within(c), c.state.get("own") if self.persist else None
+        inside = self._within(c)
         work, alone = self.inner.client_update(inside), self._alone(c) if "warmup" in c.received else None
-        g, f, up = yield from train_both(c, c.received.model, work, self.order, start=start, alone=alone)
-        c.state = Bundle(**inside.state.under("inner"), **({"own": f} if self.persist else {}))
+        g, up = yield from train_both(c, c.received.model, work, self.order, alone=alone)
+        c.state = Bundle(**inside.state.under("inner"))
         return Bundle(model=g, **up.under("inner"))
 
     def _alone(self, c: Client) -> Train:
@@ -296,9 +294,7 @@ class _Beside(Client):
 # ---- training of two models whose logits add up ---------------------------------------------------------------------
 
 
-def train_both(
-    c: Client, h: Tensor, work: Work, order: Order, *, start: Tensor | None = None, alone: Train | None = None
-) -> Both:
+def train_both(c: Client, h: Tensor, work: Work, order: Order, *, alone: Train | None = None) -> Both:
     """Train two models, each with the other's logits added: for ``yield from`` in a client's program.
 
     Eq. 5 of the paper trains the cluster model f next to h, Eq. 8 the global model h next to f. The partner is
@@ -310,11 +306,10 @@ def train_both(
         h: the global model ``[P]``.
         work: the program that trains the cluster model f; it asks for one training.
         order: which model is trained first.
-        start: where f starts, if not where its program starts it.
         alone: carried out instead of what the program asks for, without a partner; h is then trained next to it.
 
     Returns:
-        The trained h, the trained f and what the program returned.
+        The trained h and what the program returned.
 
     Raises:
         MethodError: the program asks for more than one training, or trains by a custom loss, to which a partner's
@@ -324,7 +319,6 @@ def train_both(
     if f.loss is not cross_entropy:
         name = getattr(f.loss, "__name__", str(f.loss))
         raise MethodError(f"a method that trains by {name} cannot be wrapped; the wrapped one must use cross-entropy")
-    f = f if start is None else f.but(start=start)
     if alone is not None:
         w = yield alone
         g = yield Train(h).add_logits(c.logits(w))  # Eq. 8
@@ -336,7 +330,7 @@ def train_both(
     else:
         g = yield Train(h).add_logits(c.logits(f.start))  # Eq. 8
         w = yield f.add_logits(c.logits(g))  # Eq. 5
-    return g, w, finish(work, w)
+    return g, finish(work, w)
 
 
 def for_rounds(start: Tensor, rounds: int, training: Training) -> Train:

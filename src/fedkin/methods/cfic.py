@@ -41,13 +41,9 @@ class CFIC(Method):
     quota: Literal["equal", "paper"] = "equal"
     """Clients of each group in a cohort: an equal number, or at most one (the printed formula)."""
     feature: Literal["deviation", "dominant"] = "deviation"
-    """A client's group: the label whose share is farthest from uniform, or simply the most frequent one."""
-    balanced: Literal["own", "first"] = "own"
-    """Group of clients whose labels are all equally frequent: a separate group, or label 0."""
+    """A client's group: the label whose share is farthest from uniform (Eq. 2), or the most frequent one (the text)."""
     register: Literal["eager", "lazy"] = "eager"
     """A client sends its label when it joins, or with its first model (Algorithm 1)."""
-    norm: Literal["model", "layer"] = "model"
-    """What a group's step is normalised by: its norm over the whole model or layer by layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +56,7 @@ class CFIC(Method):
         return Bundle(label=self._label(c)) if self.register == "eager" else Bundle()
 
     def _label(self, c: Client) -> Tensor:
-        return torch.tensor(label_feature(c.counts(), kind=self.feature, balanced=self.balanced))
+        return torch.tensor(label_feature(c.counts(), kind=self.feature))
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, a correction h of zeros and no known labels."""
@@ -100,19 +96,11 @@ class CFIC(Method):
         _, group = label[r.ids].unique(return_inverse=True)
         means = r.group_mean(up.model, group, torch.zeros(int(group.max()) + 1, len(mean)))  # Eq. 3
         share = torch.zeros(len(means), dtype=torch.float64).index_add_(0, group, r.weight) / r.weight.sum()
-        units = self._units(means - s.model, r)
+        units = _units(means - s.model, r.net.params)
         beta = self.beta * self.beta_decay ** (r.index - 1)
         h = (self.memory * s.h.double() - beta * (share @ units.double())).float()  # Eq. 4
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
-
-    def _units(self, steps: Tensor, r: Round) -> Tensor:
-        """Return steps ``[g, P]`` scaled to norm 1, or 0 where they are 0; running statistics are left out."""
-        out = torch.zeros_like(steps)
-        for span in [r.net.params] if self.norm == "model" else r.net.layers():
-            length = steps[:, span].double().norm(dim=1, keepdim=True)
-            out[:, span] = (steps[:, span] / torch.where(length > 0, length, 1.0)).float()
-        return out
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if the label is out of range."""
@@ -125,8 +113,8 @@ class CFIC(Method):
         return torch.where(label == _UNKNOWN, -1, label)
 
     def cluster_count(self, s: Bundle, r: Round) -> int:
-        """Return the number of groups: one per label, and one for uniform clients with `balanced` "own"."""
-        return r.net.classes + (self.balanced == "own")  # a group for each label; the last: all labels equally frequent
+        """Return the number of groups: one per label, and the last for clients with equal shares of all labels."""
+        return r.net.classes + 1
 
     def notes(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""
@@ -134,18 +122,26 @@ class CFIC(Method):
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
 
 
-def label_feature(counts: Tensor, *, kind: str = "deviation", balanced: str = "own") -> int:
+def _units(steps: Tensor, params: slice) -> Tensor:
+    """Return steps ``[g, P]`` scaled to norm 1, or 0 where they are 0; running statistics are left out."""
+    out = torch.zeros_like(steps)
+    length = steps[:, params].double().norm(dim=1, keepdim=True)
+    out[:, params] = (steps[:, params] / torch.where(length > 0, length, 1.0)).float()
+    return out
+
+
+def label_feature(counts: Tensor, *, kind: str = "deviation") -> int:
     """Return a client's group from its class counts ``[C]``: the label whose share is farthest from 1/C (Eq. 2).
 
     The printed ratio of logarithms has its least value exactly there; evaluated as printed it gives NaN. Ties go to an
-    over-represented label, then to the lowest; equal shares give -1 (``balanced="first"``: 0).
+    over-represented label, then to the lowest; equal shares give -1, a group of their own.
     """
     if kind == "dominant":
         return int((counts == counts.max()).to(torch.uint8).argmax())
     excess = counts * len(counts) - counts.sum()
     far = excess.abs() == excess.abs().max()
     if not bool(excess.any()):
-        return _BALANCED if balanced == "own" else 0
+        return _BALANCED
     over = far & (excess > 0)
     return int((over if bool(over.any()) else far).to(torch.uint8).argmax())
 

@@ -39,8 +39,6 @@ class ClusteredSampling(Method):
     linkage_input: Literal["rows", "condensed"] = "rows"
     """Input of Ward's dendrogram: each client's row of the matrix of distances, taken as a point (the authors'
     program), or the distances themselves."""
-    dedupe: Literal["train", "weight"] = "train"
-    """A client that is drawn twice trains twice, on different batches, or trains once and weighs double."""
 
     @property
     def title(self) -> str:
@@ -104,7 +102,7 @@ class ClusteredSampling(Method):
 
     def client_update(self, c: Client) -> Work:
         """Train the received model once per slot that drew the client and return the mean."""
-        runs = int(c.received.times) if self.dedupe == "train" else 1
+        runs = int(c.received.times)
         trained = yield tuple(Train(c.received.model) for _ in range(runs))
         return Bundle(model=weighted_mean(torch.stack(trained), torch.ones(runs)))
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,6 @@ class FedBABU(Method):
     """Epochs of that fine-tuning, on a copy at each evaluation; 0 predicts with the global model."""
     finetune_lr: float | None = None
     """Step size of that fine-tuning. Default: a tenth of the run's, as it is in that round."""
-    orthogonal: bool = False
-    """The fixed head has orthonormal rows instead of the network's random start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,8 +53,7 @@ class FedBABU(Method):
 
     def _model(self, c: Client) -> Tensor:
         # every client has the common start, so the head is never sent
-        head = orthonormal_head(c.net) if self.orthogonal else c.w0[c.net.head]
-        return torch.cat([head, c.received.body])
+        return torch.cat([c.w0[c.net.head], c.received.body])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean of the trained bodies, weighted by samples."""
@@ -75,16 +72,3 @@ class FedBABU(Method):
     def views(self, c: Client) -> dict[str, Bundle]:
         """Return the common model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=self._model(c))} if self.finetune_epochs else {}
-
-
-def orthonormal_head(net: Net) -> Tensor:
-    """Return the common head ``[H]``, its weight ``[C, d]`` replaced by the nearest one with orthonormal rows.
-
-    That is ``U V^T`` of the singular value decomposition ``U S V^T``; of fewer features than classes the columns are
-    orthonormal. The bias stays.
-    """
-    head = net.w0[net.head]
-    weight = head[net.head_weight].view(net.classes, -1).double()
-    u, _, vt = torch.linalg.svd(weight, full_matrices=False)
-    head[net.head_weight] = (u @ vt).float().flatten()
-    return head

@@ -40,8 +40,6 @@ class FedFa(Method):
     """Rounds between two uses of the server's momentum (b)."""
     client_momentum: float = 0.9
     """Momentum of the clients' SGD, instead of the run's."""
-    accuracy_of: Literal["received", "trained"] = "received"
-    """Training accuracy of the model as it was received, or after the client's training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,10 +63,9 @@ class FedFa(Method):
         return to_all(model=s.model)
 
     def client_update(self, c: Client) -> Work:
-        """Train the received model with momentum `client_momentum`; return it with its training accuracy."""
+        """Train the received model with momentum `client_momentum`; return it with the received one's accuracy."""
         w = yield Train(c.received.model, momentum=self.client_momentum)
-        right = c.accuracy(c.received.model if self.accuracy_of == "received" else w)
-        return Bundle(model=w, accuracy=torch.tensor(right, dtype=torch.float64))
+        return Bundle(model=w, accuracy=torch.tensor(c.accuracy(c.received.model), dtype=torch.float64))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean by `information_weights`, moved by the server's momentum every `every` rounds."""

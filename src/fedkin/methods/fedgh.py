@@ -35,8 +35,6 @@ class FedGH(Method):
     """Step size of the server's SGD on the header."""
     server_batch: int = 1
     """Mean features per step; 1 is the paper's sequential update, client by client."""
-    server_epochs: int = 1
-    """Passes of the server over a round's mean features."""
     clip: float | None = None
     """Maximum norm of a client's gradient. Default: no limit."""
 
@@ -44,7 +42,6 @@ class FedGH(Method):
         super().__post_init__()
         self.check("server_lr", at_least=0)
         self.check("server_batch", at_least=1)
-        self.check("server_epochs", at_least=1)
         if self.clip is not None:
             self.check("clip", above=0)
 
@@ -69,11 +66,10 @@ class FedGH(Method):
         return torch.cat([c.received.head, c.state.get("model", c.w0)[c.net.body]])
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Train the header on the mean features of all clients, one pass by default, and return it."""
+        """Train the header in one pass over the mean features of all clients and return it."""
         y = up.has.nonzero()[:, 1]  # clients in the order of their ids, classes ascending within each
         x = with_bias(r.net, up.means[up.has])
-        header = as_matrix(r.net, s.head)
-        header = fit(header, x, y, lr=self.server_lr, batch=self.server_batch, epochs=self.server_epochs)
+        header = fit(as_matrix(r.net, s.head), x, y, lr=self.server_lr, batch=self.server_batch)
         return Bundle(head=as_head(r.net, header))
 
     def personalize(self, c: Client) -> Bundle:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 from fedkin.core.rows import gram, mix
 from fedkin.functional.simplex import shortest
 
@@ -47,8 +47,6 @@ class FedMGDA(Method):
     the clients."""
     decay: float = 1.0
     """Factor on eta after every 100 rounds."""
-    step_length: Literal["eta", "median-norm"] = "eta"
-    """Step of length eta, or of eta times the median norm of the updates, which scales with the clients' step size."""
     normalise: bool = True
     """Scale all updates to norm 1 first. Without it (MGDA) the shortest update gets most of the weight."""
 
@@ -57,8 +55,6 @@ class FedMGDA(Method):
         self.check("eps", at_least=0, at_most=1)
         self.check("eta", above=0)
         self.check("decay", above=0, at_most=1)
-        if self.step_length == "median-norm" and not self.normalise:
-            raise ConfigError("step_length of FedMGDA can be 'median-norm' for normalised updates only")
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -85,8 +81,6 @@ class FedMGDA(Method):
         weights = self.weights(products, r.weight if self.lambda0 == "samples" else torch.ones_like(norms))
         common = mix((weights / scale)[None], g)[0]
         eta = self.eta * self.decay ** ((r.index - 1) // 100)
-        if self.step_length == "median-norm" and bool((norms > 0).any()):
-            eta *= float(norms[norms > 0].quantile(0.5))
         model = r.mean(up.model)  # of which only the running statistics are kept
         model[params] = s.model[params] - eta * common
         along = products @ weights

@@ -22,9 +22,7 @@ class FedPer(Method):
     secure_aggregation = True
 
     independent_heads: bool = False
-    """Heads start at random on each client instead of from the common start."""
-    after_training: bool = True
-    """Also evaluate each client's model right after its own training; keeps one more body per client."""
+    """Heads start at random on each client, as in the paper, instead of from the common start."""
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start."""
@@ -37,9 +35,7 @@ class FedPer(Method):
     def client_update(self, c: Client) -> Work:
         """Train the common body and the client's head together, keep the head and return the body."""
         w = yield Train(torch.cat([self._head(c), c.received.body]))
-        c.state = Bundle(head=w[c.net.head])
-        if self.after_training:
-            c.state = c.state.but(trained=w[c.net.body])
+        c.state = Bundle(head=w[c.net.head], trained=w[c.net.body])
         return Bundle(body=w[c.net.body])
 
     def _head(self, c: Client) -> Tensor:
@@ -55,7 +51,5 @@ class FedPer(Method):
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
     def views(self, c: Client) -> dict[str, Bundle]:
-        """Return the model after the client's last training as the view "trained", with `after_training`."""
-        if not self.after_training:
-            return {}
+        """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}

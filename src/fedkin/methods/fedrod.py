@@ -28,8 +28,6 @@ class FedRoD(Method):
     """Power of the class counts in the balanced softmax; 0 is plain cross-entropy."""
     personal: Literal["own", "hyper"] = "own"
     """Each client trains its own head, or a common hypernetwork makes the head from the client's class shares."""
-    start: Literal["zero", "generic", "random"] = "zero"
-    """Start of a client's own head: zero, a copy of the common start's head, or random."""
     hidden: int = 16
     """Hidden units of the hypernetwork."""
 
@@ -63,9 +61,7 @@ class FedRoD(Method):
         """Return the personal head ``[H]`` as the client has it now, or as the received hypernetwork makes it."""
         if self.personal == "hyper":
             return made_head(c.received.hyper, _share(c), c.net.head.stop)
-        first = c.net.fresh("head", c.id) if self.start == "random" else c.w0
-        head = torch.zeros(c.net.head.stop) if self.start == "zero" else first[c.net.head]
-        return c.state.get("head", head)
+        return c.state.get("head", torch.zeros(c.net.head.stop))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean of the models, and of the hypernetworks if there are any, weighted by samples."""

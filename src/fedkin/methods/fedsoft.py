@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -45,9 +45,6 @@ class FedSoft(Method):
     """Draw clients per cluster by importance; otherwise all take part and a centre is their mean by importance."""
     per_cluster: int | None = None
     """Clients drawn for each cluster. Default: the cohort divided by the clusters, at least 1."""
-    own_start: Literal["apart", "common", "centres"] = "apart"
-    """Clients' first model: a random one apart from all centres, the same for all; the run's common start, which is
-    the first centre's; or the centres' mean by importance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,11 +123,8 @@ class FedSoft(Method):
         return mix((u / u.sum())[None], c.received.centres)[0]
 
     def _own(self, c: Client) -> Tensor:
-        if "model" in c.state:
-            return c.state.model
-        if self.own_start == "centres":
-            return self._mean(c)
-        return c.w0 if self.own_start == "common" else c.net.fresh("own", 0)
+        # the first is a random one apart from all centres, the same for all clients
+        return c.state.model if "model" in c.state else c.net.fresh("own", 0)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return each centre's plain mean over the clients drawn for it; without `selection` sum_k v_sk w_k."""

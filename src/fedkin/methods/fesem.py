@@ -28,8 +28,6 @@ class FeSEM(Method):
     """Number of cluster models."""
     feature: Literal["fc", "all", "head"] = "fc"
     """Part of a model for K-means: weights and biases of all linear layers, all parameters, or the head's weight."""
-    start: Literal["first-uploads", "balanced"] = "first-uploads"
-    """First clusters: the best of five K-means runs on the first uploads, or a random balanced assignment."""
     lam: float = 0.0
     """Weight of lam/2 ||w - centre||^2 in every client's loss."""
 
@@ -52,12 +50,9 @@ class FeSEM(Method):
         )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
-        """Add the joining clients without a cluster; for `start` "balanced" at random, in equal numbers."""
-        labels = grow(s.labels, len(r.roster), torch.tensor(-1))
-        if self.start == "balanced" and not bool(s.grouped):
-            labels[r.ids] = torch.randperm(len(r.ids), generator=r.rng) % self.clusters
+        """Add the joining clients without a cluster."""
         return s.but(
-            labels=labels,
+            labels=grow(s.labels, len(r.roster), torch.tensor(-1)),
             features=grow(s.features, len(r.roster), torch.zeros(s.features.shape[1])),
             seen=grow(s.seen, len(r.roster), torch.tensor(False)),
         )
@@ -82,14 +77,13 @@ class FeSEM(Method):
         features = put(s.features, r.ids, r.net.select(up.model, self.feature))
         seen = s.seen.clone()
         seen[r.ids] = True
-        labels = s.labels.clone()
-        if bool(s.grouped) or self.start == "first-uploads":
-            points = features if bool(seen.all()) else features[seen]
-            labels[seen] = self._group(s, r, points, r.roster.size[seen])
+        points, labels = features if bool(seen.all()) else features[seen], s.labels.clone()
+        labels[seen] = self._group(s, r, points, r.roster.size[seen])
         centres = r.group_mean(up.model, labels[r.ids], s.centres)
         return Bundle(centres=centres, labels=labels, features=features, seen=seen, grouped=torch.tensor(True))
 
     def _group(self, s: Bundle, r: Round, points: Tensor, sizes: Tensor) -> Tensor:
+        """Return the clusters of the clients; the first are those of the best of five K-means runs."""
         if bool(s.grouped):  # from the centres as they are, so that a cluster keeps its number
             return lloyd(points, sizes, r.net.select(s.centres, self.feature))[0]
         return kmeans(points, sizes, self.clusters, r.rng)

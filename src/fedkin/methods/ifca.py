@@ -12,6 +12,8 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to
 from fedkin.core.rows import grow
 from fedkin.functional.damping import moved_by_share
 
+_REDRAWS = 50  # of the start models at most
+
 
 @dataclass(frozen=True)
 class IFCA(Method):
@@ -34,15 +36,13 @@ class IFCA(Method):
     assign: Literal["before", "after"] = "before"
     """Choose before training; or after it, for the upload and the next round, first from a random start (fedbase)."""
     init_min_share: float = 0.0
-    """Redraw all start models while a cluster attracts a smaller share of a round's clients; costs that round."""
-    max_redraws: int = 50
-    """Maximum number of redraws of the start models."""
+    """Redraw all start models, up to 50 times, while a cluster attracts a smaller share of a round's clients; each
+    redraw costs the round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check("clusters", at_least=1)
         self.check("init_min_share", at_least=0, below=1)
-        self.check("max_redraws", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return independent random centres ``[clusters, P]``."""
@@ -92,7 +92,7 @@ class IFCA(Method):
         labels[r.ids] = up.cluster
         # the authors' program looks for good starts; not in the paper, off by default
         smallest = float(torch.bincount(up.cluster, minlength=self.clusters).min()) / len(r.ids)
-        if 0 <= int(s.redraws) < self.max_redraws and smallest < self.init_min_share:
+        if 0 <= int(s.redraws) < _REDRAWS and smallest < self.init_min_share:
             draw = int(s.redraws) + 1
             return Bundle(centres=self._starts(r, draw), labels=labels, redraws=torch.tensor(draw))
         if self.average == "models":  # Algorithm 1, model averaging

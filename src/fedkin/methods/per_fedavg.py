@@ -43,8 +43,6 @@ class PerFedAvg(Method):
     """Step of that difference."""
     adapt_steps: int = 1
     """Steps of one mini-batch of training samples that a client takes before it predicts."""
-    weighted: bool = False
-    """Average by training samples; the paper takes the plain mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,15 +74,12 @@ class PerFedAvg(Method):
         return Bundle(model=w)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Return the plain mean of the models; weighted by samples with `weighted`."""
-        return Bundle(model=self._weighing(r).mean(up.model))
+        """Return the plain mean of the models, as in the paper."""
+        return Bundle(model=r.but(uniform=True).mean(up.model))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
-        """Return one pool with the weights of the mean."""
-        return Bundle(group=torch.zeros_like(r.ids), weight=self._weighing(r).weight)
-
-    def _weighing(self, r: Round) -> Round:
-        return r if self.weighted else r.but(uniform=True)
+        """Return one pool with equal weights."""
+        return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
     def personalize(self, c: Client) -> Work:
         """Adapt a copy of the global model by `adapt_steps` steps of one mini-batch each and return it."""

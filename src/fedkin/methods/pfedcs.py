@@ -61,14 +61,6 @@ class PFedCS(Method):
     """Temperature of the distillation."""
     weights: Literal["union", "others", "literal-norm"] = "union"
     """Eqs. 6-8 over the collaborators and the client; over the collaborators; or as printed, divided by their sum."""
-    include_bias: bool = False
-    """Whether distances of classifiers include the bias."""
-    pool: Literal["cached", "last-round"] = "cached"
-    """Classifiers to mix from: the newest of every client, or only those uploaded in the last round."""
-    max_age: int | None = None
-    """Oldest cached classifier in rounds. Default: no limit."""
-    teacher_features: Literal["live", "round-start"] = "live"
-    """The teacher sees the features of the body in training, or those from the start of the round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +68,7 @@ class PFedCS(Method):
         for field, least in (("rho", 0), ("random_size", 1), ("kappa", 0), ("fixed", 0)):
             self.check(field, at_least=least)
         self.check("temperature", above=0)
-        for name, low in (("beta", 0), ("max_age", 1), ("teacher_lr", 1e-12)):
+        for name, low in (("beta", 0), ("teacher_lr", 1e-12)):
             if getattr(self, name) is not None:
                 self.check(name, at_least=low)
 
@@ -113,8 +105,7 @@ class PFedCS(Method):
 
     def _teachers(self, s: Bundle, r: Round) -> Download:
         """Return a customised classifier for each of ``r.ids`` that has a classifier in the pool of at least two."""
-        oldest = r.index - 1 if self.pool == "last-round" else r.index - (self.max_age or r.index - 1)
-        pool = ((s.uploaded > 0) & (s.uploaded >= oldest)).nonzero().flatten()
+        pool = (s.uploaded > 0).nonzero().flatten()
         given = torch.isin(r.ids, pool) & (len(pool) > 1)
         p = torch.zeros(len(r.ids), len(r.roster), dtype=torch.float64)
         if not bool(given.any()):
@@ -128,9 +119,8 @@ class PFedCS(Method):
 
         They are float64 and sum to 1.
         """
-        seen = slice(None) if self.include_bias else r.net.head_weight
         me = torch.searchsorted(pool, ids)
-        d = row_distances(s.heads[pool][:, seen], me)
+        d = row_distances(s.heads[pool][:, r.net.head_weight], me)
         others = torch.ones_like(d, dtype=torch.bool).scatter_(1, me[:, None], False)
         chosen = others.clone()
         if self.select == "random":
@@ -156,8 +146,7 @@ class PFedCS(Method):
                 v = yield tuned
             # Eqs. 11-12
             aux = Bundle(kappa=torch.tensor(self.kappa), temperature=torch.tensor(self.temperature), teacher=v)
-            start = Bundle(z=z) if self.teacher_features == "round-start" else Bundle()
-            w = yield Train(w, loss=distillation, aux=aux, per_sample=start)
+            w = yield Train(w, loss=distillation, aux=aux)
         c.state = Bundle(head=w[c.net.head], trained=w[c.net.body])
         up = Bundle(body=w[c.net.body])
         return up.but(head=w[c.net.head]) if "collect" in c.received else up
@@ -271,7 +260,7 @@ def distillation(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """Return CE + kappa T^2 KL(teacher || student) (Eqs. 11-12); the teacher's probabilities have no gradient."""
     z, logits = net.features_and_logits(w, batch.x)
     with torch.no_grad():
-        taught = F.softmax(net.classify(aux.teacher, aux.get("z", z)) / aux.temperature, dim=1)
+        taught = F.softmax(net.classify(aux.teacher, z) / aux.temperature, dim=1)
     student = F.log_softmax(logits / aux.temperature, dim=1)
     kl = F.kl_div(student, taught, reduction="batchmean")
     return F.cross_entropy(logits, batch.y) + aux.kappa * aux.temperature**2 * kl

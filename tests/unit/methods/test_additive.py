@@ -18,7 +18,7 @@ def program(start: Tensor, loss: object = None) -> Work:
     return Bundle(model=w, twice=2 * w)
 
 
-def play(work: Both) -> tuple[list[tuple[Train, ...]], tuple[Tensor, Tensor, Bundle]]:
+def play(work: Both) -> tuple[list[tuple[Train, ...]], tuple[Tensor, Bundle]]:
     """Every group of requests, each answered by its start plus 1, and what is returned."""
     seen: list[tuple[Train, ...]] = []
     asked = next(work)
@@ -44,25 +44,21 @@ def test_who_is_trained_beside_whom(order: str, wanted: list[list[tuple[float, f
     """h = 2, f = 5, training adds 1; (start, partner's logit) of every request in turn. The second model sees the
     trained first, at the same time both see what was received."""
     client = ByHand(Local(), vector_net(0.0), [copies(1.0, 3)]).client(0)
-    seen, (g, f, up) = play(train_both(client, torch.tensor([2.0]), program(torch.tensor([5.0])), order))
+    seen, (g, up) = play(train_both(client, torch.tensor([2.0]), program(torch.tensor([5.0])), order))
     assert [[(float(r.start), float(r.per_sample.offset[0])) for r in group] for group in seen] == wanted
     assert all(r.per_sample.offset.shape == (3, 1) for group in seen for r in group)
-    assert (float(g), float(f), float(up.model), float(up.twice)) == (3.0, 6.0, 6.0, 12.0)
+    assert (float(g), float(up.model), float(up.twice)) == (3.0, 6.0, 12.0)
 
 
-def test_another_start_and_training_alone() -> None:
-    """``start`` replaces the program's; ``alone`` is carried out without a partner, and h is then trained beside it."""
+def test_training_alone() -> None:
+    """``alone`` is carried out without a partner, in place of the program's, and h is then trained beside it."""
     client = ByHand(Local(), vector_net(0.0), [copies(1.0, 3)]).client(0)
     h, work = torch.tensor([2.0]), program(torch.tensor([5.0]))
-    seen, (_, f, _) = play(train_both(client, h, work, "simultaneous", start=torch.tensor([9.0])))
-    assert float(seen[0][1].start) == 9.0
-    assert float(f) == 10.0
-    work = program(torch.tensor([5.0]))
-    seen, (g, f, up) = play(train_both(client, h, work, "global-first", alone=Train(torch.tensor([7.0]))))
+    seen, (g, up) = play(train_both(client, h, work, "global-first", alone=Train(torch.tensor([7.0]))))
     assert [[float(r.start) for r in group] for group in seen] == [[7.0], [2.0]]
     assert "offset" not in seen[0][0].per_sample
     assert float(seen[1][0].per_sample.offset[0]) == 8.0
-    assert (float(g), float(f), float(up.model)) == (3.0, 8.0, 8.0)
+    assert (float(g), float(up.model)) == (3.0, 8.0)
 
 
 def test_a_partner_is_measured_in_eval_mode() -> None:

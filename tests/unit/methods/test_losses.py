@@ -28,15 +28,17 @@ def test_a_teacher_equal_to_the_student_adds_nothing() -> None:
     close(grads[0], grads[1])
 
 
-def test_teacher_on_given_features() -> None:
-    """Features under ``z`` are what the teacher sees, instead of those of the body in training."""
+def test_teacher_on_live_features() -> None:
+    """The teacher sees the features of the body in training: as a copy of the own classifier it adds nothing; without
+    weights it teaches the softmax of its bias."""
     net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
     aux = Bundle(kappa=torch.tensor(1.0), temperature=torch.tensor(1.0), teacher=net.w0[net.head])
     batch = Batch(data.x, data.y)
-    live = distillation(net.training(), net.w0, batch, aux)
-    other = distillation(net.training(), net.w0, batch, aux.but(z=torch.zeros(9, 6)))
+    same = distillation(net.training(), net.w0, batch, aux)
+    weightless = torch.cat([torch.zeros(18), net.w0[net.head][18:]])
+    other = distillation(net.training(), net.w0, batch, aux.but(teacher=weightless))
     logits = net(net.w0, data.x)
     taught = F.softmax(net.w0[net.head][18:], 0).expand(9, 3)
     wanted = F.cross_entropy(logits, data.y) + F.kl_div(F.log_softmax(logits, 1), taught, reduction="batchmean")
     close(other, wanted)
-    close(live, F.cross_entropy(logits, data.y))
+    close(same, F.cross_entropy(logits, data.y))
