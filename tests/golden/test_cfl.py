@@ -277,6 +277,19 @@ def test_a_half_without_participants_keeps_the_model() -> None:
     assert torch.equal(moves.state.centres[1], before)
 
 
+def test_going_by_those_who_have_reported() -> None:
+    """The other rule: 0, 1, 2 are divided at once; client 3, who was away, is assigned when it comes: it trains the
+    model that was divided, and its (-2, -.4) is more like -(2, -.4) of client 2 than like the first half's (2, 0)."""
+    moves = Moves(CFL(eps1=1.0, after=0, split_requires="reported"), 4)
+    moves.play(PAIRS, [0, 1, 2])
+    assert moves.clusters == [0, 0, 1, -1]
+    centres = moves.state.centres.clone()
+    moves.play(PAIRS, [3])
+    assert moves.starts[3] == [1.0, 1.0]
+    assert moves.clusters == [0, 0, 1, 1]
+    assert torch.equal(moves.state.centres, centres)
+
+
 # ---- newcomers -----------------------------------------------------------------------------------------------------
 def test_a_newcomer_walks_down_the_tree() -> None:
     """Round 1 at (1, 1): {0, 1, 2} by (3, 0) | {3, 4, 5} by (-3, 0). Round 2 at (-2, 1): {3, 4} by (0, 2) | {5} by

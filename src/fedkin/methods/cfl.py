@@ -21,9 +21,9 @@ class CFL(Method):
     """FedAvg that divides its clients in two, again and again, where updates point apart at a stationary model.
 
     The paper's two criteria and its bipartition (Algorithm 1) are in `_divide`; between divisions every cluster is
-    FedAvg among its members. The rest keeps track of clients that join after a division (Algorithm 4): a client belongs
-    to a cluster, and trains from its centre, once its side of all divisions on the way there is known (``passed``);
-    until then it is at a fork.
+    FedAvg among its members. The rest keeps track of clients that join later or were absent at a division (Algorithm
+    4): a client belongs to a cluster, and trains from its centre, once its side of all divisions on the way there is
+    known (``passed``); until then it is at a fork.
     """
 
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
@@ -52,6 +52,9 @@ class CFL(Method):
     """Minimum of sqrt((1 - cosine)/2) for the two halves' most similar members; 0: any."""
     linkage: Literal["single", "complete"] = "single"
     """How a cluster is divided in two: exactly as in the paper, or as in the authors' program."""
+    split_requires: Literal["all", "reported"] = "all"
+    """A division waits until all members have trained since the last one, or uses those that have; the others
+    are then assigned like joining clients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,7 +145,7 @@ class CFL(Method):
         unit = float(s.scale.max()) / 4 if self.eps == "relative" else 1.0
         # the paper's two criteria: the cluster is at rest, a member is not
         apart = float(mean) < self.eps1 * unit and float(longest) > self.eps2 * unit
-        waits = len(ids) < len(members)  # for updates of all members since the cluster was made
+        waits = len(ids) < len(members) and self.split_requires == "all"
         if r.index <= self.after or waits or len(ids) <= 2 or not apart:
             return s
         # Algorithm 1: the halves whose largest similarity across is smallest
