@@ -1,0 +1,122 @@
+"""Compiled training is local SGD: against autograd in float64 on random chains, for every term of a request."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from chains import CLASSES, Make, chains, data_for, made, reference, sequence
+from fedkin.core import Bundle, Net, Samples, Train, Training, head_loss
+from fedkin.core.seeds import generator
+from fedkin.engines.loop import sgd
+from fedkin.engines.native import Native, native
+from fedkin.models.start import factory
+
+pytest.importorskip("llvmlite")
+
+TOLERANCE = 1e-5
+"""Largest difference to float64 in the tests, as a fraction of the largest change of a parameter, or of 1."""
+
+
+def compiled(net: Net, request: Train, data: Samples, training: Training) -> Tensor:
+    """The vector that compiled training comes to; nothing else must have been taken."""
+    part = request.only or slice(0, len(request.start))
+    assert isinstance(native(request, training, data, net, part), Native)
+    return sgd(request, data, net, training, generator(0), gradient="compiled")
+
+
+def agree(make: Make, net: Net, request: Train, data: Samples, training: Training) -> Tensor:
+    """That compiled training agrees with float64, and went somewhere."""
+    data = Samples(net.layout(data.x), data.y)
+    found = compiled(net, request, data, training)
+    expected = reference(make, net, request, data, training, generator(0))
+    way = float((expected - request.start).abs().max())
+    assert way > 1e-4
+    assert float((found - expected).abs().max()) <= TOLERANCE * max(1.0, way)
+    return found
+
+
+TERMS = st.fixed_dictionaries(
+    {
+        "momentum": st.sampled_from([0.0, 0.9]),
+        "decay": st.sampled_from([0.0, 0.1]),
+        "decay_biases": st.booleans(),
+        "mu": st.sampled_from([0.0, 0.5]),
+        "after": st.booleans(),
+        "linear": st.booleans(),
+        "part": st.sampled_from(["all", "all", "head", "body"]),
+        "offset": st.booleans(),
+        "batch": st.sampled_from([1, 3, 5, 10, 16]),
+    }
+)
+
+
+def check(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
+    """One random chain with random terms: seven steps, short batches among them, a rate that falls between epochs."""
+    (make, shape), rng, part = chain, generator(5), str(drawn["part"])
+    net = Net(make, shape, CLASSES)
+    if net.body.start == net.body.stop and part == "body":
+        part = "all"
+    data = data_for(shape)
+    rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if drawn["offset"] else {}
+    request = Train(
+        net.w0,
+        per_sample=Bundle(rows),
+        only={"all": None, "head": net.head, "body": net.body}[part],
+        center=torch.randn(net.size, generator=rng),
+        mu=float(str(drawn["mu"])),
+        prox_after=bool(drawn["after"]),
+        linear=0.1 * torch.randn(net.size, generator=rng) if drawn["linear"] else None,
+    )
+    training = Training(
+        steps=7,
+        batch_size=int(str(drawn["batch"])),
+        lr=0.05,
+        momentum=float(str(drawn["momentum"])),
+        weight_decay=float(str(drawn["decay"])),
+        decay_biases=bool(drawn["decay_biases"]),
+        epoch_decay=0.7,
+    )
+    agree(make, net, request, data, training)
+
+
+@given(chains(images=False), TERMS)
+@settings(max_examples=20, deadline=None)
+def test_random_linear_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
+    check(chain, drawn)
+
+
+@given(chains(images=True), TERMS)
+@settings(max_examples=25, deadline=None)
+def test_random_convolutions_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
+    check(chain, drawn)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "small-cnn", "cam-lenet", "pfedcs-cnn"])
+def test_the_catalogues_networks_are_compiled(name: str) -> None:
+    """Twelve steps of the papers' chains on images; the last batches of 20 samples have four."""
+    shape = (1, 28, 28)
+    make = factory(name, shape, CLASSES)
+    net = Net(make, shape, CLASSES)
+    agree(make, net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
+
+
+def test_a_classifier_on_stored_features() -> None:
+    """The head alone, on rows of features, in a network that is no chain."""
+    make = sequence(made(nn.Linear, 6, 5), made(nn.Tanh), made(nn.Linear, 5, CLASSES))
+    net = Net(make, (6,), CLASSES)
+    z = torch.randn(12, 5, generator=generator(9))
+    request = Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z))
+    agree(make, net, request, data_for((6,)), Training(steps=9, batch_size=5, lr=0.3))
+
+
+def test_ties_in_a_pooling_go_to_the_first() -> None:
+    """On blank images all positions of a window are equal, as are all windows: autograd moves the first of each."""
+    make = factory("small-cnn", (1, 8, 8), CLASSES)
+    net = Net(make, (1, 8, 8), CLASSES)
+    x = torch.ones(12, 1, 8, 8)
+    x[:, :, 4:] = 0.25  # so that it matters which of the equal ones wins
+    agree(make, net, Train(net.w0), Samples(x, torch.arange(12) % CLASSES), Training(steps=4, batch_size=6, lr=0.1))
