@@ -45,8 +45,12 @@ def convolutions(draw: st.DrawFn) -> tuple[list[Make], tuple[int, ...]]:
     for _ in range(draw(whole(1, 2))):
         out, bias = draw(st.sampled_from([1, 2, 6, 9, 12, 16, 17, 32])), draw(st.booleans())
         kernel, stride, pad = ((draw(whole(a, b)), draw(whole(a, b))) for a, b in ((1, 3), (1, 2), (0, 1)))
-        layers.append(made(nn.Conv2d, c, out, kernel, draw(st.sampled_from([1, stride])), pad, bias=bias))
-        after = ["", "relu", "pool relu", "relu pool", "pool", "three", "overlapping", "relu mean", "mean relu"]
+        layers.append(made(nn.Conv2d, c, out, kernel, draw(st.sampled_from([1, 1, stride])), pad, bias=bias))
+        after = (
+            ["pool relu"] * 2
+            + ["relu pool"] * 2
+            + ["", "relu", "pool", "three", "overlapping", "relu mean", "mean relu"]
+        )
         poolings = {
             "pool": made(nn.MaxPool2d, 2),
             "three": made(nn.MaxPool2d, 3),

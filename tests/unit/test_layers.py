@@ -148,7 +148,7 @@ def test_local_sgd_exists_once() -> None:
     meta-step, whose value depends on a gradient."""
     assert files_that_call(".autograd.grad") == ["engines/steps.py", "methods/per_fedavg.py"]
     # the passes that are written out, and the two places that walk them; and those of the compiled program
-    passes = ["engines/compiled/program.py", "engines/explicit.py", "engines/steps.py"]
+    passes = ["engines/compiled/kernels.py", "engines/explicit.py", "engines/steps.py"]
     assert files_that_call(".backward") == passes
     # a sample's own gradient for private training, a stack of clients' for GPUs; the step is that of terms.py
     stacks = ["engines/stacked_train.py", "privacy/dp_sgd.py"]

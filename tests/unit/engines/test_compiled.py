@@ -113,10 +113,47 @@ def test_a_classifier_on_stored_features() -> None:
     agree(make, net, request, data_for((6,)), Training(steps=9, batch_size=5, lr=0.3))
 
 
-def test_ties_in_a_pooling_go_to_the_first() -> None:
-    """On blank images all positions of a window are equal, as are all windows: autograd moves the first of each."""
-    make = factory("small-cnn", (1, 8, 8), CLASSES)
-    net = Net(make, (1, 8, 8), CLASSES)
-    x = torch.ones(12, 1, 8, 8)
-    x[:, :, 4:] = 0.25  # so that it matters which of the equal ones wins
-    agree(make, net, Train(net.w0), Samples(x, torch.arange(12) % CLASSES), Training(steps=4, batch_size=6, lr=0.1))
+POOLINGS = pytest.mark.parametrize("pool", [made(nn.MaxPool2d, 2), made(nn.MaxPool2d, 3), made(nn.MaxPool2d, 3, 2)])
+"""As a part of a convolution, and alone."""
+
+
+@pytest.mark.parametrize("channels", [6, 16])
+@POOLINGS
+def test_ties_in_a_pooling_go_to_the_first(pool: Make, channels: int) -> None:
+    """With weights of zero all positions of a window are equal, on inputs that differ: the first is moved, as by torch.
+
+    The poolings are those of a convolution along rows, along channels, and one that stands alone.
+    """
+    make = sequence(
+        made(nn.Conv2d, 2, channels, 3), pool, made(nn.ReLU), made(nn.Flatten), made(nn.LazyLinear, CLASSES)
+    )
+
+    def settled() -> nn.Module:
+        module = make()
+        module(torch.zeros(1, 2, 11, 11))
+        return module
+
+    net = Net(settled, (2, 11, 11), CLASSES)
+    start = net.w0
+    start[net.places()["0.weight"][0]] = 0.0
+    start[net.places()["0.bias"][0]] = 0.5
+    agree(make, net, Train(start), data_for((2, 11, 11)), Training(steps=1, batch_size=12, lr=0.1))
+
+
+@pytest.mark.parametrize("channels", [6, 16])
+@POOLINGS
+def test_nan_wins_a_pooling_wherever_it_is(pool: Make, channels: int) -> None:
+    """One sample has a NaN in one position of the first window; a step of its batch makes the head NaN."""
+    net, training = Net(pooled(2, channels, 1, pool), (2, 11, 11), CLASSES), Training(steps=1, batch_size=12, lr=0.1)
+    for h, w in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        data = data_for((2, 11, 11))
+        data.x[3, 0, h, w] = float("nan")
+        found = compiled(net, Train(net.w0), Samples(net.layout(data.x), data.y), training)
+        assert bool(found[net.head].isnan().all())
+
+
+def pooled(inputs: int, channels: int, kernel: int, pool: Make) -> Make:
+    """A convolution, a pooling, ReLU, and a linear layer, for images of 11 x 11."""
+    body = (made(nn.Conv2d, inputs, channels, kernel), pool, made(nn.ReLU), made(nn.Flatten))
+    width = sequence(*body)()(torch.zeros(1, inputs, 11, 11)).shape[1]
+    return sequence(*body, made(nn.Linear, width, CLASSES))

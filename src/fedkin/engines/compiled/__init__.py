@@ -3,10 +3,10 @@
 | file | what it is |
 | --- | --- |
 | `units` | the chain as units (a convolution with its ReLU and pooling, ...), and the shapes between them |
-| `code` | LLVM IR written with Python's operators |
+| `values`, `code` | LLVM IR written with Python's operators |
 | `linear`, `conv_channels`, `conv_rows`, `pooling`, `loss`, `terms`, `packing` | the kernels |
 | `layout` | where everything lies in the memory of a program |
-| `program` | the whole program of a chain |
+| `kernels`, `step`, `program` | the functions of a program, one step, the whole |
 | `target`, `machine_code` | the processor; machine code and its cache |
 | `request` | what Python calls |
 

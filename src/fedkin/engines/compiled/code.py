@@ -1,4 +1,4 @@
-"""LLVM IR written with Python's operators: numbers, vectors of 16 floats, memory, loops.
+"""Functions of a program that is being written as LLVM IR: arithmetic, loops, calls, memory.
 
 A kernel is a Python function that is called once, while the program is written: a plain ``for`` is unrolled, a loop of
 the program is ``with c.loop(n) as i``. Arithmetic is IEEE's without fast-math, and a product is fused with its sum only
@@ -15,99 +15,22 @@ from typing import Any
 import llvmlite.ir as ir
 
 from fedkin.engines.compiled.target import Target
-
-LANES = 16
-"""Floats in a vector, on every processor; LLVM splits them into registers of the processor's own width."""
-F32, F64, I1, I8, I32, I64 = ir.FloatType(), ir.DoubleType(), *(ir.IntType(n) for n in (1, 8, 32, 64))
-VECTOR, PLACES, MASK = (ir.VectorType(t, LANES) for t in (F32, I32, I1))
-POINTER = ir.PointerType()
-
-
-def up(n: int, multiple: int = LANES) -> int:
-    """Return the smallest multiple that is ``n`` or more."""
-    return -(-n // multiple) * multiple
-
-
-class Value:
-    """A number or a vector of the program; operators write instructions, and fold what is known while writing."""
-
-    __slots__ = ("builder", "of")
-
-    def __init__(self, builder: Any, of: Any) -> None:
-        self.builder, self.of = builder, of
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is an integer, or a vector of them."""
-        return _element(self.of.type) is not None
-
-    def _with(self, other: Operand) -> Any:
-        return other.of if isinstance(other, Value) else _constant(self.of.type, other)
-
-    def _new(self, of: Any) -> Value:
-        return Value(self.builder, of)
-
-    def __add__(self, other: Operand) -> Value:
-        if self.whole:
-            return self if _is(other, 0) else self._new(self.builder.add(self.of, self._with(other)))
-        return self._new(self.builder.fadd(self.of, self._with(other)))
-
-    def __sub__(self, other: Operand) -> Value:
-        sub = self.builder.sub if self.whole else self.builder.fsub
-        return self._new(sub(self.of, self._with(other)))
-
-    def __rsub__(self, other: Operand) -> Value:
-        sub = self.builder.sub if self.whole else self.builder.fsub
-        return self._new(sub(self._with(other), self.of))
-
-    def __mul__(self, other: Operand) -> Value:
-        if self.whole:
-            return self if _is(other, 1) else self._new(self.builder.mul(self.of, self._with(other)))
-        return self._new(self.builder.fmul(self.of, self._with(other)))
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self._new(self.builder.fdiv(self.of, self._with(other)))
-
-    def __lt__(self, other: Operand) -> Value:
-        return self._compare("<", other)
-
-    def __le__(self, other: Operand) -> Value:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return self._compare(">", other)
-
-    def is_(self, other: Operand) -> Value:
-        """Return whether the two are equal; a NaN is equal to nothing."""
-        return self._compare("==", other)
-
-    def is_not(self, other: Operand) -> Value:
-        """Return whether the two differ; a NaN differs from everything."""
-        if self.whole:
-            return self._compare("!=", other)
-        return self._new(self.builder.fcmp_unordered("!=", self.of, self._with(other)))
-
-    def _compare(self, how: str, other: Operand) -> Value:
-        compare = self.builder.icmp_signed if self.whole else self.builder.fcmp_ordered
-        return self._new(compare(how, self.of, self._with(other)))
-
-    def __or__(self, other: Value) -> Value:
-        return self._new(self.builder.or_(self.of, other.of))
-
-    def __and__(self, other: Value) -> Value:
-        return self._new(self.builder.and_(self.of, other.of))
-
-    def __lshift__(self, bits: int) -> Value:
-        return self._new(self.builder.shl(self.of, _constant(self.of.type, bits)))
-
-    def cast(self, how: str, to: Any) -> Value:
-        """Return it as another type, by the instruction of that name."""
-        return self._new(getattr(self.builder, how)(self.of, to))
-
-
-Operand = Value | int | float
+from fedkin.engines.compiled.values import (
+    F32,
+    I1,
+    I8,
+    I32,
+    I64,
+    LANES,
+    MASK,
+    PLACES,
+    POINTER,
+    VECTOR,
+    Memory,
+    Operand,
+    Value,
+    index,
+)
 
 
 class Var:
@@ -127,47 +50,6 @@ class Var:
     def set(self, value: Value) -> None:
         """Replace what it holds."""
         self._code.builder.store(value.of, self._at)
-
-
-class Memory:
-    """An array of the program: floats, or whole numbers of 32 or 64 bits, which are read and written as 64 bits."""
-
-    __slots__ = ("_code", "_pointer", "kind")
-
-    def __init__(self, code: Code, pointer: Any, kind: Any) -> None:
-        self._code, self._pointer, self.kind = code, pointer, kind
-
-    @property
-    def pointer(self) -> Any:
-        """The address, for a call."""
-        return self._pointer
-
-    def at(self, i: Operand) -> Memory:
-        """Return the part that begins at an offset."""
-        return self if _is(i, 0) else Memory(self._code, self._address(i), self.kind)
-
-    def _address(self, i: Operand) -> Any:
-        return self._code.builder.gep(self._pointer, [self._code.index(i)], source_etype=self.kind)
-
-    def one(self, i: Operand = 0) -> Value:
-        """Return one element."""
-        found = self._code.value(self._code.builder.load(self._address(i), typ=self.kind, align=self.kind.width // 8
-                                 if isinstance(self.kind, ir.IntType) else 4))  # fmt: skip
-        return found.cast("sext", I64) if self.kind is I32 else found
-
-    def put(self, value: Value, i: Operand = 0) -> None:
-        """Write one element."""
-        value = value.cast("trunc", I32) if self.kind is I32 else value
-        self._code.builder.store(value.of, self._address(i), align=8 if self.kind is I64 else 4)
-
-    def vector(self, i: Operand = 0, *, aligned: bool = False) -> Value:
-        """Return 16 elements; ``aligned``: they begin at a multiple of 64 bytes."""
-        kind = VECTOR if self.kind is F32 else PLACES
-        return self._code.value(self._code.builder.load(self._address(i), typ=kind, align=64 if aligned else 4))
-
-    def put_vector(self, value: Value, i: Operand = 0, *, aligned: bool = False) -> None:
-        """Write 16 elements."""
-        self._code.builder.store(value.of, self._address(i), align=64 if aligned else 4)
 
 
 class Code:
@@ -191,10 +73,6 @@ class Code:
     def value(self, of: Any) -> Value:
         """Return an instruction's result with operators."""
         return Value(self.builder, of)
-
-    def index(self, i: Operand) -> Any:
-        """Return an index as an operand of an instruction."""
-        return i.of if isinstance(i, Value) else ir.Constant(I64, i)
 
     def number(self, n: int) -> Value:
         """Return a whole number of 64 bits."""
@@ -273,7 +151,7 @@ class Code:
     @contextmanager
     def loop(self, stop: Operand, step: int = 1, start: Operand = 0) -> Iterator[Value]:
         """Repeat the block for ``start, start + step, ...`` below ``stop``; perhaps never."""
-        counter = self.var(self.value(self.index(start)))
+        counter = self.var(self.value(index(start)))
         test, body, end = (self.function.append_basic_block() for _ in range(3))
         self.builder.branch(test)
         self.builder.position_at_end(test)
@@ -297,18 +175,18 @@ class Code:
 
     def call(self, function: Any, *args: Operand | Memory) -> None:
         """Call another function of the program."""
-        self.builder.call(function, [a.pointer if isinstance(a, Memory) else self.index(a) for a in args])
+        self.builder.call(function, [a.pointer if isinstance(a, Memory) else index(a) for a in args])
 
     # ---- memory -----------------------------------------------------------------------------------------------
     def array(self, kind: Any, n: int) -> Memory:
         """Return an array that lives as long as the function runs."""
         made = self.entry.alloca(ir.ArrayType(kind, n))
         made.align, made.type = 64, POINTER
-        return Memory(self, made, kind)
+        return Memory(self.builder, made, kind)
 
     def numbers(self, m: Memory) -> Memory:
         """Return the same memory as whole numbers of 32 bits."""
-        return Memory(self, m.pointer, I32)
+        return Memory(self.builder, m.pointer, I32)
 
     def clear(self, m: Memory, n: Operand) -> None:
         """Write ``n`` zeros of 4 bytes."""
@@ -359,24 +237,10 @@ class Module:
                 args.append(c.value(arg))
             else:
                 arg.add_attribute("noalias")
-                args.append(Memory(c, arg, _ARGUMENTS[kind][1]))
+                args.append(Memory(c.builder, arg, _ARGUMENTS[kind][1]))
         c.close(write(c, *args))
         return made
 
     def text(self) -> str:
         """Return the program."""
         return str(self._module)
-
-
-def _element(kind: Any) -> Any:
-    """Return the type if it is of integers, or of vectors of them; else None."""
-    element = kind.element if isinstance(kind, ir.VectorType) else kind
-    return element if isinstance(element, ir.IntType) else None
-
-
-def _constant(kind: Any, x: float) -> Any:
-    return ir.Constant(kind, [x] * LANES if isinstance(kind, ir.VectorType) else x)
-
-
-def _is(value: Operand, n: int) -> bool:
-    return isinstance(value, int) and value == n

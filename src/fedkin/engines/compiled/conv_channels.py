@@ -6,8 +6,9 @@ Images lie as ``[H, W, C]``, so a row of the kernel meets ``KW C`` numbers in a 
 
 from __future__ import annotations
 
-from fedkin.engines.compiled.code import I32, LANES, Code, Memory, Value
+from fedkin.engines.compiled.code import Code
 from fedkin.engines.compiled.units import ConvUnit
+from fedkin.engines.compiled.values import I32, LANES, Memory, Value
 
 
 def turn(c: Code, u: ConvUnit, w: Memory, turned: Memory) -> None:

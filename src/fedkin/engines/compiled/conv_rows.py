@@ -6,9 +6,10 @@ where in the image ``[H, W, C]`` the window of each winner begins; the backward 
 
 from __future__ import annotations
 
-from fedkin.engines.compiled.code import LANES, Code, Memory, Value, up
+from fedkin.engines.compiled.code import Code
 from fedkin.engines.compiled.conv_channels import largest
 from fedkin.engines.compiled.units import ConvUnit, Image
+from fedkin.engines.compiled.values import LANES, Memory, Value, up
 
 _ACROSS = 2  # vectors of a row: 32 positions, 16 windows
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedkin.engines.compiled.code import LANES, up
 from fedkin.engines.compiled.conv_rows import plane_of
 from fedkin.engines.compiled.units import ConvUnit, LinearUnit, PoolUnit, Unit
+from fedkin.engines.compiled.values import LANES, up
 
 _SLACK = 4 * LANES  # floats behind each buffer: a vector that begins in it may end there
 

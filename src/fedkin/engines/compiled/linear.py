@@ -6,8 +6,9 @@ part in several products. R divides the batch, and 2 R sums and the operands fit
 
 from __future__ import annotations
 
-from fedkin.engines.compiled.code import F32, LANES, Code, Memory, Value
+from fedkin.engines.compiled.code import Code
 from fedkin.engines.compiled.units import LinearUnit
+from fedkin.engines.compiled.values import F32, LANES, Memory, Value
 
 
 def block_of(batch: int, vectors: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from fedkin.engines.compiled.code import LANES, Code, Memory, Value
+from fedkin.engines.compiled.code import Code
+from fedkin.engines.compiled.values import LANES, Memory, Value
 
 
 @dataclass(frozen=True)
