@@ -104,6 +104,24 @@ def test_the_catalogues_networks_are_compiled(name: str) -> None:
     agree(make, net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        ((3, 14, 13), (made(nn.Conv2d, 3, 32, (5, 3), padding=2), made(nn.ReLU), made(nn.MaxPool2d, 2),
+                       made(nn.Conv2d, 32, 48, (3, 2)), made(nn.ReLU))),
+        ((40, 9, 9), (made(nn.Conv2d, 40, 6, 5, padding=1), made(nn.MaxPool2d, 2), made(nn.ReLU))),
+        ((2, 6, 70), (made(nn.Conv2d, 2, 5, 3), made(nn.MaxPool2d, 2), made(nn.ReLU))),
+    ],
+    ids=["channels", "row of many taps", "wide rows"],
+)  # fmt: skip
+def test_more_than_the_registers_hold(shape: tuple[int, ...], body: tuple[Make, ...]) -> None:
+    """Kernels of many vectors, which are taken in parts that divide them, and rows of more than 32 positions."""
+    width = sequence(*body, made(nn.Flatten))()(torch.zeros(1, *shape)).shape[1]
+    make = sequence(*body, made(nn.Flatten), made(nn.Linear, width, CLASSES))
+    net = Net(make, shape, CLASSES)
+    agree(make, net, Train(net.w0), data_for(shape), Training(steps=3, batch_size=5, lr=0.05))
+
+
 def test_a_classifier_on_stored_features() -> None:
     """The head alone, on rows of features, in a network that is no chain."""
     make = sequence(made(nn.Linear, 6, 5), made(nn.Tanh), made(nn.Linear, 5, CLASSES))

@@ -15,13 +15,13 @@ from typing import Any
 import llvmlite.ir as ir
 
 from fedkin.engines.compiled.target import Target
+from fedkin.engines.compiled.units import LANES
 from fedkin.engines.compiled.values import (
     F32,
     I1,
     I8,
     I32,
     I64,
-    LANES,
     MASK,
     PLACES,
     POINTER,

@@ -7,8 +7,8 @@ Images lie as ``[H, W, C]``, so a row of the kernel meets ``KW C`` numbers in a 
 from __future__ import annotations
 
 from fedkin.engines.compiled.code import Code
-from fedkin.engines.compiled.units import ConvUnit
-from fedkin.engines.compiled.values import I32, LANES, Memory, Value
+from fedkin.engines.compiled.units import LANES, ConvUnit
+from fedkin.engines.compiled.values import I32, Memory, Value
 
 
 def turn(c: Code, u: ConvUnit, w: Memory, turned: Memory) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fedkin.engines.compiled.code import Code
 from fedkin.engines.compiled.conv_channels import largest
-from fedkin.engines.compiled.units import ConvUnit, Image
-from fedkin.engines.compiled.values import LANES, Memory, Value, up
+from fedkin.engines.compiled.units import LANES, ConvUnit, up
+from fedkin.engines.compiled.values import Memory, Value
 
 _ACROSS = 2  # vectors of a row: 32 positions, 16 windows
 
@@ -20,14 +20,9 @@ def block_of(u: ConvUnit, vectors: int) -> int:
     return next(o for o in range(most, 0, -1) if u.out.channels % o == 0)
 
 
-def plane_of(image: Image) -> tuple[int, int]:
-    """Return height and width of a plane, its margin included."""
-    return image.height + 2 * image.margin[0], image.width + 2 * image.margin[1]
-
-
 def planes(c: Code, u: ConvUnit, x: Memory, out: Memory) -> None:
     """Write an image as planes."""
-    height, width = plane_of(u.inside)
+    height, width = u.inside.plane
     with c.loop(height) as h, c.loop(width) as w:
         for channel in range(u.inside.stored):
             number = x.one(h * u.inside.row + w * u.inside.stored + channel)
@@ -40,7 +35,7 @@ def forward(c: Code, u: ConvUnit, block: int, x: Memory, w: Memory, b: Memory, o
     Two rows x 32 positions x O channels are held in registers: a vector of the image meets the weights of all O, and
     pooling is done before anything is stored.
     """
-    height, width = plane_of(u.inside)
+    height, width = u.inside.plane
     padded = u.vectors * LANES
     for first in range(0, up(u.out.width), LANES):
         with c.loop(u.out.height) as ph, c.loop(u.out.channels, block) as o:

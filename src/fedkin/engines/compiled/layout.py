@@ -10,11 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedkin.engines.compiled.conv_rows import plane_of
-from fedkin.engines.compiled.units import ConvUnit, LinearUnit, PoolUnit, Unit
-from fedkin.engines.compiled.values import LANES, up
+from fedkin.engines.compiled.units import LANES, ConvUnit, LinearUnit, PoolUnit, Unit, up
 
 _SLACK = 4 * LANES  # floats behind each buffer: a vector that begins in it may end there
+
+
+def block_of(batch: int, vectors: int) -> int:
+    """Return how many samples linear layers take at a time: as many as make the fewest instructions in all.
+
+    A block of R samples and two neurons has 2 R sums in registers, and 3 R + 2 instructions for each vector of inputs;
+    samples that only fill the last block count.
+
+    Args:
+        batch: samples.
+        vectors: number of vectors that the processor's registers hold.
+    """
+    most = max(1, min(batch, (vectors - 4) // 2))
+    return min(range(most, 0, -1), key=lambda r: -(-batch // r) * (3 * r + 2))
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Layout:
                 found.append((f"turned{i}", u.kernel[0] * u.taps * u.out.stored if u.along == "channels" else 0))
                 found.append((f"dw{i}", u.weights + u.biases))
         found.append((f"in{len(self.units)}", self.batch * self.units[-1].out.size))
-        height, width = plane_of(self.units[0].inside)
+        height, width = self.units[0].inside.plane
         found.append(("planes", self.units[0].inside.stored * height * width))
         return found
 

@@ -7,18 +7,8 @@ part in several products. R divides the batch, and 2 R sums and the operands fit
 from __future__ import annotations
 
 from fedkin.engines.compiled.code import Code
-from fedkin.engines.compiled.units import LinearUnit
-from fedkin.engines.compiled.values import F32, LANES, Memory, Value
-
-
-def block_of(batch: int, vectors: int) -> int:
-    """Return R for a batch: that of the fewest instructions, samples that only fill a block included.
-
-    Args:
-        vectors: number of vectors that the processor's registers hold.
-    """
-    most = max(1, min(batch, (vectors - 4) // 2))
-    return min(range(most, 0, -1), key=lambda r: -(-batch // r) * (3 * r + 2))
+from fedkin.engines.compiled.units import LANES, LinearUnit
+from fedkin.engines.compiled.values import F32, Memory, Value
 
 
 def forward(c: Code, u: LinearUnit, block: int, x: Memory, w: Memory, b: Memory, y: Memory, rows: Value) -> None:

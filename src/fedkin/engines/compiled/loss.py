@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from fedkin.engines.compiled.code import Code
-from fedkin.engines.compiled.values import LANES, PLACES, VECTOR, Memory, Value, up
+from fedkin.engines.compiled.units import LANES, up
+from fedkin.engines.compiled.values import PLACES, VECTOR, Memory, Value
 
 _MAGIC = 1.5 * 2.0**23  # added to a float, it leaves the nearest whole number in the lowest bits
 # ln 2 in two parts, the first with few digits, so that whole multiples of it are exact

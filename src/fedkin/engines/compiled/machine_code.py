@@ -20,8 +20,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from fedkin.engines.compiled.arguments import ARGUMENTS
 from fedkin.engines.compiled.layout import Layout
-from fedkin.engines.compiled.program import ARGUMENTS, write
+from fedkin.engines.compiled.program import write
 from fedkin.engines.compiled.target import Target
 from fedkin.storage.files import cache_folder, make_private, write_atomic
 
@@ -82,8 +83,8 @@ def _folder() -> Path:
 def _read(path: Path) -> bytes | None:
     """Return the code in a file; None if there is none that can be trusted."""
     with contextlib.suppress(OSError):
-        folder = path.parent.stat()
-        if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        folder, others = path.parent.stat(), stat.S_IRWXG | stat.S_IRWXO
+        if os.name == "posix" and (folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & others):
             return None
         content = path.read_bytes()
         if hashlib.sha256(content[32:]).digest() == content[:32]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedkin.engines.compiled.code import Code
 from fedkin.engines.compiled.layout import Layout
-from fedkin.engines.compiled.units import ConvUnit, Image, LinearUnit
-from fedkin.engines.compiled.values import Memory, Value, up
+from fedkin.engines.compiled.units import ConvUnit, Image, LinearUnit, up
+from fedkin.engines.compiled.values import Memory, Value
 
 
 def pack(c: Code, layout: Layout, flat: Memory, packed: Memory) -> None:

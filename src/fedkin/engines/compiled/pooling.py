@@ -6,8 +6,8 @@ They are simple loops: positions in order, 16 channels at a time where channels 
 from __future__ import annotations
 
 from fedkin.engines.compiled.code import Code
-from fedkin.engines.compiled.units import Image, PoolUnit
-from fedkin.engines.compiled.values import LANES, Memory, Value
+from fedkin.engines.compiled.units import LANES, Image, PoolUnit
+from fedkin.engines.compiled.values import Memory, Value
 
 
 def forward(c: Code, u: PoolUnit, x: Memory, out: Memory, won: Memory) -> None:

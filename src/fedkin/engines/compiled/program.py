@@ -5,31 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fedkin.engines.compiled import linear
+from fedkin.engines.compiled.arguments import ARGUMENTS
 from fedkin.engines.compiled.code import Code, Module
 from fedkin.engines.compiled.kernels import Kernels
 from fedkin.engines.compiled.layout import Layout
 from fedkin.engines.compiled.step import Step, Training
 from fedkin.engines.compiled.target import Target
 from fedkin.engines.compiled.values import I64, Memory, Value
-
-ARGUMENTS = {
-    "x": "f", "y": "l", "offset": "f", "index": "l", "rows": "l", "lr": "f",
-    "start": "f", "out": "f", "center": "f", "linear": "f", "memory": "f",
-    "steps": "i", "first": "i", "last": "i", "channels_last": "i",
-    "has_offset": "i", "has_center": "i", "has_linear": "i", "has_momentum": "i",
-    "mu": "x", "after": "x", "decay": "x", "decay_biases": "x", "momentum": "x",
-}  # fmt: skip
-"""Arguments of the program and their letters in `Module.function`.
-
-``index`` names the samples of all batches, ``rows`` and ``lr`` have a number for each step; ``first`` and ``last`` are
-the units that move. An array that its ``has_`` denies may be null. The result is 1 if a label is not a class.
-"""
-
-
-def block_of(batch: int, target: Target) -> int:
-    """Return how many samples linear layers take at a time."""
-    return linear.block_of(batch, target.vectors)
 
 
 def write(layout: Layout, block: int, target: Target) -> str:

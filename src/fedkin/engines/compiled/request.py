@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fedkin.engines.chain import Layer
-from fedkin.engines.compiled.layout import Layout
+from fedkin.engines.compiled.layout import Layout, block_of
 from fedkin.engines.compiled.machine_code import Linked, linked
-from fedkin.engines.compiled.program import block_of
 from fedkin.engines.compiled.target import Target, host
 from fedkin.engines.compiled.units import NotCovered, PoolUnit, units_of
 
-_MEMORY = 1 << 30
+_MEMORY = 256 << 20
 """Bytes that a program may take in each process."""
 
 
@@ -66,7 +65,7 @@ class Program:
     def __init__(self, layers: Sequence[Layer], shape: Sequence[int], batch: int, target: Target | None = None) -> None:
         target = target or host()
         units = units_of(layers, shape)
-        self.batch, self._block = batch, block_of(batch, target)
+        self.batch, self._block = batch, block_of(batch, target.vectors)
         self.layout = Layout(units, -(-batch // self._block) * self._block)
         if 4 * self.layout.total > _MEMORY:
             raise NotCovered(f"its batches of {batch} take more than {_MEMORY >> 20} MiB")

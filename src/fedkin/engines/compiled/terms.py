@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from fedkin.engines.compiled.code import Code
-from fedkin.engines.compiled.values import LANES, Memory, Value
+from fedkin.engines.compiled.units import LANES
+from fedkin.engines.compiled.values import Memory, Value
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,14 @@ from typing import Literal
 
 from fedkin.engines.chain import AvgPool, Conv, GlobalPool, Layer, Linear, MaxPool, Relu
 
-_LANES = 16
+LANES = 16
+"""Floats in a vector, on every processor; LLVM splits them into registers of the processor's own width."""
 _LARGEST_POOL = 4  # windows whose positions are compared in registers
+
+
+def up(n: int, multiple: int = LANES) -> int:
+    """Return the smallest multiple that is ``n`` or more."""
+    return -(-n // multiple) * multiple
 
 
 class NotCovered(Exception):
@@ -41,12 +47,17 @@ class Image:
     @property
     def row(self) -> int:
         """Floats from one row to the next."""
-        return _up((self.width + 2 * self.margin[1]) * self.stored)
+        return up((self.width + 2 * self.margin[1]) * self.stored)
 
     @property
     def size(self) -> int:
         """Floats of the whole image."""
         return (self.height + 2 * self.margin[0]) * self.row
+
+    @property
+    def plane(self) -> tuple[int, int]:
+        """Height and width with the margin."""
+        return self.height + 2 * self.margin[0], self.width + 2 * self.margin[1]
 
     @property
     def start(self) -> int:
@@ -126,23 +137,23 @@ class ConvUnit:
     @property
     def vectors(self) -> int:
         """Vectors of one row of the kernel."""
-        return _up(self.taps) // _LANES
+        return up(self.taps) // LANES
 
     @property
     def weights(self) -> int:
         """Floats of the packed weight ``[channels, kernel height, taps padded]``."""
-        return self.out.channels * self.kernel[0] * self.vectors * _LANES
+        return self.out.channels * self.kernel[0] * self.vectors * LANES
 
     @property
     def biases(self) -> int:
         """Floats of the packed bias."""
-        return _up(self.out.channels)
+        return up(self.out.channels)
 
     @property
     def winners(self) -> int:
         """Whole numbers that say which position won each window of one image."""
         if self.along == "row":
-            return self.out.channels * self.out.height * _up(self.out.width)
+            return self.out.channels * self.out.height * up(self.out.width)
         return self.out.height * self.out.width * self.out.stored if self.pool > 1 else 0
 
 
@@ -211,7 +222,7 @@ def _input(layers: Sequence[Layer], shape: Sequence[int]) -> Image:
 
 
 def _vector(features: int) -> Image:
-    return Image(1, 1, features, _up(features))
+    return Image(1, 1, features, up(features))
 
 
 def _linear(layer: Linear, at: Image) -> LinearUnit:
@@ -226,7 +237,7 @@ def _conv(layer: Conv, inside: Image) -> ConvUnit:
     outputs, _, kh, kw = layer.shape
     height = (inside.height + 2 * inside.margin[0] - kh) // layer.stride[0] + 1
     width = (inside.width + 2 * inside.margin[1] - kw) // layer.stride[1] + 1
-    out, stride = Image(height, width, outputs, _up(outputs)), (layer.stride[0], layer.stride[1])
+    out, stride = Image(height, width, outputs, up(outputs)), (layer.stride[0], layer.stride[1])
     return ConvUnit(inside, out, Parameters.of(layer), (kh, kw), stride)
 
 
@@ -274,7 +285,3 @@ def _pool(layer: MaxPool | AvgPool | GlobalPool, at: Image) -> PoolUnit:
 def _with_margin(unit: Unit, after: Conv) -> Unit:
     margin = (after.padding[0], after.padding[1])
     return replace(unit, out=replace(unit.out, margin=margin))
-
-
-def _up(n: int) -> int:
-    return -(-n // _LANES) * _LANES

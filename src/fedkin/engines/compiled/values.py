@@ -6,16 +6,11 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-LANES = 16
-"""Floats in a vector, on every processor; LLVM splits them into registers of the processor's own width."""
+from fedkin.engines.compiled.units import LANES
+
 F32, F64, I1, I8, I32, I64 = ir.FloatType(), ir.DoubleType(), *(ir.IntType(n) for n in (1, 8, 32, 64))
 VECTOR, PLACES, MASK = (ir.VectorType(t, LANES) for t in (F32, I32, I1))
 POINTER = ir.PointerType()
-
-
-def up(n: int, multiple: int = LANES) -> int:
-    """Return the smallest multiple that is ``n`` or more."""
-    return -(-n // multiple) * multiple
 
 
 class Value:
@@ -152,4 +147,5 @@ def _constant(kind: Any, x: float) -> Any:
 
 
 def is_number(value: Operand, n: int) -> bool:
+    """Return whether an operand is known to be a number while the program is written."""
     return isinstance(value, int) and value == n
