@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedkin.engines.compiled.request import Program, Terms
 
 INSTALL = "pip install 'fedkin[fast]'"
+_OLDEST = (0, 45)
 _EXACT = 256
 """Batch size up to which programs are made for exactly that size; larger ones are for the next power of two that a
 client fills, so that neither memory nor the number of programs grows with a batch size that means "all samples"."""
@@ -52,9 +53,13 @@ class Native:
 def missing() -> str:
     """Return why nothing can be compiled here; "" if it can."""
     try:
-        import llvmlite.binding  # noqa: F401
+        import llvmlite.binding
+    except ModuleNotFoundError:
+        return f"llvmlite is not installed: {INSTALL}"
     except (ImportError, OSError) as e:
-        return f"llvmlite is not installed: {INSTALL}" if isinstance(e, ModuleNotFoundError) else f"llvmlite fails: {e}"
+        return f"llvmlite fails: {e}"
+    if tuple(map(int, llvmlite.__version__.split(".")[:2])) < _OLDEST:  # it may have come with another package
+        return f"llvmlite {llvmlite.__version__} is too old: {INSTALL}"
     return ""
 
 
@@ -96,8 +101,9 @@ def _unreadable(request: Train, data: Samples, net: Net) -> str:
     length = (len(request.start),)
     shapes = [(request.start, length), (request.center, length), (request.linear, length), (offset, (n, net.classes))]
     shapes.append((data.x, (n, *net.shape)) if z is None else (z, (n, z.shape[1])))
-    if any(t is not None and (t.dtype != torch.float32 or tuple(t.shape) != shape) for t, shape in shapes):
-        return "a tensor is not of the expected shape, or not float32"
+    there = [(t, shape) for t, shape in shapes if t is not None]
+    if any(t.dtype != torch.float32 or not t.is_cpu or tuple(t.shape) != shape for t, shape in there):
+        return "a tensor is not of the expected shape, not float32, or on a device"
     return "" if data.y.dtype == torch.int64 and data.y.shape == (n,) else "labels are not numbers of classes"
 
 

@@ -108,7 +108,7 @@ def test_the_catalogues_networks_are_compiled(name: str) -> None:
     ("shape", "body"),
     [
         ((3, 14, 13), (made(nn.Conv2d, 3, 32, (5, 3), padding=2), made(nn.ReLU), made(nn.MaxPool2d, 2),
-                       made(nn.Conv2d, 32, 48, (3, 2)), made(nn.ReLU))),
+                       made(nn.Conv2d, 32, 48, (3, 3)), made(nn.ReLU))),
         ((40, 9, 9), (made(nn.Conv2d, 40, 6, 5, padding=1), made(nn.MaxPool2d, 2), made(nn.ReLU))),
         ((2, 6, 70), (made(nn.Conv2d, 2, 5, 3), made(nn.MaxPool2d, 2), made(nn.ReLU))),
     ],

@@ -185,14 +185,26 @@ def test_a_diverged_model_looks_diverged_and_leaves_nothing_behind(poison: float
     """NaN goes through ReLU and pooling; the next client, with a short batch, finds no trace of it."""
     net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE, 13)
     program = Program(layers(net), SHAPE, 5)
-    clean = trained(program, net, data)
+    few = data_for(SHAPE, 3)  # less than the block of a linear layer
+    clean, small = trained(program, net, data), trained(program, net, few)
     bad = Samples(data.x.clone(), data.y)
     bad.x[4, 1, 7, 7] = poison
     lost = trained(program, net, bad)
     first = net.places()["0.weight"][0]
     assert bool(lost[first].isnan().all())
     assert bool(lost[net.head].isnan().all())
+    assert torch.equal(trained(program, net, few), small)
     assert torch.equal(trained(program, net, data), clean)
+
+
+def test_samples_that_only_fill_a_block_count_for_nothing() -> None:
+    """Where linear layers take samples right from the data, what a client before had there is no longer there."""
+    net, bad, few = Net(SMALL, (6,), CLASSES), data_for((6,)), data_for((6,), 2)
+    program = Program(layers(net), (6,), 5)
+    small = trained(program, net, few)
+    bad.x[:] = float("inf")
+    assert not bool(trained(program, net, bad)[net.head].isfinite().any())
+    assert torch.equal(trained(program, net, few), small)
 
 
 def test_a_nan_weight_reaches_all_that_autograd_lets_it_reach() -> None:
@@ -325,6 +337,13 @@ def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPa
     assert torch.equal(sgd(Train(net.w0), data, net, Training(), generator(0)), explicit)
     with pytest.raises(ConfigError, match="llvmlite is not installed: pip install"):
         sgd(Train(net.w0), data, net, Training(), generator(0), gradient="compiled")
+
+
+def test_an_old_llvmlite_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other packages bring versions whose programs would be others."""
+    monkeypatch.setattr("llvmlite.__version__", "0.44.1")
+    assert missing() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
+    assert settled("auto") == "explicit"
 
 
 def test_what_was_asked_for_is_said() -> None:

@@ -39,6 +39,7 @@ class Terms:
 
 
 _programs: dict[str, Program] = {}
+_KEPT = 32  # programs, with their memory
 
 
 def program(layers: Sequence[Layer], shape: Sequence[int], batch: int) -> Program:
@@ -51,6 +52,8 @@ def program(layers: Sequence[Layer], shape: Sequence[int], batch: int) -> Progra
     kind = repr((layers, shape, batch))
     if kind not in _programs:
         _programs[kind] = Program(layers, shape, batch)
+        if len(_programs) > _KEPT:
+            del _programs[next(iter(_programs))]  # the oldest; networks that use it still have it
     return _programs[kind]
 
 
