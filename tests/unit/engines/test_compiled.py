@@ -28,14 +28,16 @@ def compiled(net: Net, request: Train, data: Samples, training: Training) -> Ten
     return sgd(request, data, net, training, generator(0), gradient="compiled")
 
 
-def agree(make: Make, net: Net, request: Train, data: Samples, training: Training) -> Tensor:
+def agree(
+    make: Make, net: Net, request: Train, data: Samples, training: Training, tolerance: float = TOLERANCE
+) -> Tensor:
     """That compiled training agrees with float64, and went somewhere."""
     data = Samples(net.layout(data.x), data.y)
     found = compiled(net, request, data, training)
     expected = reference(make, net, request, data, training, generator(0))
     way = float((expected - request.start).abs().max())
     assert way > 1e-4
-    assert float((found - expected).abs().max()) <= TOLERANCE * max(1.0, way)
+    assert float((found - expected).abs().max()) <= tolerance * max(1.0, way)
     return found
 
 
@@ -120,6 +122,30 @@ def test_more_than_the_registers_hold(shape: tuple[int, ...], body: tuple[Make, 
     make = sequence(*body, made(nn.Flatten), made(nn.Linear, width, CLASSES))
     net = Net(make, shape, CLASSES)
     agree(make, net, Train(net.w0), data_for(shape), Training(steps=3, batch_size=5, lr=0.05))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("moving", ["head", "body"])
+def test_what_stands_still_keeps_its_bits(moving: str, momentum: float) -> None:
+    """Neither gradients nor terms reach it."""
+    make, shape = factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8)
+    net = Net(make, shape, CLASSES)
+    part, still = (net.head, net.body) if moving == "head" else (net.body, net.head)
+    request = Train(net.w0, only=part, mu=1.0, center=torch.zeros(net.size), linear=torch.ones(net.size))
+    training = Training(batch_size=4, lr=0.05, weight_decay=0.1, momentum=momentum)
+    found = agree(make, net, request, data_for(shape), training)
+    assert torch.equal(found[still], net.w0[still])
+    assert not bool((found[part] == net.w0[part]).any())
+
+
+@pytest.mark.parametrize("logit", [-200.0, 200.0])
+def test_the_loss_depends_on_differences_of_logits_alone(logit: float) -> None:
+    """Far from 0 exponentials of logits would be 0 or infinite; the logits themselves are rounded to 1.5e-5."""
+    make = sequence(made(nn.Linear, 5, 20), made(nn.ReLU), made(nn.Linear, 20, CLASSES))
+    net = Net(make, (5,), CLASSES)
+    start = net.w0
+    start[net.places()["2.bias"][0]] = logit
+    agree(make, net, Train(start), data_for((5,)), Training(batch_size=4, lr=0.05), tolerance=1e-4)
 
 
 def test_a_classifier_on_stored_features() -> None:
