@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -189,8 +188,9 @@ def simulate(
             if out is not None:
                 to_the_end.enter_context(writing(Path(out)))
                 to_the_end.enter_context(room(Path(out)))
-                begun = {**(sources or {}), COMPUTED: json.dumps({"gradient": gradient}).encode() + b"\n"}
-                folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), begun)
+                folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), sources)
+                if not folder.checkpoint.path.exists():  # before any round
+                    folder.write("computed", {"gradient": gradient})
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
@@ -244,10 +244,11 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
     Raises:
         ConfigError: that is not possible on this machine.
     """
-    if resumed is None:
+    noted = None if resumed is None else RunFolder.gradient(resumed)
+    if resumed is None or (noted is None and not RunFolder(Path(resumed)).checkpoint.path.exists()):
         return settled(asked)
-    # a run that wrote nothing down is of a fedkin whose "auto" was "explicit"
-    began = (RunFolder.gradient(resumed) or "explicit") if asked == "auto" else asked
+    # a run with rounds that wrote nothing down is of a fedkin whose "auto" was "explicit"
+    began = (noted or "explicit") if asked == "auto" else asked
     if began not in get_args(Gradient):
         raise RunFolderError(f"{Path(resumed) / COMPUTED} names gradients {began!r}, which this fedkin does not know")
     if began == "compiled" and (why := missing()):

@@ -74,6 +74,8 @@ class Program:
             raise NotCovered(f"its batches of {batch} take more than {_MEMORY >> 20} MiB")
         self.code: Linked = linked(self.layout, self._block, target)
         self._image = (units[0].inside.height, units[0].inside.width) != (1, 1)
+        parameters = [u.parameters for u in units if not isinstance(u, PoolUnit)]
+        self._parameters = sum(b - a for p in parameters for a, b in (p.weight, p.bias or (0, 0)))
         self._free, self._lock = list[Tensor](), Lock()
 
     def __call__(
@@ -101,10 +103,11 @@ class Program:
         Raises:
             IndexError: a label is not a class.
         """
-        out = start.detach().clone()  # what no unit has stays as it is
         each = [(order, lr) for order, lr in epochs if len(order)]
         if not each:
-            return out
+            return start.detach().clone()
+        # what no unit has stays as it is
+        out = torch.empty(len(start)) if len(start) == self._parameters else start.detach().clone()
         index, rows, rates = _steps(each, batch)
         assert int(rows[0]) <= self.batch
         x, channels_last = _readable(x, self._image)
