@@ -19,6 +19,7 @@ LINES = ("rounds", "clients", "relations")
 FILES = {
     "config.toml",
     "preparation.json",
+    "computed.json",
     "rounds.jsonl",
     "clients.jsonl",
     "relations.jsonl",

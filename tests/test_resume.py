@@ -116,7 +116,7 @@ def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: 
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 
-    assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "preparation.json"}
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "preparation.json", "computed.json"}
     assert_goes_on(tmp_path / "a", whole(settings))
 
 
@@ -214,7 +214,7 @@ def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
     settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)
     (tmp_path / "run.toml").write_text(settings.toml())
     command = [sys.executable, "-m", "fedkin"]
-    path = str(Path(fedkin.experiment.run_folder.__file__).parents[1])
+    path = str(Path(fedkin.experiment.run_folder.__file__).parents[2])
     how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
     process = subprocess.Popen([*command, "run", "run.toml", "--quiet", "--out", "a"], start_new_session=True, **how)
     wait_for_lines(tmp_path / "a", 3, lambda: process.poll() is None)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from bench.gradients import steps
 from bench.speed import __main__ as command
 from bench.speed import federation, flops, machine, measure, table
 from bench.speed.drive import Ran, run
@@ -295,3 +296,10 @@ def test_the_page_shows_what_was_measured() -> None:
     """The tables of `docs/performance.md` are those that `python -m bench.speed --table` makes of the lines."""
     text = table.PAGE.read_text(encoding="utf-8")
     assert table.renewed(text, table.read()) == text
+
+
+def test_steps_are_timed_for_each_way_of_computing_gradients() -> None:
+    """`python -m bench.gradients`, with little data: a time for each repetition and way."""
+    found = steps(WORKLOADS["W4"].quick(), ["explicit", "autograd"], 2)
+    assert {way: len(times) for way, times in found.items()} == {"explicit": 2, "autograd": 2}
+    assert all(time > 0 for times in found.values() for time in times)

@@ -118,6 +118,7 @@ def test_methods_and_engines_need_no_more_at_import(folder: str) -> None:
     for path in (p for p in FILES if name(p).startswith(folder + "/")):
         outside = {i.partition(".")[0] for i in imports(path)} - set(sys.stdlib_module_names)
         allowed = {"torch", "fedkin"} | ({"scipy"} if name(path) == "functional/grouping.py" else set())
+        allowed |= {"llvmlite"} if name(path).startswith(("engines/compiled/", "engines/native.py")) else set()
         assert outside <= allowed, name(path)
 
 
@@ -146,8 +147,9 @@ def test_local_sgd_exists_once() -> None:
     """Gradients are taken in one file of each engine, nowhere in methods or networks; and inside one loss, that of a
     meta-step, whose value depends on a gradient."""
     assert files_that_call(".autograd.grad") == ["engines/steps.py", "methods/per_fedavg.py"]
-    # the passes that are written out, and the two places that walk them
-    assert files_that_call(".backward") == ["engines/explicit.py", "engines/steps.py"]
+    # the passes that are written out, and the two places that walk them; and those of the compiled program
+    passes = ["engines/compiled/kernels.py", "engines/explicit.py", "engines/steps.py"]
+    assert files_that_call(".backward") == passes
     # a sample's own gradient for private training, a stack of clients' for GPUs; the step is that of terms.py
     stacks = ["engines/stacked_train.py", "privacy/dp_sgd.py"]
     assert [name(p) for p in FILES if "torch.func" in set(imports(p))] == stacks

@@ -7,9 +7,10 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from fedkin.core import ConfigError, Train
+from fedkin.core import ConfigError, Samples, Train
 from fedkin.core.machine import cores
 from fedkin.engines.loop import Loop
+from fedkin.engines.native import native
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import written_out
 from fedkin.engines.tasks import Engine, Job
@@ -68,7 +69,15 @@ def gradients(engine: Engine, job: Job) -> str:
         return "gradients by torch.func"
     if job.gradient == "autograd":
         return "gradients by autograd (as asked)"
-    found = written_out(Train(job.net.w0), job.net, slice(0, job.net.size))
+    request, everything = Train(job.net.w0), slice(0, job.net.size)
+    found = written_out(request, job.net, everything)
     if isinstance(found, str):
         return f"gradients by autograd ({found})"
-    return f"gradients written out (a chain of {len(found)} layers)"
+    why, chain = "as asked", f"a chain of {len(found)} layers"
+    if job.gradient != "explicit":
+        none = Samples(torch.empty(0, *job.net.shape), torch.empty(0, dtype=torch.int64))
+        compiled = native(request, job.training, none, job.net, everything)
+        if not isinstance(compiled, str):
+            return f"training compiled ({chain})"
+        why = f"not compiled: {compiled}"
+    return f"gradients written out ({chain}; {why})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Net, Samples, Train, Training
+from fedkin.engines.native import native, settled
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer
 from fedkin.engines.turns import perform
@@ -64,23 +65,37 @@ def sgd(
     Args:
         private: draws the batches and takes the loss's gradient instead; the other terms depend on no sample.
         gradient: how gradients are found, see `fedkin.engines.steps`.
+
+    Raises:
+        ConfigError: compiled training was asked for, and is not possible on this machine.
     """
     training = request.training(run)
-    w = request.start.detach().clone()
-    part = request.only or slice(0, len(w))
+    part = request.only or slice(0, len(request.start))
     if part.start == part.stop:  # nothing moves
-        return w
+        return request.start.detach().clone()
+    if private is None and settled(gradient) == "compiled":
+        compiled = native(request, training, data, net, part)
+        if not isinstance(compiled, str):
+            epochs = orders(len(data), training, rng, skip_single=net.batchnorm)
+            return compiled.train(request, training, data, _paced(epochs, training))
+    w = request.start.detach().clone()
     step = step_for(request, training, data, net, w, part, private, gradient)
-    lr = training.lr
     if private is None:
         drawn = batches(len(data), training, rng, skip_single=net.batchnorm)
     else:
         drawn = private.batches(len(data), training)
-    for epoch_end, index in drawn:
+    for index, lr in _paced(drawn, training):
         step(index, lr)
+    return w
+
+
+def _paced(drawn: Iterable[tuple[bool, Tensor]], training: Training) -> Iterator[tuple[Tensor, float]]:
+    """Yield what was drawn with its step size, which falls where an epoch ends."""
+    lr = training.lr
+    for epoch_end, index in drawn:
+        yield index, lr
         if epoch_end:
             lr *= training.epoch_decay
-    return w
 
 
 def orders(n: int, training: Training, rng: torch.Generator, *, skip_single: bool) -> Iterator[tuple[bool, Tensor]]:

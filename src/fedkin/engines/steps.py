@@ -1,8 +1,10 @@
 """One step of SGD: how the gradient is found, and the terms that are added to it.
 
 ``autograd`` takes any network and loss. ``explicit`` writes the passes out (`fedkin.engines.explicit`), for chains of
-convolution, pooling, linear and ReLU layers under the cross-entropy. ``auto`` is explicit where it can be: the two
-agree to rounding, so a run's results depend on which was taken, never on the engine.
+convolution, pooling, linear and ReLU layers under the cross-entropy. ``compiled`` does not come here: it trains such
+chains without a step of Python (`fedkin.engines.native`), and the rest as ``explicit`` does, which in turn leaves to
+autograd what is not a chain. ``auto`` is the fastest that is there. All agree to rounding, so a run's results depend on
+which was taken, never on the engine.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from fedkin.engines.explicit import Pass
 from fedkin.engines.terms import Terms
 from fedkin.privacy.dp_sgd import PrivateSteps
 
-Gradient = Literal["auto", "autograd"]
-"""By passes written out where they can be, or by autograd everywhere."""
+Gradient = Literal["auto", "compiled", "explicit", "autograd"]
+"""As one native call, by passes written out, or by autograd; each where it can be, else the next."""
 
 
 class Step(Protocol):
@@ -76,7 +78,7 @@ class _General:
     def __call__(self, index: Tensor, lr: float) -> None:
         at = (self._request, self._net, self._w, self._data, index)
         if self._private is None:
-            grad = _gradient(*at)[self._part].contiguous()
+            grad = by_autograd(*at)[self._part].contiguous()
         else:
             grad = self._private.gradient(*at, self._part)
         self._velocity = self._terms.step(self._w[self._part], grad, self._velocity, lr)
@@ -191,7 +193,7 @@ def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
     steps = Pass(layers, w, found, slice(0, net.size))
     steps.factors.rate = 1 / 3
     steps.backward(steps.forward(x.clone()).softmax(1).sub_(F.one_hot(y, net.classes)))
-    expected = _gradient(Train(w), net.training(), w, Samples(x, y), torch.arange(3))
+    expected = by_autograd(Train(w), net.training(), w, Samples(x, y), torch.arange(3))
     return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
@@ -204,7 +206,7 @@ def _head_of(net: Net) -> tuple[Layer, ...] | str:
     return (Linear(weight[0], (weight[1][0], weight[1][1]), None if bias is None else bias[0]),)
 
 
-def _gradient(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
+def by_autograd(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
     """Return the gradient of the loss at one batch, ``[P]``."""
     aux: Bundle = request.aux
     if request.per_sample:

@@ -7,20 +7,21 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import tomli_w
 
-from fedkin.core import Aggregation, ConfigError, Method, Net, Training
+from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
 from fedkin.core.method import Moment
 from fedkin.data import Federation
-from fedkin.engines import Engine, choose, gradients
+from fedkin.engines import Engine, Gradient, choose, gradients, missing, settled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, extend
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
-from fedkin.experiment.run_folder import RunFolder
+from fedkin.experiment.run_folder import COMPUTED, RunFolder
 from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
 from fedkin.privacy.budget import Privacy
@@ -178,7 +179,8 @@ def simulate(
     beside = _attacked(setup, clients)
     beside |= {"notes": list(federation.notes)} if federation.notes else {}
     with one_thread(), ExitStack() as to_the_end:
-        job = e.job(e.laid_out(federation.clients))
+        gradient = _gradient(setup.compute.gradient, out if resume else None)
+        job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient)
         chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
         beside["computed"] = f"{why}; {gradients(chosen, job)}"
         with closing(chosen.start(job)) as session:
@@ -187,6 +189,8 @@ def simulate(
                 to_the_end.enter_context(writing(Path(out)))
                 to_the_end.enter_context(room(Path(out)))
                 folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), sources)
+                if not folder.checkpoint.path.exists():  # before any round
+                    folder.write("computed", {"gradient": gradient})
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
@@ -238,6 +242,27 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
         if rounds is not None:
             settings = extend(found, settings, rounds)
         return run_settings(settings, out=folder, resume=True, on_round=on_round)
+
+
+def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
+    """Return how gradients are found: as asked, or for a run that is resumed as where it began.
+
+    Raises:
+        ConfigError: that is not possible on this machine.
+    """
+    noted = None if resumed is None else RunFolder.gradient(resumed)
+    if resumed is None or (noted is None and not RunFolder(Path(resumed)).checkpoint.path.exists()):
+        return settled(asked)
+    # a run with rounds that wrote nothing down is of a fedkin whose "auto" was "explicit"
+    began = (noted or "explicit") if asked == "auto" else asked
+    if began not in get_args(Gradient):
+        raise RunFolderError(f"{Path(resumed) / COMPUTED} names gradients {began!r}, which this fedkin does not know")
+    if began == "compiled" and (why := missing()):
+        raise ConfigError(
+            f"{resumed} was begun with compiled training, which is not possible here ({why}); install what it needs, "
+            "or begin the run again in another folder: its last digits will differ"
+        )
+    return cast("Gradient", began)
 
 
 def _in_files(state: str, net: Net, clients: int) -> bool:

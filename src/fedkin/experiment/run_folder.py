@@ -39,6 +39,9 @@ from fedkin.storage.row_store import Banks
 EXTENDING = "extending.json"
 """What is to be done to a folder whose run gets more rounds (`fedkin.experiment.extend`), until it is done."""
 
+COMPUTED = "computed.json"
+"""How the gradients of the run are found: what ``gradient = "auto"`` was where it began, to go on with the same."""
+
 
 class RunFolder:
     """Writes a run down so that a kill at any moment loses at most the round in progress.
@@ -93,6 +96,21 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise RunFolderError(f"{path} is not a run folder: it has no config.toml")
         return cls(path)
+
+    @staticmethod
+    def gradient(path: Path | str) -> str | None:
+        """Return how the run in a folder began to find gradients; None: its fedkin wrote none down.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        file = Path(path) / COMPUTED
+        try:
+            return str(json.loads(file.read_bytes())["gradient"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            raise RunFolderError(f"{file} is damaged ({e}); restore the folder from a copy") from e
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes ``NAME.json`` whole or not at all."""

@@ -78,7 +78,8 @@ class Compute:
     workers: int = 0
     """Number of processes of the workers engine; 0 for one per core."""
     gradient: Gradient = "auto"
-    """How gradients are computed: explicitly for chains of conv, pool, linear and ReLU layers, or by autograd."""
+    """How clients' models are trained: "compiled" (needs fedkin[fast]) or "explicit" for chains of conv, pool, linear
+    and ReLU layers, "autograd" for any; each where it can be, else the next. auto: the fastest that is installed."""
     state: Kept = "auto"
     """Where clients' private states and the server's model of each client are kept; auto: in files if a model for every
     client takes more than 256 MiB."""

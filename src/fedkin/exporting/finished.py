@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, RunFolderError
-from fedkin.engines import Loop
+from fedkin.engines import Gradient, Loop
 from fedkin.evaluate import best
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.prepare import Experiment
@@ -64,7 +64,10 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     loaded = folder.load(e.marks)
     if loaded is None:
         raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {folder.path}")
+    # what is trained after the end is trained as in the run, if that is possible here
+    gradient: Gradient = "auto" if RunFolder.gradient(folder.path) == "compiled" else "explicit"
     job = e.job(e.laid_out(federation.clients), outcomes=False)
+    job = replace(job, gradient=gradient) if job.gradient == "auto" else job
     joins = join_rounds(len(federation), settings.run.late_joiners)
     return FinishedRun(e, job, federation, joins, *loaded, folder.path)
 

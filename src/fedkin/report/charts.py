@@ -7,15 +7,13 @@ all charts is `config`: colours that colour-blind readers can distinguish, plain
 from __future__ import annotations
 
 import contextlib
-import os
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from fedkin.storage.files import write_atomic
+from fedkin.storage.files import cache_folder, write_atomic
 
 Spec = dict[str, Any]
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -79,14 +77,10 @@ def script() -> str:
 
     Assembling it takes seconds, so it is kept in the user's cache folder.
     """
-    kept = _cache_folder() / f"vega-{version('vl-convert-python')}-{VERSION}.js"
+    kept = cache_folder() / f"vega-{version('vl-convert-python')}-{VERSION}.js"
     with contextlib.suppress(OSError):
         return kept.read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(_ALL, vl_version=VERSION)
     with contextlib.suppress(OSError):  # the cache folder cannot be written: it is assembled each time
         write_atomic(kept, made.encode())
     return made
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedkin"

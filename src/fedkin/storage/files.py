@@ -44,6 +44,11 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
         new.unlink(missing_ok=True)
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what can be made again; it may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedkin"
+
+
 def half_written(path: Path) -> Path:
     """Return the name that this process gives a file until it is whole."""
     return path.with_name(f".{path.name}.{os.getpid()}.new")

@@ -29,7 +29,7 @@ def both(net: Net, request: Train, data: Samples, training: Training) -> tuple[T
     """The vectors that passes written out and autograd come to."""
     data = Samples(net.layout(data.x), data.y)
     assert not isinstance(written_out(request, net, request.only or slice(0, len(request.start))), str)
-    explicit = sgd(request, data, net, training, generator(0))
+    explicit = sgd(request, data, net, training, generator(0), gradient="explicit")
     return explicit, sgd(request, data, net, training, generator(0), gradient="autograd")
 
 
@@ -153,7 +153,7 @@ def test_ties_in_a_pooling_send_the_gradient_to_one_place() -> None:
 def test_what_stands_still_keeps_its_bits() -> None:
     net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
     w = sgd(Train(net.w0, only=net.head, mu=1.0, center=torch.zeros(net.size)), data_for((1, 8, 8)), net,
-            Training(batch_size=4, lr=0.1, weight_decay=0.1), generator(0))  # fmt: skip
+            Training(batch_size=4, lr=0.1, weight_decay=0.1), generator(0), gradient="explicit")  # fmt: skip
     assert torch.equal(w[net.body], net.w0[net.body])
     assert not torch.equal(w[net.head], net.w0[net.head])
 

@@ -1,0 +1,100 @@
+"""Where everything lies in the memory of a program: packed parameters, activations, gradients, winners.
+
+One piece of memory, of zeros when it is made. What is padding stays zero for as long as the memory is used, except in
+packed vectors of a diverged model, which packing clears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedkin.engines.compiled.units import LANES, ConvUnit, LinearUnit, PoolUnit, Unit, up
+
+_SLACK = 4 * LANES  # floats behind each buffer: a vector that begins in it may end there
+
+
+def block_of(batch: int, vectors: int) -> int:
+    """Return how many samples linear layers take at a time: as many as make the fewest instructions in all.
+
+    A block of R samples and two neurons has 2 R sums in registers, and 3 R + 2 instructions for each vector of inputs;
+    samples that only fill the last block count.
+
+    Args:
+        batch: samples.
+        vectors: number of vectors that the processor's registers hold.
+    """
+    most = max(1, min(batch, (vectors - 4) // 2))
+    return min(range(most, 0, -1), key=lambda r: -(-batch // r) * (3 * r + 2))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets, in floats, of the buffers of a chain at a batch size.
+
+    Attributes:
+        units: of the chain.
+        batch: samples in a batch, filled up to whole blocks of the linear layers.
+    """
+
+    units: tuple[Unit, ...]
+    batch: int
+
+    @cached_property
+    def weighted(self) -> list[int]:
+        """Numbers of the units that have parameters, in the order of the chain."""
+        return [i for i, u in enumerate(self.units) if not isinstance(u, PoolUnit)]
+
+    @cached_property
+    def parameters(self) -> dict[int, tuple[int, int, int]]:
+        """Of each unit with parameters: where in a packed vector weight and bias begin, and where the bias ends."""
+        found, at = dict[int, tuple[int, int, int]](), 0
+        for i in self.weighted:
+            u = self.units[i]
+            assert isinstance(u, ConvUnit | LinearUnit)
+            found[i] = (at, at + u.weights, at + u.weights + u.biases)
+            at += u.weights + u.biases
+        return found
+
+    @property
+    def packed(self) -> int:
+        """Length of a packed vector."""
+        return max(stop for _, _, stop in self.parameters.values())
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        found, at = dict[str, tuple[int, int]](), 0
+        for name, size in self._sizes():
+            found[name] = (at, size)
+            at += up(size + _SLACK)
+        found["end"] = (at, 0)
+        return found
+
+    def _sizes(self) -> Sequence[tuple[str, int]]:
+        found = [(name, self.packed) for name in ("w", "v", "center", "linear")]
+        for i, u in enumerate(self.units):
+            found.append((f"in{i}", self.batch * u.inside.size))
+            found.append((f"gradient{i}", self.batch * u.inside.size if i else 0))
+            if not isinstance(u, LinearUnit):
+                found.append((f"winners{i}", self.batch * u.winners))
+            if isinstance(u, ConvUnit):
+                found.append((f"turned{i}", u.kernel[0] * u.taps * u.out.stored if u.along == "channels" else 0))
+                found.append((f"dw{i}", u.weights + u.biases))
+        found.append((f"in{len(self.units)}", self.batch * self.units[-1].out.size))
+        height, width = self.units[0].inside.plane
+        found.append(("planes", self.units[0].inside.stored * height * width))
+        return found
+
+    def __getitem__(self, name: str) -> int:
+        """Return the offset of a buffer."""
+        return self._places[name][0]
+
+    def length(self, name: str) -> int:
+        """Return the length of a buffer."""
+        return self._places[name][1]
+
+    @property
+    def total(self) -> int:
+        """Length of the whole memory."""
+        return self._places["end"][0]

@@ -1,0 +1,169 @@
+"""Requests that are trained as one native call (`fedkin.engines.compiled`), and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training, head_loss
+from fedkin.core.seeds import generator
+from fedkin.engines.chain import Layer
+from fedkin.engines.compiled.units import NotCovered
+from fedkin.engines.steps import Gradient, by_autograd, written_out
+
+if TYPE_CHECKING:
+    from fedkin.engines.compiled.request import Program, Terms
+
+INSTALL = "pip install 'fedkin[fast]'"
+_OLDEST = (0, 45)
+_EXACT = 256
+"""Batch size up to which programs are made for exactly that size; larger ones are for the next power of two that a
+client fills, so that neither memory nor the number of programs grows with a batch size that means "all samples"."""
+
+
+@dataclass(frozen=True)
+class Native:
+    """Compiled training of requests of one kind on one client.
+
+    Attributes:
+        moving: first and last unit that move.
+    """
+
+    program: Program
+    moving: tuple[int, int]
+
+    def train(
+        self, request: Train, training: Training, data: Samples, epochs: Iterable[tuple[Tensor, float]]
+    ) -> Tensor:
+        """Return the trained vector ``[P]``.
+
+        Args:
+            epochs: samples in the order of training, and the step size of their batches.
+        """
+        x, offset = request.per_sample.get("z", data.x), request.per_sample.get("offset")
+        terms = _terms(request, training)
+        return self.program(request.start, x, data.y, epochs, training.batch_size, self.moving, terms, offset)
+
+
+def missing() -> str:
+    """Return why nothing can be compiled here; "" if it can."""
+    try:
+        import llvmlite.binding
+    except ModuleNotFoundError:
+        return f"llvmlite is not installed: {INSTALL}"
+    except (ImportError, OSError) as e:
+        return f"llvmlite fails: {e}"
+    if tuple(map(int, llvmlite.__version__.split(".")[:2])) < _OLDEST:  # it may have come with another package
+        return f"llvmlite {llvmlite.__version__} is too old: {INSTALL}"
+    return ""
+
+
+def settled(gradient: Gradient) -> Gradient:
+    """Return what ``auto`` is on this machine, or what was asked for.
+
+    Raises:
+        ConfigError: compiled training was asked for, and nothing can be compiled here.
+    """
+    why = missing()
+    if gradient == "compiled" and why:
+        raise ConfigError(f'gradient = "compiled" is not possible here ({why}); or set gradient = "auto"')
+    if gradient == "auto":
+        return "explicit" if why else "compiled"
+    return gradient
+
+
+def native(request: Train, training: Training, data: Samples, net: Net, part: slice) -> Native | str:
+    """Return compiled training for a request; or why there is none, and the passes written out are taken."""
+    if why := missing():
+        return why
+    if request.clip is not None:
+        return "the gradient is clipped"
+    layers = written_out(request, net, part)
+    if isinstance(layers, str):
+        return layers
+    if why := _unreadable(request, data, net):
+        return why
+    program = program_of(net, layers, request, min(training.batch_size, max(len(data), _EXACT)))
+    if isinstance(program, str):
+        return program
+    moving = program.moving(part)
+    return "a part of a layer stands still" if moving is None else Native(program, moving)
+
+
+def _unreadable(request: Train, data: Samples, net: Net) -> str:
+    """Return what a program cannot read, for it checks nothing: types and shapes; "" if it can."""
+    n, z, offset = len(data), request.per_sample.get("z"), request.per_sample.get("offset")
+    length = (len(request.start),)
+    shapes = [(request.start, length), (request.center, length), (request.linear, length), (offset, (n, net.classes))]
+    shapes.append((data.x, (n, *net.shape)) if z is None else (z, (n, z.shape[1])))
+    there = [(t, shape) for t, shape in shapes if t is not None]
+    if any(t.dtype != torch.float32 or not t.is_cpu or tuple(t.shape) != shape for t, shape in there):
+        return "a tensor is not of the expected shape, not float32, or on a device"
+    return "" if data.y.dtype == torch.int64 and data.y.shape == (n,) else "labels are not numbers of classes"
+
+
+_MADE: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Program | str]] = WeakKeyDictionary()
+
+
+def program_of(net: Net, layers: tuple[Layer, ...], request: Train, batch: int) -> Program | str:
+    """Return the program for batches up to a size, or why there is none; made once per network.
+
+    The gradient of the network's start on three random samples is compared with autograd's, as for passes written out.
+    """
+    shape = net.shape if request.loss is not head_loss else (request.per_sample.z.shape[1],)
+    batch = batch if batch <= _EXACT else 1 << (batch - 1).bit_length()
+    made, kind = _MADE.setdefault(net.module, {}), (request.loss is head_loss, shape, batch)
+    if kind not in made:
+        made[kind] = _new_program(net, layers, shape, batch, head=request.loss is head_loss)
+    return made[kind]
+
+
+def _new_program(
+    net: Net, layers: tuple[Layer, ...], shape: tuple[int, ...], batch: int, *, head: bool
+) -> Program | str:
+    from fedkin.engines.compiled.request import program
+
+    try:
+        found = program(layers, shape, batch)
+    except NotCovered as e:
+        return str(e)
+    except RuntimeError as e:
+        return f"LLVM refuses it: {e}"
+    return found if _agrees(found, net, shape, head) else "its program does not agree with autograd"
+
+
+def _agrees(program: Program, net: Net, shape: tuple[int, ...], head: bool) -> bool:
+    rng, n = generator(0, "program"), min(3, program.batch)
+    x, y = torch.randn(n, *shape, generator=rng), torch.randint(net.classes, (n,), generator=rng)
+    if head:
+        request = Train(net.w0[net.head].clone(), loss=head_loss, per_sample=Bundle(z=x))
+    else:
+        request, x = Train(net.w0), net.layout(x)
+    start, data, index = request.start, Samples(x, y), torch.arange(n)
+    moving = program.moving(slice(0, len(start)))
+    assert moving is not None
+    found = start - program(start, x, y, [(index, 1.0)], n, moving, _terms(request, Training()))
+    expected = by_autograd(request, net.training(), start.clone(), data, index)
+    return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+
+
+def _terms(request: Train, training: Training) -> Terms:
+    from fedkin.engines.compiled.request import Terms
+
+    center = request.center if request.mu != 0 else None
+    mu = 0.0 if center is None else request.mu
+    decay = training.weight_decay
+    return Terms(
+        center=center,
+        linear=request.linear,
+        mu=0.0 if request.prox_after else mu,
+        after=training.lr * mu if request.prox_after else 0.0,
+        decay=decay,
+        decay_biases=decay if training.decay_biases else 0.0,
+        momentum=training.momentum,
+    )

@@ -1,0 +1,123 @@
+"""Random chains of layers, and local SGD of any network in float64 by autograd: the reference of compiled training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedkin.core import Net, Samples, Train, Training, head_loss
+from fedkin.core.seeds import generator
+from fedkin.engines.loop import batches
+
+CLASSES = 4
+Make = Callable[[], nn.Module]
+
+
+def made(kind: type[nn.Module], *args: Any, **more: Any) -> Make:
+    return lambda: kind(*args, **more)
+
+
+def sequence(*layers: Make) -> Make:
+    return lambda: nn.Sequential(*[make() for make in layers])
+
+
+def data_for(shape: tuple[int, ...], n: int = 12, classes: int = CLASSES) -> Samples:
+    rng = generator(3, "chains")
+    return Samples(torch.randn(n, *shape, generator=rng), torch.randint(classes, (n,), generator=rng))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[list[Make], tuple[int, ...]]:
+    """Some convolutions with what may stand between them, and the shape of their inputs.
+
+    Channels on both sides of a vector's 16, kernels, strides and paddings that differ by direction, and poolings that
+    leave rows and columns over.
+    """
+    whole = st.integers
+    c = draw(st.sampled_from([1, 2, 3, 5, 16]))
+    shape = (c, draw(whole(13, 20)), draw(whole(13, 20)))
+    layers: list[Make] = []
+    for _ in range(draw(whole(1, 2))):
+        out, bias = draw(st.sampled_from([1, 2, 6, 9, 12, 16, 17, 32])), draw(st.booleans())
+        kernel, stride, pad = ((draw(whole(a, b)), draw(whole(a, b))) for a, b in ((1, 3), (1, 2), (0, 1)))
+        layers.append(made(nn.Conv2d, c, out, kernel, draw(st.sampled_from([1, 1, stride])), pad, bias=bias))
+        after = (
+            ["pool relu"] * 2
+            + ["relu pool"] * 2
+            + ["", "relu", "pool", "three", "overlapping", "relu mean", "mean relu"]
+        )
+        poolings = {
+            "pool": made(nn.MaxPool2d, 2),
+            "three": made(nn.MaxPool2d, 3),
+            "overlapping": made(nn.MaxPool2d, (2, 3), (1, 2)),
+            "mean": made(nn.AvgPool2d, 2, draw(whole(1, 2))),
+            "relu": made(nn.ReLU),
+        }
+        more = [poolings[name] for name in draw(st.sampled_from(after)).split()]
+        if min(sequence(*layers, *more)()(torch.zeros(1, *shape)).shape[2:]) < 3:
+            more = [made(nn.ReLU)]
+        layers += more
+        c = out
+        if min(sequence(*layers)()(torch.zeros(1, *shape)).shape[2:]) < 5:
+            break
+    if draw(st.booleans()):
+        layers.append(made(nn.AdaptiveAvgPool2d, 1))
+    return [*layers, made(nn.Flatten)], shape
+
+
+@st.composite
+def chains(draw: st.DrawFn, images: bool) -> tuple[Make, tuple[int, ...]]:
+    """A network of linear layers, after convolutions if it takes images, and the shape of its inputs."""
+    layers: list[Make] = []
+    shape: tuple[int, ...] = (draw(st.sampled_from([1, 5, 16, 40])),)
+    if images:
+        layers, shape = draw(convolutions())
+    width = int(sequence(*layers)()(torch.zeros(1, *shape)).shape[1])
+    for _ in range(draw(st.integers(0, 2))):
+        units = draw(st.sampled_from([1, 3, 8, 16, 21, 33]))
+        layers += [made(nn.Linear, width, units, bias=draw(st.booleans())), made(nn.ReLU)]
+        if draw(st.booleans()):
+            layers.pop()
+        width = units
+    layers.append(made(nn.Linear, width, CLASSES, bias=draw(st.booleans())))
+    return sequence(*layers), shape
+
+
+def reference(make: Make, net: Net, request: Train, data: Samples, training: Training, rng: torch.Generator) -> Tensor:
+    """The vector that local SGD in float64 comes to, written down as the contract has it."""
+    w, part = request.start.double(), request.only or slice(0, len(request.start))
+    center, linear = (None if t is None else t.double() for t in (request.center, request.linear))
+    decay = (torch.ones(net.size) if training.decay_biases else net.matrices(net.size))[: len(w)].double()
+    velocity, lr, module = torch.zeros_like(w), training.lr, make().double()
+    for epoch_end, index in batches(len(data), training, rng, skip_single=False):
+        w.requires_grad_(True)
+        z = _logits(net, module, request, w, data, index)
+        if "offset" in request.per_sample:
+            z = z + request.per_sample.offset[index].double()
+        (d,) = torch.autograd.grad(F.cross_entropy(z, data.y[index]), w)
+        w = w.detach()
+        d = d + training.weight_decay * decay * w + (0 if linear is None else linear)
+        pull = torch.zeros_like(w) if center is None or request.mu == 0 else request.mu * (w - center)
+        if not request.prox_after:
+            d = d + pull
+        velocity = training.momentum * velocity + d
+        moved = w - lr * velocity - (training.lr * pull if request.prox_after else 0)
+        w = w.clone()
+        w[part] = moved[part]
+        lr *= training.epoch_decay if epoch_end else 1.0
+    return w
+
+
+def _logits(net: Net, module: nn.Module, request: Train, w: Tensor, data: Samples, index: Tensor) -> Tensor:
+    places = net.places()
+    if request.loss is head_loss:
+        (at, shape), bias = places[f"{net.head_name}.weight"], places.get(f"{net.head_name}.bias")
+        return F.linear(request.per_sample.z[index].double(), w[at].view(shape), None if bias is None else w[bias[0]])
+    named = {name: w[span].view(shape) for name, (span, shape) in places.items()}
+    logits: Tensor = torch.func.functional_call(module, named, (data.x[index].double(),))
+    return logits

@@ -1,0 +1,352 @@
+"""What surrounds compiled training: its cache, processors with less, what it leaves to others, labels it refuses."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chains import CLASSES, data_for, made, reference, sequence
+from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
+from fedkin.core.seeds import generator
+from fedkin.engines import Job, Loop, gradients, missing, settled
+from fedkin.engines.chain import Layer
+from fedkin.engines.loop import sgd
+from fedkin.engines.native import native
+from fedkin.engines.steps import layers_of
+from fedkin.methods import FedAvg
+from fedkin.testing.toys import federation, network
+
+pytest.importorskip("llvmlite")
+
+from fedkin.engines.compiled import machine_code
+from fedkin.engines.compiled.layout import Layout
+from fedkin.engines.compiled.request import Program, Terms
+from fedkin.engines.compiled.target import Target, host
+from fedkin.engines.compiled.units import units_of
+
+# one of each: a first convolution by rows, one by channels, pooling with the convolution and alone, linear layers
+MAKE = sequence(
+    made(nn.Conv2d, 2, 6, 3, padding=1), made(nn.ReLU), made(nn.MaxPool2d, 2),
+    made(nn.Conv2d, 6, 17, 3, stride=2), made(nn.ReLU), made(nn.AvgPool2d, 2, 1),
+    made(nn.Flatten), made(nn.Linear, 34, 9), made(nn.ReLU), made(nn.Linear, 9, CLASSES),
+)  # fmt: skip
+SHAPE = (2, 15, 12)
+SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSES))
+
+
+GROUPS, DILATED = made(nn.Conv2d, 2, 4, 3, groups=2), made(nn.Conv2d, 1, 4, 2, dilation=2)
+CUT = made(nn.MaxPool2d, 2, ceil_mode=True)
+
+
+def layers(net: Net) -> tuple[Layer, ...]:
+    found = layers_of(net)
+    assert not isinstance(found, str)
+    return found
+
+
+def trained(program: Program, net: Net, data: Samples, batch: int = 5) -> Tensor:
+    """Two epochs by a program, with all terms."""
+    terms = Terms(
+        center=net.fresh(1), linear=0.1 * net.fresh(2), mu=0.5, decay=0.1, decay_biases=0.1, momentum=0.5
+    )  # fmt: skip
+    rng = generator(1)
+    epochs = [(torch.randperm(len(data), generator=rng), lr) for lr in (0.05, 0.03)]
+    part = program.moving(slice(0, net.size))
+    assert part is not None
+    return program(net.w0, net.layout(data.x), data.y, epochs, batch, part, terms)
+
+
+# ---- the cache ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "fedkin" / "compiled"
+
+
+def test_code_is_made_once_and_kept_for_this_user_alone(cache: Path) -> None:
+    """The second program comes from the file of the first, and computes the same."""
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    first = Program(layers(net), (6,), 5)
+    (file,) = cache.iterdir()
+    second = Program(layers(net), (6,), 5)
+    assert (first.code.made, second.code.made) == (True, False)
+    assert torch.equal(trained(first, net, data), trained(second, net, data))
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:100] + b"x" + b[101:], lambda b: b"", lambda b: b[:20]]
+)
+def test_a_damaged_file_is_made_again(damage: Any, cache: Path) -> None:
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    whole = trained(Program(layers(net), (6,), 5), net, data)
+    (file,) = cache.iterdir()
+    before = file.read_bytes()
+    file.write_bytes(damage(before))
+    again = Program(layers(net), (6,), 5)
+    assert again.code.made
+    assert torch.equal(trained(again, net, data), whole)
+    assert file.read_bytes()[:32] == machine_code.hashlib.sha256(file.read_bytes()[32:]).digest()
+
+
+def test_a_folder_that_others_can_write_to_is_not_read(cache: Path) -> None:
+    """Its files are code that would be run; it is made private, and the code made again."""
+    net = Net(SMALL, (6,), CLASSES)
+    Program(layers(net), (6,), 5)
+    cache.chmod(0o777)
+    assert Program(layers(net), (6,), 5).code.made
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_without_a_cache_code_is_made_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    first, second = (Program(layers(net), (6,), 5) for _ in range(2))
+    assert first.code.made
+    assert second.code.made
+    assert torch.equal(trained(first, net, data), trained(second, net, data))
+
+
+def test_the_name_of_a_file_depends_on_all_that_decides_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, target = Net(SMALL, (6,), CLASSES), host()
+    units = units_of(layers(net), (6,))
+    other = units_of(layers(Net(sequence(made(nn.Linear, 6, CLASSES)), (6,), CLASSES)), (6,))
+    names = [
+        machine_code.fingerprint(Layout(units, 10), 10, target),
+        machine_code.fingerprint(Layout(units, 20), 10, target),
+        machine_code.fingerprint(Layout(units, 10), 5, target),
+        machine_code.fingerprint(Layout(other, 10), 10, target),
+        machine_code.fingerprint(Layout(units, 10), 10, replace(target, features=target.features + ",-avx512f")),
+        machine_code.fingerprint(Layout(units, 10), 10, replace(target, cpu="generic")),
+    ]
+    monkeypatch.setattr(machine_code, "_generator", lambda: "another version of these files")
+    names.append(machine_code.fingerprint(Layout(units, 10), 10, target))
+    monkeypatch.setattr(machine_code.llvmlite, "__version__", "9.9")
+    names.append(machine_code.fingerprint(Layout(units, 10), 10, target))
+    assert len(set(names)) == len(names)
+
+
+# ---- processors -----------------------------------------------------------------------------------------------------
+def lowered(*missing: str) -> Target:
+    """This machine without some features, and what builds on them."""
+    here = host()
+    off = [f for f in here.features.split(",") if any(f[1:].startswith(name) for name in missing)]
+    kept = [f for f in here.features.split(",") if f not in off]
+    return replace(here, cpu="x86-64", features=",".join([*kept, *(f"-{f[1:]}" for f in off)]))
+
+
+X86 = pytest.mark.skipif(not host().triple.startswith("x86_64"), reason="features of x86 processors")
+
+
+@X86
+@pytest.mark.parametrize("batch", [5, 8])
+def test_avx2_gives_the_bits_of_avx512(batch: int) -> None:
+    """Other widths and other blocks, but the same sums in the same order."""
+    if not host().can("avx512f"):
+        pytest.skip("this processor has no AVX512 to compare with")
+    net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
+    here, there = (
+        Program(layers(net), SHAPE, batch, target) for target in (host(), lowered("avx512", "evex512", "avx10"))
+    )
+    assert here.code.target.vectors > there.code.target.vectors
+    assert torch.equal(trained(here, net, data, batch), trained(there, net, data, batch))
+
+
+@X86
+@pytest.mark.parametrize(
+    "without", [("avx512", "evex512", "avx10"), ("avx", "evex512", "fma", "f16c", "vaes", "vpcl", "xop")]
+)
+def test_lesser_processors_agree_with_float64(without: tuple[str, ...]) -> None:
+    """AVX2, and SSE4, which rounds products and sums apart."""
+    net, data, target = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE), lowered(*without)
+    assert target.fma == ("fma" not in without)
+    program = Program(layers(net), SHAPE, 5, target)
+    part = program.moving(slice(0, net.size))
+    assert part is not None
+    order = torch.randperm(len(data), generator=generator(0, "x"))
+    found = program(net.w0, net.layout(data.x), data.y, [(order, 0.05)], 5, part, Terms())
+    expected = reference(MAKE, net, Train(net.w0), data, Training(batch_size=5, lr=0.05), generator(0, "x"))
+    assert float((found - expected).abs().max()) <= 1e-6
+
+
+# ---- numbers that are none, and state from before ------------------------------------------------------------------
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_diverged_model_looks_diverged_and_leaves_nothing_behind(poison: float) -> None:
+    """NaN goes through ReLU and pooling; the next client, with a short batch, finds no trace of it."""
+    net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE, 13)
+    program = Program(layers(net), SHAPE, 5)
+    few = data_for(SHAPE, 3)  # less than the block of a linear layer
+    clean, small = trained(program, net, data), trained(program, net, few)
+    bad = Samples(data.x.clone(), data.y)
+    bad.x[4, 1, 7, 7] = poison
+    lost = trained(program, net, bad)
+    first = net.places()["0.weight"][0]
+    assert bool(lost[first].isnan().all())
+    assert bool(lost[net.head].isnan().all())
+    assert torch.equal(trained(program, net, few), small)
+    assert torch.equal(trained(program, net, data), clean)
+
+
+def test_samples_that_only_fill_a_block_count_for_nothing() -> None:
+    """Where linear layers take samples right from the data, what a client before had there is no longer there."""
+    net, bad, few = Net(SMALL, (6,), CLASSES), data_for((6,)), data_for((6,), 2)
+    program = Program(layers(net), (6,), 5)
+    small = trained(program, net, few)
+    bad.x[:] = float("inf")
+    assert not bool(trained(program, net, bad)[net.head].isfinite().any())
+    assert torch.equal(trained(program, net, few), small)
+
+
+def test_a_nan_weight_reaches_all_that_autograd_lets_it_reach() -> None:
+    """One weight of the first convolution is NaN: after a step the same numbers are finite as with autograd."""
+    net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
+    start = net.w0
+    start[net.places()["0.weight"][0].start] = float("nan")
+    data, training = Samples(net.layout(data.x), data.y), Training(steps=1, batch_size=12, lr=0.1)
+    found, expected = (
+        sgd(Train(start), data, net, training, generator(0), gradient=g) for g in ("compiled", "autograd")
+    )
+    assert torch.equal(found.isfinite(), expected.isfinite())
+    assert not bool(found.isfinite().all())
+
+
+def test_a_label_that_is_no_class_is_refused() -> None:
+    """Also in the last, short batch; autograd and passes written out refuse it as well."""
+    net = Net(SMALL, (6,), CLASSES)
+    for wrong in (CLASSES, -1):
+        data = data_for((6,))
+        data.y[int(torch.randperm(12, generator=generator(0))[-1])] = wrong
+        with pytest.raises(IndexError, match="a label is not one of the classes 0 to 3"):
+            sgd(Train(net.w0), data, net, Training(batch_size=5), generator(0), gradient="compiled")
+
+
+def test_neither_start_nor_data_are_written_to() -> None:
+    net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
+    start = net.w0
+    before = (data.x.clone(), data.y.clone(), start.clone())
+    w = sgd(Train(start, center=start, mu=0.1), data, net, Training(lr=0.1), generator(0), gradient="compiled")
+    assert not torch.equal(w, start)
+    assert all(torch.equal(a, b) for a, b in zip((data.x, data.y, start), before, strict=True))
+
+
+def test_the_layout_of_samples_does_not_matter() -> None:
+    """Images by planes and by positions give the same bits, and slices that lie in neither way."""
+    net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
+    wide = torch.randn(12, 2, 15, 24)
+    wide[..., ::2] = data.x
+    forms = [data.x, data.x.contiguous(memory_format=torch.channels_last), wide[..., ::2]]
+    a, b, c = (
+        sgd(Train(net.w0), Samples(x, data.y), net, Training(), generator(0), gradient="compiled") for x in forms
+    )
+    assert torch.equal(a, b)
+    assert torch.equal(a, c)
+
+
+def test_a_client_without_samples_keeps_its_start() -> None:
+    net = Net(SMALL, (6,), CLASSES)
+    none = Samples(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
+    assert torch.equal(sgd(Train(net.w0), none, net, Training(), generator(0), gradient="compiled"), net.w0)
+
+
+def test_a_batch_of_all_samples_makes_no_program_for_each_client() -> None:
+    """A batch size in the millions is for the samples that there are."""
+    net, training = Net(SMALL, (6,), CLASSES), Training(batch_size=1_000_000, lr=0.1, epochs=3)
+    found = set()
+    for n in (30, 300, 400):
+        data = data_for((6,), n)
+        chosen = native(Train(net.w0), training, data, net, slice(0, net.size))
+        assert not isinstance(chosen, str)
+        found.add(chosen.program.batch)
+        w = sgd(Train(net.w0), data, net, training, generator(0), gradient="compiled")
+        expected = reference(SMALL, net, Train(net.w0), data, training, generator(0))
+        assert float((w - expected).abs().max()) < 1e-6
+    assert found == {256, 512}
+
+
+# ---- what is left to others -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("make", "shape", "why"),
+    [
+        (sequence(made(nn.ReLU), made(nn.Linear, 6, 4)), (6,), "begins with a ReLU"),
+        (sequence(made(nn.Linear, 6, 4), made(nn.ReLU)), (6,), "does not end with a linear layer"),
+        (sequence(made(nn.MaxPool2d, 2), made(nn.Flatten), made(nn.Linear, 4, 4)), (1, 4, 4), "begins with a pooling"),
+        (sequence(GROUPS, made(nn.Flatten), made(nn.Linear, 16, 4)), (2, 4, 4), "groups"),
+        (sequence(DILATED, made(nn.Flatten), made(nn.Linear, 16, 4)), (1, 4, 4), "dilation"),
+        (sequence(made(nn.Conv2d, 1, 4, 1), made(nn.MaxPool2d, 3, 2, 1), made(nn.Flatten), made(nn.Linear, 16, 4)),
+         (1, 4, 4), "pooling with padding"),
+        (sequence(made(nn.Conv2d, 1, 4, 1), CUT, made(nn.Flatten), made(nn.Linear, 36, 4)),
+         (1, 5, 5), "windows are cut"),
+    ],
+)  # fmt: skip
+def test_chains_that_are_not_compiled(make: Any, shape: tuple[int, ...], why: str) -> None:
+    """Their passes are written out, bit for bit as without llvmlite, and the summary says why."""
+    net, data = Net(make, shape, CLASSES), data_for(shape)
+    assert why in str(native(Train(net.w0), Training(), data, net, slice(0, net.size)))
+    a, b = (sgd(Train(net.w0), data, net, Training(), generator(0), gradient=g) for g in ("compiled", "explicit"))
+    assert torch.equal(a, b)
+
+
+def test_requests_that_are_not_compiled() -> None:
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    everything, training = slice(0, net.size), Training()
+    one = net.places()["0.weight"][0]
+    for request, part, why in (
+        (Train(net.w0, clip=1.0), everything, "clipped"),
+        (Train(net.w0, only=one), one, "a part of a layer stands still"),
+        (Train(net.w0.double()), everything, "float32"),
+        (Train(net.w0, linear=torch.zeros(1)), everything, "expected shape"),
+        (Train(net.w0, per_sample=Bundle(offset=torch.zeros(3, CLASSES))), everything, "expected shape"),
+    ):
+        assert why in str(native(request, training, data, net, part))
+
+
+def test_a_program_that_disagrees_with_autograd_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the reason is: here the program trains towards another linear term than it was given."""
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    module = sys.modules["fedkin.engines.native"]
+    right = module._terms  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "_terms", lambda *a: replace(right(*a), decay=0.1))
+    assert "does not agree with autograd" in str(native(Train(net.w0), Training(), data, net, slice(0, net.size)))
+
+
+def job(gradient: Any) -> Job:
+    return Job(FedAvg(), network("mlp"), Training(), federation(), 1, gradient=gradient)
+
+
+def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto takes the passes written out, says why, and how to get the other; asking for it is an error."""
+    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
+    explicit = sgd(Train(net.w0), data, net, Training(), generator(0), gradient="explicit")
+    assert "training compiled (a chain of" in gradients(Loop(), job("auto"))
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    assert "pip install 'fedkin[fast]'" in missing()
+    assert settled("auto") == "explicit"
+    said = gradients(Loop(), job("auto"))
+    assert "gradients written out" in said
+    assert "llvmlite is not installed" in said
+    assert torch.equal(sgd(Train(net.w0), data, net, Training(), generator(0)), explicit)
+    with pytest.raises(ConfigError, match="llvmlite is not installed: pip install"):
+        sgd(Train(net.w0), data, net, Training(), generator(0), gradient="compiled")
+
+
+def test_an_old_llvmlite_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other packages bring versions whose programs would be others."""
+    monkeypatch.setattr("llvmlite.__version__", "0.44.1")
+    assert missing() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
+    assert settled("auto") == "explicit"
+
+
+def test_what_was_asked_for_is_said() -> None:
+    assert "written out (a chain of" in gradients(Loop(), job("explicit"))
+    assert "as asked" in gradients(Loop(), job("explicit"))
+    assert gradients(Loop(), job("autograd")) == "gradients by autograd (as asked)"
