@@ -17,7 +17,7 @@ from fedkin.engines.compiled.units import NotCovered
 from fedkin.engines.steps import Gradient, by_autograd, written_out
 
 if TYPE_CHECKING:
-    from fedkin.engines.compiled.request import Program, Terms
+    from fedkin.engines.compiled.request import CompiledChain, RequestTerms
 
 INSTALL = "pip install 'fedkin[fast]'"
 _OLDEST = (0, 45)
@@ -34,7 +34,7 @@ class Native:
         moving: first and last unit that move.
     """
 
-    program: Program
+    program: CompiledChain
     moving: tuple[int, int]
 
     def train(
@@ -107,10 +107,10 @@ def _unreadable(request: Train, data: Samples, net: Net) -> str:
     return "" if data.y.dtype == torch.int64 and data.y.shape == (n,) else "labels are not numbers of classes"
 
 
-_MADE: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Program | str]] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], CompiledChain | str]] = WeakKeyDictionary()
 
 
-def program_of(net: Net, layers: tuple[Layer, ...], request: Train, batch: int) -> Program | str:
+def program_of(net: Net, layers: tuple[Layer, ...], request: Train, batch: int) -> CompiledChain | str:
     """Return the program for batches up to a size, or why there is none; made once per network.
 
     The gradient of the network's start on three random samples is compared with autograd's, as for passes written out.
@@ -125,7 +125,7 @@ def program_of(net: Net, layers: tuple[Layer, ...], request: Train, batch: int) 
 
 def _new_program(
     net: Net, layers: tuple[Layer, ...], shape: tuple[int, ...], batch: int, *, head: bool
-) -> Program | str:
+) -> CompiledChain | str:
     from fedkin.engines.compiled.request import program
 
     try:
@@ -137,7 +137,7 @@ def _new_program(
     return found if _agrees(found, net, shape, head) else "its program does not agree with autograd"
 
 
-def _agrees(program: Program, net: Net, shape: tuple[int, ...], head: bool) -> bool:
+def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool) -> bool:
     rng, n = generator(0, "program"), min(3, program.batch)
     x, y = torch.randn(n, *shape, generator=rng), torch.randint(net.classes, (n,), generator=rng)
     if head:
@@ -152,13 +152,13 @@ def _agrees(program: Program, net: Net, shape: tuple[int, ...], head: bool) -> b
     return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
-def _terms(request: Train, training: Training) -> Terms:
-    from fedkin.engines.compiled.request import Terms
+def _terms(request: Train, training: Training) -> RequestTerms:
+    from fedkin.engines.compiled.request import RequestTerms
 
     center = request.center if request.mu != 0 else None
     mu = 0.0 if center is None else request.mu
     decay = training.weight_decay
-    return Terms(
+    return RequestTerms(
         center=center,
         linear=request.linear,
         mu=0.0 if request.prox_after else mu,

@@ -27,7 +27,7 @@ pytest.importorskip("llvmlite")
 
 from fedkin.engines.compiled import machine_code
 from fedkin.engines.compiled.layout import Layout
-from fedkin.engines.compiled.request import Program, Terms
+from fedkin.engines.compiled.request import CompiledChain, RequestTerms
 from fedkin.engines.compiled.target import Target, host
 from fedkin.engines.compiled.units import units_of
 
@@ -51,9 +51,9 @@ def layers(net: Net) -> tuple[Layer, ...]:
     return found
 
 
-def trained(program: Program, net: Net, data: Samples, batch: int = 5) -> Tensor:
+def trained(program: CompiledChain, net: Net, data: Samples, batch: int = 5) -> Tensor:
     """Two epochs by a program, with all terms."""
-    terms = Terms(
+    terms = RequestTerms(
         center=net.fresh(1), linear=0.1 * net.fresh(2), mu=0.5, decay=0.1, decay_biases=0.1, momentum=0.5
     )  # fmt: skip
     rng = generator(1)
@@ -74,9 +74,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_code_is_made_once_and_kept_for_this_user_alone(cache: Path) -> None:
     """The second program comes from the file of the first, and computes the same."""
     net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
-    first = Program(layers(net), (6,), 5)
+    first = CompiledChain(layers(net), (6,), 5)
     (file,) = cache.iterdir()
-    second = Program(layers(net), (6,), 5)
+    second = CompiledChain(layers(net), (6,), 5)
     assert (first.code.made, second.code.made) == (True, False)
     assert torch.equal(trained(first, net, data), trained(second, net, data))
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
@@ -88,11 +88,11 @@ def test_code_is_made_once_and_kept_for_this_user_alone(cache: Path) -> None:
 )
 def test_a_damaged_file_is_made_again(damage: Any, cache: Path) -> None:
     net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
-    whole = trained(Program(layers(net), (6,), 5), net, data)
+    whole = trained(CompiledChain(layers(net), (6,), 5), net, data)
     (file,) = cache.iterdir()
     before = file.read_bytes()
     file.write_bytes(damage(before))
-    again = Program(layers(net), (6,), 5)
+    again = CompiledChain(layers(net), (6,), 5)
     assert again.code.made
     assert torch.equal(trained(again, net, data), whole)
     assert file.read_bytes()[:32] == machine_code.hashlib.sha256(file.read_bytes()[32:]).digest()
@@ -101,9 +101,9 @@ def test_a_damaged_file_is_made_again(damage: Any, cache: Path) -> None:
 def test_a_folder_that_others_can_write_to_is_not_read(cache: Path) -> None:
     """Its files are code that would be run; it is made private, and the code made again."""
     net = Net(SMALL, (6,), CLASSES)
-    Program(layers(net), (6,), 5)
+    CompiledChain(layers(net), (6,), 5)
     cache.chmod(0o777)
-    assert Program(layers(net), (6,), 5).code.made
+    assert CompiledChain(layers(net), (6,), 5).code.made
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
@@ -111,7 +111,7 @@ def test_without_a_cache_code_is_made_each_time(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
-    first, second = (Program(layers(net), (6,), 5) for _ in range(2))
+    first, second = (CompiledChain(layers(net), (6,), 5) for _ in range(2))
     assert first.code.made
     assert second.code.made
     assert torch.equal(trained(first, net, data), trained(second, net, data))
@@ -156,7 +156,7 @@ def test_avx2_gives_the_bits_of_avx512(batch: int) -> None:
         pytest.skip("this processor has no AVX512 to compare with")
     net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
     here, there = (
-        Program(layers(net), SHAPE, batch, target) for target in (host(), lowered("avx512", "evex512", "avx10"))
+        CompiledChain(layers(net), SHAPE, batch, target) for target in (host(), lowered("avx512", "evex512", "avx10"))
     )
     assert here.code.target.vectors > there.code.target.vectors
     assert torch.equal(trained(here, net, data, batch), trained(there, net, data, batch))
@@ -170,11 +170,11 @@ def test_lesser_processors_agree_with_float64(without: tuple[str, ...]) -> None:
     """AVX2, and SSE4, which rounds products and sums apart."""
     net, data, target = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE), lowered(*without)
     assert target.fma == ("fma" not in without)
-    program = Program(layers(net), SHAPE, 5, target)
+    program = CompiledChain(layers(net), SHAPE, 5, target)
     part = program.moving(slice(0, net.size))
     assert part is not None
     order = torch.randperm(len(data), generator=generator(0, "x"))
-    found = program(net.w0, net.layout(data.x), data.y, [(order, 0.05)], 5, part, Terms())
+    found = program(net.w0, net.layout(data.x), data.y, [(order, 0.05)], 5, part, RequestTerms())
     expected = reference(MAKE, net, Train(net.w0), data, Training(batch_size=5, lr=0.05), generator(0, "x"))
     assert float((found - expected).abs().max()) <= 1e-6
 
@@ -184,7 +184,7 @@ def test_lesser_processors_agree_with_float64(without: tuple[str, ...]) -> None:
 def test_a_diverged_model_looks_diverged_and_leaves_nothing_behind(poison: float) -> None:
     """NaN goes through ReLU and pooling; the next client, with a short batch, finds no trace of it."""
     net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE, 13)
-    program = Program(layers(net), SHAPE, 5)
+    program = CompiledChain(layers(net), SHAPE, 5)
     few = data_for(SHAPE, 3)  # less than the block of a linear layer
     clean, small = trained(program, net, data), trained(program, net, few)
     bad = Samples(data.x.clone(), data.y)
@@ -200,7 +200,7 @@ def test_a_diverged_model_looks_diverged_and_leaves_nothing_behind(poison: float
 def test_samples_that_only_fill_a_block_count_for_nothing() -> None:
     """Where linear layers take samples right from the data, what a client before had there is no longer there."""
     net, bad, few = Net(SMALL, (6,), CLASSES), data_for((6,)), data_for((6,), 2)
-    program = Program(layers(net), (6,), 5)
+    program = CompiledChain(layers(net), (6,), 5)
     small = trained(program, net, few)
     bad.x[:] = float("inf")
     assert not bool(trained(program, net, bad)[net.head].isfinite().any())

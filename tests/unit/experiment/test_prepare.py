@@ -74,10 +74,10 @@ def test_what_an_engine_gets(settings: Settings, federation: Federation) -> None
     clients = e.laid_out(federation.clients)
     job = e.job(clients)
     assert (job.seed, job.evaluate, job.gradient, job.outcomes) == (3, "trained", "auto", None)
-    assert job.told is not None
-    assert e.job(clients, secret=True).told is None
+    assert job.count_noise is not None
+    assert e.job(clients, secret=True).count_noise is None
     plain = Experiment.prepare(replace(settings, privacy=Privacy()), federation)
-    assert plain.job(clients).told is None
+    assert plain.job(clients).count_noise is None
     assert plain.job(clients).outcomes == 30
     assert plain.job(clients, outcomes=False).outcomes is None
 

@@ -9,7 +9,7 @@ from fedkin.engines.compiled.arguments import ARGUMENTS
 from fedkin.engines.compiled.code import Code, Module
 from fedkin.engines.compiled.kernels import Kernels
 from fedkin.engines.compiled.layout import Layout
-from fedkin.engines.compiled.step import Step, Training
+from fedkin.engines.compiled.step import ProgramParts, StepWriter
 from fedkin.engines.compiled.target import Target
 from fedkin.engines.compiled.values import I64, Memory, Value
 
@@ -38,11 +38,11 @@ def _train(c: Code, *values: Value | Memory, layout: Layout, block: int, kernels
     for name in ("center", "linear"):
         with c.when(a[f"has_{name}"].is_not(0)):
             c.call(kernels.pack, a[name], packed[name])
-    training = Training(c, layout, block, kernels, a, packed, wrong)
+    training = ProgramParts(c, layout, block, kernels, a, packed, wrong)
     begun = c.var(c.number(0))
     with c.loop(a["steps"]) as step:
         n = a["rows"].one(step)
-        Step(training, n, a["index"].at(begun.get()), a["lr"].one(step)).write()
+        StepWriter(training, n, a["index"].at(begun.get()), a["lr"].one(step)).write()
         begun.set(begun.get() + n)
     c.call(kernels.unpack, packed["w"], a["out"])
     return wrong.one()

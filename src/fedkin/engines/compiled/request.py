@@ -20,7 +20,7 @@ _MEMORY = 256 << 20
 
 
 @dataclass(frozen=True)
-class Terms:
+class RequestTerms:
     """What a request and a run add to the loss's gradient, as `fedkin.engines.terms.Terms` says it.
 
     Attributes:
@@ -38,11 +38,11 @@ class Terms:
     momentum: float = 0.0
 
 
-_programs: dict[str, Program] = {}
+_programs: dict[str, CompiledChain] = {}
 _KEPT = 32  # programs, with their memory
 
 
-def program(layers: Sequence[Layer], shape: Sequence[int], batch: int) -> Program:
+def program(layers: Sequence[Layer], shape: Sequence[int], batch: int) -> CompiledChain:
     """Return the program of a chain on this machine; networks of the same chain share one.
 
     Raises:
@@ -51,13 +51,13 @@ def program(layers: Sequence[Layer], shape: Sequence[int], batch: int) -> Progra
     """
     kind = repr((layers, shape, batch))
     if kind not in _programs:
-        _programs[kind] = Program(layers, shape, batch)
+        _programs[kind] = CompiledChain(layers, shape, batch)
         if len(_programs) > _KEPT:
             del _programs[next(iter(_programs))]  # the oldest; networks that use it still have it
     return _programs[kind]
 
 
-class Program:
+class CompiledChain:
     """Compiled local training of a chain.
 
     Raises:
@@ -86,7 +86,7 @@ class Program:
         epochs: Iterable[tuple[Tensor, float]],
         batch: int,
         moving: tuple[int, int],
-        terms: Terms,
+        terms: RequestTerms,
         offset: Tensor | None = None,
     ) -> Tensor:
         """Return the trained vector ``[P]``.

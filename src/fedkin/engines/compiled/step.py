@@ -15,7 +15,7 @@ from fedkin.engines.compiled.values import index as index_of
 
 
 @dataclass(frozen=True)
-class Training:
+class ProgramParts:
     """A program while it is written: what all its steps share.
 
     Attributes:
@@ -34,7 +34,7 @@ class Training:
     wrong: Memory
 
 
-class Step:
+class StepWriter:
     """One step while it is written: forward, loss, backward, and the terms.
 
     Args:
@@ -43,7 +43,7 @@ class Step:
         lr: step size.
     """
 
-    def __init__(self, training: Training, n: Value, index: Memory, lr: Value) -> None:
+    def __init__(self, training: ProgramParts, n: Value, index: Memory, lr: Value) -> None:
         self.c, self.layout, self.kernels = training.c, training.layout, training.kernels
         self.a, self.packed, self.wrong, self.block = (
             training.arguments, training.packed, training.wrong, training.block
