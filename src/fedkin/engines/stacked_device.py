@@ -24,6 +24,9 @@ class Place:
         memory: GiB that one stack may take; 0: what the device has free (2 on a CPU).
         tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
 
+    Attributes:
+        recorded: bytes that recordings of steps work in, which nothing else can use.
+
     Raises:
         ConfigError: no such kind of device.
         EngineError: this machine has no such GPU.
@@ -33,6 +36,7 @@ class Place:
         self.device = _found(device)
         self.cuda = self.device.type == "cuda"
         self._memory, self._tf32 = memory, tf32
+        self.recorded = 0
         self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._data_bytes = self._free() // 2
 
@@ -97,8 +101,22 @@ class Place:
     def _free(self) -> int:
         if not self.cuda:
             return 2 * _GIB
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(torch.cuda.mem_get_info(self.device)[0]) + cached
+        cached = self.reserved() - torch.cuda.memory_allocated(self.device) - self.recorded
+        return int(torch.cuda.mem_get_info(self.device)[0]) + max(0, cached)
+
+    def reserved(self) -> int:
+        """Return the bytes of the device's memory that torch has taken; 0 on a CPU."""
+        return torch.cuda.memory_reserved(self.device) if self.cuda else 0
+
+    def peak(self, step: Callable[[], None]) -> int:
+        """Run a step and return the largest number of bytes that it took at a time; 0 on a CPU."""
+        if not self.cuda:
+            step()
+            return 0
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        step()
+        return torch.cuda.max_memory_allocated(self.device) - before
 
     # ---- while it computes ------------------------------------------------------------------------------------------
     @contextmanager
@@ -115,6 +133,17 @@ class Place:
                 yield
         finally:
             backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+    def generators(self) -> list[Tensor]:
+        """Return the states of the generators that dropout draws from here."""
+        found = [torch.get_rng_state()]
+        return [*found, torch.cuda.get_rng_state(self.device)] if self.cuda else found
+
+    def restore(self, states: list[Tensor]) -> None:
+        """Put back states that `generators` returned."""
+        torch.set_rng_state(states[0])
+        if self.cuda:
+            torch.cuda.set_rng_state(states[1], self.device)
 
     def seed(self, number: int) -> None:
         """Set the generator that dropout draws from here."""
