@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,14 +126,13 @@ class Place:
 
         By default torch lets GPUs round the factors of convolutions.
         """
-        backends = torch.backends
-        before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = self._tf32
+        restore = _precision()
         try:
+            _set_precision(self._tf32)
             with torch.random.fork_rng(devices=[self.device] if self.cuda else []):
                 yield
         finally:
-            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+            restore()
 
     def generators(self) -> list[Tensor]:
         """Return the states of the generators that dropout draws from here."""
@@ -171,3 +171,36 @@ def _found(device: str) -> torch.device:
     if int(number or 0) >= count:
         raise EngineError(f"{device} was asked for, torch sees {count} GPUs here; use device='auto' or 'cpu'")
     return torch.device("cuda", int(number) if number else torch.cuda.current_device())
+
+
+def _precision() -> Callable[[], None]:
+    """Return a call that puts torch's precision of products back as it is now.
+
+    Newer torch has a setting for each kind of product, and does not read the older switches where one contradicts them.
+    """
+    newer, older = [(kind, kind.fp32_precision) for kind in _kinds()], []
+    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        with suppress(RuntimeError):
+            older.append((switch, switch.allow_tf32))
+
+    def restore() -> None:
+        for switch, on in older:
+            switch.allow_tf32 = on
+        for kind, precision in newer:
+            kind.fp32_precision = precision
+
+    return restore
+
+
+def _set_precision(tf32: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    for kind in _kinds():  # which may follow a setting for all
+        if (kind.fp32_precision == "tf32") != tf32:
+            kind.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+def _kinds() -> list[Any]:
+    """Return the kinds of product that this torch has a setting for."""
+    cudnn = torch.backends.cudnn
+    found = (torch.backends.cuda.matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    return [kind for kind in found if hasattr(kind, "fp32_precision")]

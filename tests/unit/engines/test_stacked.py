@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -617,6 +619,42 @@ def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
     answered(j, tasks(j)[:1], Stacked("cpu", tf32=tf32))
     assert seen == [[tf32, tf32]]
     assert [s.allow_tf32 for s in switches] == before
+
+
+PRECISIONS = """
+import torch
+from fedkin.engines.stacked_device import Place
+backends = torch.backends
+kinds = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+
+def checked():
+    before = [k.fp32_precision for k in kinds]
+    for tf32 in (False, True):
+        with Place("cpu", 0.0, tf32).at_work():
+            assert [k.fp32_precision == "tf32" for k in kinds] == [tf32] * 3
+        assert [k.fp32_precision for k in kinds] == before
+
+backends.cuda.matmul.allow_tf32 = True
+checked()
+backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
+checked()
+backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
+checked()
+backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = "ieee"
+checked()
+for kind in kinds:
+    kind.fp32_precision = "none"
+backends.fp32_precision = "tf32"
+checked()
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch has one way")
+def test_the_newer_settings_of_precision_are_put_back_too() -> None:
+    """A program may have set them for each kind of product, or for all; torch then refuses to read the older switches.
+    In a process of its own, since torch has no way back to a state without them."""
+    done = subprocess.run([sys.executable, "-c", PRECISIONS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_large_batches_outside_training_on_a_gpu() -> None:
