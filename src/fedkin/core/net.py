@@ -34,6 +34,7 @@ class Net:
         shape: shape of one input.
         channels_last: whether inputs are best held in that layout.
         batchnorm: whether the network has batch normalisation (it cannot train on a batch of one sample).
+        cumulative: whether its running statistics depend on a count of batches, which is not part of the vector.
 
     Raises:
         ModelError: no head was found, the named head does not exist, or the network cannot take such inputs.
@@ -219,7 +220,7 @@ class Net:
         of_linear = [f"{n}.{part}" for n in linear for part in ("weight", "bias")]
         self._linear = [span[name] for name in of_linear if name in span]
         self._norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.batchnorm = bool(self._norms)
+        self.batchnorm, self.cumulative = bool(self._norms), any(m.momentum is None for m in self._norms)
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 
     def _load(self, w: Tensor) -> None:

@@ -46,9 +46,8 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
 
 
 def _pays_to_stack(job: Job) -> bool:
-    """Return whether there is a GPU, and a network that can be stacked."""
-    net = job.net
-    return torch.cuda.is_available() and job.private is None and net.buffers.start == net.buffers.stop
+    """Return whether there is a GPU, and training that can be stacked."""
+    return torch.cuda.is_available() and job.private is None and not job.net.cumulative
 
 
 def _alone(workers: int, job: Job) -> str:

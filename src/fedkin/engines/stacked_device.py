@@ -86,9 +86,8 @@ class Place:
             return found[0]
         return Samples(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
 
-    def outputs(self, f: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
-        """Return ``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
-        x = self.data(data).x
+    def outputs(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return ``f`` of all inputs on the device, computed in large batches without gradient."""
         return chunked(f, x, _AT_ONCE) if self.cuda else chunked(f, x)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
@@ -159,6 +158,18 @@ class Place:
             torch.cuda.empty_cache()
 
 
+def full(e: Exception) -> bool:
+    """Return whether an error says that the device has no memory left."""
+    return isinstance(e, torch.OutOfMemoryError) or "STATUS_ALLOC_FAILED" in str(e)
+
+
+def failed(e: Exception) -> bool:
+    """Return whether an error is of the device or its libraries, after which nothing on it can be relied on."""
+    text = str(e)
+    of_library = ("CUBLAS_STATUS" in text or "CUDNN_STATUS" in text) and "NOT_SUPPORTED" not in text
+    return isinstance(e, RuntimeError) and not full(e) and (text.startswith("CUDA error") or of_library)
+
+
 def _found(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -178,7 +189,8 @@ def _precision() -> Callable[[], None]:
 
     Newer torch has a setting for each kind of product, and does not read the older switches where one contradicts them.
     """
-    newer, older = [(kind, kind.fp32_precision) for kind in _kinds()], []
+    newer = [(kind, kind.fp32_precision) for kind in _kinds()]
+    older: list[tuple[Any, bool]] = []
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         with suppress(RuntimeError):
             older.append((switch, switch.allow_tf32))

@@ -146,7 +146,9 @@ def eagerly(steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | 
 def train(
     asked: Sequence[StackRequest], net: Net, place: Place, run: SegmentRunner = eagerly, *, products: bool = False
 ) -> list[Tensor]:
-    """Return the trained vectors ``[P]`` of requests of one kind, rows of one host tensor; each equals that of `sgd`.
+    """Return the trained vectors ``[P]`` of requests of one kind, each equal to that of `sgd`.
+
+    They are the rows of one host tensor, in the order of the requests.
 
     Args:
         products: convolutions as products of matrices.
@@ -163,10 +165,9 @@ def train(
         with warnings.catch_warnings():  # of a layer that is not stacked after all, but computed client by client
             warnings.filterwarnings("error", "There is a performance drop")
             _carry_out(todo, stack, steps, rows, place, run)
-    trained: list[Tensor] = [torch.empty(0)] * len(asked)
-    for i, w in zip(order, place.down(rows.w), strict=True):
-        trained[i] = w
-    return trained
+    if order != sorted(order):
+        rows.w = rows.w.index_select(0, place.up(torch.tensor(order).argsort()))
+    return list(place.down(rows.w))
 
 
 def _carry_out(
