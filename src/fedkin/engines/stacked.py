@@ -270,7 +270,7 @@ class StackedSession:
         """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
-            largest = bytes_of(ones[0].asked, self._job.net, self._place)
+            largest = bytes_of(ones[0].asked, self._job.net, self._place, products=self._engine.products)
             most = self._most[kind] = max(1, self._place.room() // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)

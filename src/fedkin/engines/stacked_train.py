@@ -223,7 +223,7 @@ def _rows(stack: Sequence[StackRequest], part: slice, place: Place) -> StackRows
     )
 
 
-def bytes_of(a: StackRequest, net: Net, place: Place) -> int:
+def bytes_of(a: StackRequest, net: Net, place: Place, *, products: bool = False) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
     These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
@@ -238,7 +238,7 @@ def bytes_of(a: StackRequest, net: Net, place: Place) -> int:
     extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
     w = place.rows([request.start])[0].requires_grad_(True)
     batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), Products() if products else nullcontext():
         request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
     step = sum(kept.values()) * a.training.batch_size / max(1, n)
     beside = sum(t.nbytes for t in request.per_sample.values())

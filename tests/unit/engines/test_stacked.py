@@ -582,7 +582,7 @@ def test_a_device_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch, text:
     session._place.cuda = True
     monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
     monkeypatch.setattr(module, "train", fails)
-    monkeypatch.setattr(module, "bytes_of", lambda *given: 1)
+    monkeypatch.setattr(module, "bytes_of", lambda *given, **more: 1)
     monkeypatch.setattr(session._place, "room", lambda: 100)
     monkeypatch.setattr(session._place, "outputs", fails)
     with pytest.raises(EngineError, match=r"^cpu failed: (CUDA|cuDNN) error"):
@@ -675,12 +675,14 @@ def test_clients_of_one_cluster_are_evaluated_in_one_pass(predictions: list[int]
 
 
 def test_samples_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, predictions: list[int]) -> None:
-    """With at most 10 samples, which the last part may exceed."""
+    """With at most 10 samples, which the last part may exceed; the model moves once all the same."""
     monkeypatch.setattr(evaluation, "_TOGETHER", 10)
     j = job(FedAvg())
-    answered(j, tasks(j, "evaluate", model=j.net.w0))
+    session, ups = elsewhere(j)
+    list(session.map(tasks(j, "evaluate", model=j.net.w0)))
     assert sum(predictions) == 6 * 4 + 5 * 3
     assert all(10 <= n < 14 for n in predictions[:-1])
+    assert ups.count(j.net.size) == 1
 
 
 def test_a_tensor_that_changes_moves_again() -> None:
