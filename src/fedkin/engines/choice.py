@@ -9,6 +9,7 @@ import torch
 
 from fedkin.core import ConfigError, Train
 from fedkin.core.machine import cores
+from fedkin.engines.forks import children_can_train
 from fedkin.engines.loop import Loop
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import written_out
@@ -56,7 +57,9 @@ def _alone(workers: int, job: Job) -> str:
         return "this system cannot fork processes"
     if len(job.shards) == 1:
         return "there is one client"
-    return "there is one core" if not workers and cores() == 1 else ""
+    if not workers and cores() == 1:
+        return "there is one core"
+    return "" if children_can_train() else "this process took gradients where torch sees a GPU, so forked ones cannot"
 
 
 def gradients(engine: Engine, job: Job) -> str:

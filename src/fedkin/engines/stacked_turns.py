@@ -48,9 +48,11 @@ class DeviceTurn(Turn):
         super().__init__(job, task)
 
     def seat(self, **known: Any) -> Client:
+        """Return a client that computes on the device."""
         return _DeviceClient(**known, _passes=self._passes)
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
+        """Return the class that the method predicts for each sample, computed on the device."""
         return self._passes.guesses(b, data)
 
 

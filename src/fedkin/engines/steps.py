@@ -20,6 +20,7 @@ from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entr
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
+from fedkin.engines.forks import in_child, sees_gpu
 from fedkin.engines.terms import Terms
 from fedkin.privacy.dp_sgd import PrivateSteps
 
@@ -178,10 +179,16 @@ def layers_of(net: Net) -> tuple[Layer, ...] | str:
     if net.module not in _FOUND:
         try:
             layers = chain_of(net)
-            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers"
+            _FOUND[net.module] = layers if _checked(net, layers) else "its forward pass does more than its layers"
         except NotAChain as e:
             _FOUND[net.module] = str(e)
     return _FOUND[net.module]
+
+
+def _checked(net: Net, layers: Sequence[Layer]) -> bool:
+    """Return `_agrees`, without a gradient in this process where that would keep forked ones from taking any."""
+    found = in_child(lambda: _agrees(net, layers)) if sees_gpu() else None
+    return _agrees(net, layers) if found is None else found
 
 
 def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
