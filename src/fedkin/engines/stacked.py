@@ -38,7 +38,8 @@ from fedkin.engines.turns import Turn, named
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit
 _VECTORS = 8  # that a program holds on the host: what it was sent, its state, what it trains and answers
-_HOST = max(4 << 30, memory() // 4)  # bytes of them all together
+_HOST = 4  # part of the host's memory that they may take all together
+_LEAST = 4 << 30  # bytes of it that they may in any case
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class StackedSession:
         Clients with many samples come first, so that clients of a stack take similar times.
         """
         todo = sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))
-        at_once = max(1, min(_PROGRAMS, _HOST // (_VECTORS * 4 * self._job.net.size)))
+        at_once = _at_once(self._job.net.size)
         try:
             for i in range(0, len(todo), at_once):
                 yield from self._together(todo[i : i + at_once])
@@ -313,6 +314,11 @@ class StackedSession:
 class _One:
     turn: Turn
     asked: StackRequest
+
+
+def _at_once(parameters: int) -> int:
+    """Return the number of client programs that may be under way at a time."""
+    return max(1, min(_PROGRAMS, max(_LEAST, memory() // _HOST) // (_VECTORS * 4 * parameters)))
 
 
 def _why(e: Exception) -> str:

@@ -26,6 +26,10 @@ class Graphs:
 
     Args:
         say: called once if a step cannot be recorded; no step is recorded after that.
+
+    Attributes:
+        recordings, played, single: number of recordings made, of steps played from them, and of steps started one by
+            one.
     """
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
@@ -35,6 +39,7 @@ class Graphs:
         self._draws: dict[object, bool] = {}  # shape -> whether its steps draw random numbers
         self._needs: dict[object, int] = {}  # shape -> bytes of memory that a step takes for each row
         self._kept: dict[object, list[Recording]] = {}
+        self.recordings = self.played = self.single = 0
         self._share, self._works = _SHARE, True
         self._room, self._pool = place.room() // _SHARE, None
 
@@ -49,9 +54,12 @@ class Graphs:
                 taken += 1
             if taken < len(batches) and self._works:
                 made = self._recorded(shape, steps, rows, batches.at(taken))
+        left, self.single = len(batches) - taken, self.single + taken
         if made is not None:
+            self.played += left
             made.play(rows, batches, lr, taken)
             return
+        self.single += left
         for t in range(taken, len(batches)):
             steps(rows, batches.at(t), lr)
 
@@ -106,6 +114,7 @@ class Graphs:
         self._pool, self._room = made.pool, self._room - own - made.grown
         self._place.recorded += made.grown
         self._kept.setdefault(shape, []).append(made)
+        self.recordings += 1
         return made
 
 

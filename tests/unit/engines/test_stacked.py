@@ -208,6 +208,15 @@ def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks
     assert stacks == [2, 2, 2]
 
 
+@pytest.mark.parametrize(("gib", "programs"), [(0, 12), (8, 12), (128, 97), (2048, 256)])
+def test_more_programs_are_run_at_a_time_where_the_host_has_memory(
+    monkeypatch: pytest.MonkeyPatch, gib: int, programs: int
+) -> None:
+    """Of ResNet-18 with 11 million parameters: a quarter of the memory, 4 GiB at least, also where none is known."""
+    monkeypatch.setattr(module, "memory", lambda: gib << 30)
+    assert module._at_once(11_000_000) == programs
+
+
 def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     """The server takes the rows of all clients as one matrix without a copy; what is kept for long keeps no stack, and
     whatever a client sends twice, or of what it was sent, is copied."""
