@@ -38,6 +38,7 @@ class Graphs:
         self._widest: dict[object, int] = {}  # shape -> largest number of rows met
         self._draws: dict[object, bool] = {}  # shape -> whether its steps draw random numbers
         self._needs: dict[object, int] = {}  # shape -> bytes of memory that a step takes for each row
+        self._too_large: set[object] = set()  # shapes with numbers of rows
         self._kept: dict[object, list[Recording]] = {}
         self.recordings = self.played = self.single = 0
         self._share, self._works = _SHARE, True
@@ -52,7 +53,7 @@ class Graphs:
                 self._step(shape, steps, rows, batches.at(taken), lr)
                 self._seen[shape, self._count(shape, m)] += 1
                 taken += 1
-            if taken < len(batches) and self._works:
+            if taken < len(batches) and self._works and (shape, self._count(shape, m)) not in self._too_large:
                 made = self._recorded(shape, steps, rows, batches.at(taken))
         left, self.single = len(batches) - taken, self.single + taken
         if made is not None:
@@ -73,6 +74,7 @@ class Graphs:
     def forget(self) -> None:
         """Free the recordings."""
         self._kept.clear()
+        self._too_large.clear()
         self._place.recorded, self._pool = 0, None
         self._room = self._place.room() // self._share
 
@@ -103,7 +105,8 @@ class Graphs:
         count = self._count(shape, len(rows.w))
         own = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors())) * count // len(rows.w)
         if own + self._needs[shape] * count > self._room:
-            return None  # an older recording is not dropped for it: in the next round it would be needed again
+            self._too_large.add((shape, count))  # no older one is dropped for it: the next round would need that again
+            return None
         try:
             made = Recording(steps, rows, batch, count, self._place, self._pool)
         except Exception as e:  # whatever it is, the steps can be taken without

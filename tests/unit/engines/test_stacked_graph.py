@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,11 +17,15 @@ from torch import nn
 import fedkin.engines.stacked_graph as module
 import recorded as stand_in
 from fedkin.core import Bundle, Net, Train, Training
+from fedkin.engines import Job, Stacked
+from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import StackRequest, train
 from fedkin.engines.turns import Draws
+from fedkin.methods import METHODS
 from fedkin.testing.toys import network, samples
+from fedkin.testing.trial import Setting, difference, play, tensors
 
 NET = network("mlp")
 Made = list[Callable[[], None]]
@@ -101,6 +105,18 @@ def test_another_step_size_plays_the_same_recording(recorded: Made) -> None:
     assert len(recorded) == 1
 
 
+def test_each_row_has_the_step_size_of_its_epoch(recorded: Made) -> None:
+    """A client of 8 samples is in its second epoch when one of 4 is in its third."""
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    for _ in range(2):
+        one = asked((8, 4), Training(steps=30, batch_size=4, epoch_decay=0.8))
+        for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert recorded
+    assert graphs.played > graphs.single >= 16
+
+
 def test_few_recordings_are_made_for_a_stack_whose_clients_finish_one_after_another(recorded: Made) -> None:
     """Clients of 4 to 48 samples take their steps as twelve rows, eleven, ... one: recordings of 12, 8, 4, 2 and 1
     rows take them all, and give what the steps give."""
@@ -147,6 +163,28 @@ def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> N
             assert torch.equal(a, b)
     assert sorted(made.rows for found in graphs._kept.values() for made in found) == [2, 3]
     assert said == []
+
+
+@dataclass(frozen=True)
+class Recorded(Stacked):
+    """The stacked engine with recordings, as on a GPU."""
+
+    def start(self, job: Job) -> StackedSession:
+        session = super().start(job)
+        session._run = Graphs(session._place, session.say)
+        return session
+
+
+@pytest.mark.parametrize("kind", ["mlp", "norm without dropout"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
+def test_runs_with_recordings_are_the_loops(name: str, kind: Any, recorded: Made) -> None:
+    """Four rounds of changing cohorts: what is recorded in one is played in the next ones with other clients, weights
+    and running statistics."""
+    training = Training(8, batch_size=4, lr=0.05, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9)
+    setting = Setting(kind, training=training)
+    loop, engine = tensors(play(METHODS[name](), setting)), Recorded(device="cpu")
+    assert difference(loop, tensors(play(METHODS[name](), setting, engine)), 1e-5 if kind == "mlp" else 1e-3) is None
+    assert recorded
 
 
 def test_nothing_of_an_earlier_step_is_held_while_one_is_recorded(
