@@ -6,6 +6,7 @@ import multiprocessing
 from typing import Literal, TypeAlias, get_args
 
 import torch
+from torch import nn
 
 from fedkin.core import ConfigError, Train
 from fedkin.core.machine import cores
@@ -47,8 +48,13 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
 
 
 def _pays_to_stack(job: Job) -> bool:
-    """Return whether there is a GPU, and training that can be stacked."""
-    return torch.cuda.is_available() and job.private is None and not job.net.cumulative
+    """Return whether there is a GPU, and training that can be stacked.
+
+    Recurrent layers on a GPU are computed by a library as a whole, which cannot be stacked.
+    """
+    if not torch.cuda.is_available() or job.private is not None or job.net.cumulative:
+        return False
+    return not any(isinstance(m, nn.RNNBase) for m in job.net.module.modules())
 
 
 def _alone(workers: int, job: Job) -> str:
