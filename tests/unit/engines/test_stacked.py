@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fedkin
 import fedkin.engines.stacked as module
 import fedkin.engines.stacked_eval as evaluation
 from fedkin.core import (
@@ -844,7 +847,8 @@ checked()
 def test_the_newer_settings_of_precision_are_put_back_too() -> None:
     """A program may have set them for each kind of product, or for all; torch then refuses to read the older switches.
     In a process of its own, since torch has no way back to a state without them."""
-    done = subprocess.run([sys.executable, "-c", PRECISIONS], capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(Path(fedkin.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", PRECISIONS], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
