@@ -1,24 +1,28 @@
 """The stacked engine against the loop: times, share of the device's peak, how far results are apart, and the profile.
 
-    python bench/gpu.py [--device auto] [--only W1a W2 W4] [--small] [--out bench/results/gpu.jsonl]
+    python bench/gpu.py [--device auto] [--only W1a W4 W2] [--small] [--out bench/results/gpu.jsonl]
 
-On a machine with a GPU and torch (nothing else is needed), from the repository's root; some minutes:
+On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each workload,
+of which a call with a time limit had better measure one:
 
-    PYTHONPATH=src python3 bench/gpu.py
+    PYTHONPATH=src python3 bench/gpu.py --only W1a --out results/gpu.jsonl
 
-FedAvg's client step, made-up data, a new round each time:
+FedAvg's client step, synthetic data, a new round each time:
 
 - W1a: LeNet 6-16-120-84 on 3x32x32, batch 10, 8 clients of 2,000 samples, one epoch (DA-PFL)
+- W4: perceptron 784-200-100-62, batch 10, 100 clients of 100 to 360 samples, one epoch (FEMNIST)
 - W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
   (PFedCS)
-- W4: perceptron 784-200-100-62, batch 10, 100 clients of 100 to 360 samples, one epoch (FEMNIST)
 
-For each: seconds per round of stacks (with and without CUDA graphs, with tf32, with convolutions as products
-of matrices), of one client at a time on the same
-device, and of the loop on one core of the CPU; the latter two are measured on a few clients and scaled by steps. The
-share of the peak is the work of the samples (torch's count of products, forward and back) over the peak of a product
-of two large fp32 matrices, measured here. `apart` is the largest distance of a trained number from the loop's. One
-line per workload is appended to the file of results.
+For each: seconds per round of the loop on one core of the CPU, of stacks (with and without CUDA graphs, with tf32, with
+convolutions as products of matrices), of one client at a time on the same device, and of a plain PyTorch loop there;
+those of one client at a time are measured on a few clients and scaled by steps. Each way is a line of the file of
+results as soon as it is measured; one that fails is a line with its error, and the others are measured all the same.
+
+In a line, the share of the peak is the work of the samples (torch's count of products, forward and back) over the peak
+of a product of two large fp32 matrices, measured here. `apart` is the largest distance of a trained number from the
+loop's. `busy` is the share of a round in which the device computes: far below 1, starting its kernels is what takes
+time. Rounds are timed when no more steps are recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ import json
 import logging
 import platform
 import statistics
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,12 +41,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedkin.core import Batch, Bundle, Net, Samples, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Engine, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
+from fedkin.engines.stacked_graph import Graphs
 from fedkin.methods.fedavg import FedAvg
 from fedkin.models.papers import cam_lenet, pfedcs_cnn
 from fedkin.testing.toys import ClientData
@@ -93,6 +99,7 @@ def workloads(small: bool) -> list[Workload]:
         Workload(
             "W1a", lambda: cam_lenet((3, 32, 32), 10), (3, 32, 32), 10, [2000] * 8, Training(batch_size=10, lr=0.01), 1
         ),
+        Workload("W4", perceptron, (784,), 62, uneven, Training(batch_size=10, lr=0.01), 10),
         Workload(
             "W2",
             lambda: pfedcs_cnn((3, 32, 32), 10),
@@ -102,7 +109,6 @@ def workloads(small: bool) -> list[Workload]:
             Training(5, batch_size=100, lr=0.01),
             1,
         ),
-        Workload("W4", perceptron, (784,), 62, uneven, Training(batch_size=10, lr=0.01), 10),
     ]
     if not small:
         return full
@@ -120,6 +126,11 @@ class Timed:
         self.session, self._job, self._clients, self._round = engine.start(job), job, clients, 0
         self._w = job.net.w0
 
+    @property
+    def graphs(self) -> Graphs | None:
+        run = getattr(self.session, "_run", None)
+        return run if isinstance(run, Graphs) else None
+
     def round(self) -> list[Answer]:
         self._round += 1
         return list(self.session.map([self._task(i) for i in range(self._clients)]))
@@ -127,14 +138,39 @@ class Timed:
     def _task(self, client: int) -> Task:
         return Task("update", client, self._round, Bundle(model=self._w), Bundle())
 
-    def seconds(self, warm: int, rounds: int) -> list[float]:
-        """Of each round after the first so many; answers are on the host by then, so the device has finished."""
+    def warm(self, least: int, most: int) -> None:
+        """Run rounds until one makes no recording."""
+        for i in range(most):
+            before = self.graphs.recordings if self.graphs else 0
+            self.round()
+            if i + 1 >= least and before == (self.graphs.recordings if self.graphs else 0):
+                return
+
+    def seconds(self, rounds: int) -> float:
+        """Median of some rounds; answers are on the host at the end of each, so the device has finished."""
         found = []
-        for _ in range(warm + rounds):
+        for _ in range(rounds):
             started = time.perf_counter()
             self.round()
             found.append(time.perf_counter() - started)
-        return found[warm:]
+        return statistics.median(found)
+
+    def steps(self) -> int:
+        """Steps of stacks in a round."""
+        assert isinstance(self.session, StackedSession)
+        run, taken = self.session._run, 0
+
+        def counting(steps: Any, rows: Any, batches: Any, lr: Any) -> None:
+            nonlocal taken
+            taken += len(batches)
+            run(steps, rows, batches, lr)
+
+        self.session._run = counting
+        try:
+            self.round()
+        finally:
+            self.session._run = run
+        return taken
 
 
 def peak(device: torch.device, small: bool) -> float:
@@ -156,24 +192,53 @@ def sync(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def costs(timed: Timed, device: torch.device) -> list[dict[str, Any]]:
-    """The three kernels (on a CPU: operations) that took most of a round, with their share of what all took."""
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
-        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+def profiled(timed: Timed, device: torch.device) -> list[tuple[str, float]]:
+    """Every kernel of a round (on a CPU: every operation) with its milliseconds."""
+    cuda = device.type == "cuda"
+    kinds = [torch.profiler.ProfilerActivity.CUDA] if cuda else [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=kinds) as profile:
         timed.round()
         sync(device)
+    return spent(profile.events() or [], cuda)
 
-    def spent(e: Any) -> float:
-        return float(e.self_device_time_total if device.type == "cuda" else e.self_cpu_time_total)
 
-    found = sorted(profile.key_averages(), key=spent, reverse=True)
-    total = sum(spent(e) for e in found) or 1.0
+def spent(events: Sequence[Any], cuda: bool) -> list[tuple[str, float]]:
+    """On a GPU the events that run there: an operation has the times of its kernels, which would count twice."""
+    if not cuda:
+        return [(e.name, e.self_cpu_time_total / 1e3) for e in events]
+    return [(e.name, e.time_range.elapsed_us() / 1e3) for e in events if e.device_type == DeviceType.CUDA]
+
+
+def costs(events: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    """The five names that took most, with their share of what all took."""
+    total, calls = Counter[str](), Counter(name for name, _ in events)
+    for name, ms in events:
+        total[name] += ms  # type: ignore[assignment]
+    whole = sum(total.values()) or 1.0
     return [
-        {"name": e.key[:120], "ms": round(spent(e) / 1e3, 3), "share": round(spent(e) / total, 3), "calls": e.count}
-        for e in found[:3]
+        {"name": name[:120], "ms": round(ms, 3), "share": round(ms / whole, 3), "calls": calls[name]}
+        for name, ms in total.most_common(5)
     ]
+
+
+def plain(w: Workload, job: Job, device: torch.device) -> float:
+    """Seconds of the few clients' training by an ordinary PyTorch loop, data on the device."""
+    parts = [(d.train.x.to(device), d.train.y.to(device)) for d in job.shards[: w.few]]
+    times = []
+    for _ in range(2):
+        sync(device)
+        started = time.perf_counter()
+        for x, y in parts:
+            module = w.make().to(device)
+            optimizer = torch.optim.SGD(module.parameters(), lr=w.training.lr)
+            for _ in range(w.training.epochs):
+                for index in torch.randperm(len(y)).to(device).split(w.training.batch_size):
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(module(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+        sync(device)
+        times.append(time.perf_counter() - started)
+    return times[-1]
 
 
 def apart(stacked: Sequence[Answer], loop: Sequence[Answer]) -> float:
@@ -182,51 +247,106 @@ def apart(stacked: Sequence[Answer], loop: Sequence[Answer]) -> float:
     return max(float((by_client[a.client] - a.reply.model).abs().max()) for a in loop)
 
 
-def measured(w: Workload, engine: Stacked, device: torch.device, top: float, rounds: int) -> dict[str, Any]:
-    """The line of one workload."""
-    job, clients = w.job(), len(w.sizes)
-    scale = w.steps(clients) / w.steps(w.few)
-    cuda = device.type == "cuda"
-    ways: dict[str, tuple[Engine, int]] = {
-        "stacked": (engine, clients),
-        **({"without graphs": (replace(engine, graphs=False), clients)} if cuda else {}),
-        **({"tf32": (replace(engine, tf32=True), clients)} if cuda else {}),
-        "convolutions as products": (replace(engine, products=True), clients),
-        "one at a time": (replace(engine, clients=1), w.few),
-        "loop on the CPU": (Loop(), w.few),
-    }
-    seconds, notes, first, profile = dict[str, float](), set[str](), dict[str, list[Answer]](), []
-    threads = torch.get_num_threads()
-    for name, (way, some) in ways.items():
-        torch.set_num_threads(1 if isinstance(way, Loop) else threads)
-        timed = Timed(way, job, some)
-        first[name] = timed.round()
-        found = timed.seconds(0, 1) if isinstance(way, Loop) else timed.seconds(2, rounds)
-        seconds[name] = statistics.median(found) * (scale if some < clients else 1.0)
-        if isinstance(timed.session, StackedSession):
-            notes.update(timed.session.notes)
-        if name == "stacked":
-            profile = costs(timed, device)
+@dataclass
+class Bench:
+    """Measurement of one workload on one device, a line for each way.
+
+    Attributes:
+        top: floating-point operations per second at the peak.
+        write: takes a line.
+    """
+
+    w: Workload
+    device: torch.device
+    top: float
+    rounds: int
+    write: Callable[[dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
+        self.job = self.w.job()
+        self.work, self.clients = self.w.work(self.job.net), len(self.w.sizes)
+        self.scale = self.w.steps(self.clients) / self.w.steps(self.w.few)
+        self.loop: list[Answer] = []
+        self.loop_s: float | None = None
+
+    def all(self, engine: Stacked) -> None:
+        """Measure every way, the loop first: results are compared with its."""
+        cuda, threads = self.device.type == "cuda", torch.get_num_threads()
+        ways: dict[str, Callable[[], dict[str, Any]]] = {
+            "loop on the CPU": self.on_the_loop,
+            "stacked": lambda: self.stacked(engine),
+            **({"without graphs": lambda: self.stacked(replace(engine, graphs=False))} if cuda else {}),
+            **({"tf32": lambda: self.stacked(replace(engine, tf32=True))} if cuda else {}),
+            "convolutions as products": lambda: self.stacked(replace(engine, products=True)),
+            **({"products, tf32": lambda: self.stacked(replace(engine, products=True, tf32=True))} if cuda else {}),
+            "one at a time": lambda: self.stacked(replace(engine, clients=1), self.w.few),
+            "plain PyTorch loop": lambda: self.line(plain(self.w, self.job, self.device) * self.scale),
+        }
+        for name, way in ways.items():
+            if name.endswith("products") and not any(isinstance(m, nn.Conv2d) for m in self.job.net.module.modules()):
+                continue
+            torch.set_num_threads(1 if name == "loop on the CPU" else threads)
+            try:
+                found = way()
+            except Exception as e:  # the other ways are worth having all the same
+                found = {"error": f"{type(e).__name__}: {e}"[:2000]}
+            finally:
+                torch.set_num_threads(threads)
+            self.write({"workload": self.w.name, "way": name, **found})
+
+    def line(self, seconds: float) -> dict[str, Any]:
+        """Times of a round, and what they come to."""
+        return {
+            "seconds": round(seconds, 5),
+            "clients": self.clients,
+            "samples": sum(self.w.sizes),
+            "steps": self.w.steps(self.clients),
+            "parameters": self.job.net.size,
+            "gflop": round(self.work / 1e9, 3),
+            "share of peak": round(self.work / seconds / self.top, 4),
+            "updates per second": round(self.clients / seconds, 2),
+            "times the loop": None if self.loop_s is None else round(self.loop_s / seconds, 2),
+        }
+
+    def on_the_loop(self) -> dict[str, Any]:
+        """One round of the few clients, without a round before: nothing there gets faster."""
+        timed = Timed(Loop(), self.job, self.w.few)
+        started = time.perf_counter()
+        self.loop = timed.round()
+        self.loop_s = (time.perf_counter() - started) * self.scale
         timed.session.close()
-        print(f"{w.name} {name}: {seconds[name]:.4f} s a round", file=sys.stderr)
-    torch.set_num_threads(threads)
-    work = w.work(job.net)
-    return {
-        "workload": w.name,
-        "clients": clients,
-        "samples": sum(w.sizes),
-        "steps": w.steps(clients),
-        "parameters": job.net.size,
-        "seconds": {name: round(s, 5) for name, s in seconds.items()},
-        "times the loop": round(seconds["loop on the CPU"] / seconds["stacked"], 2),
-        "times one at a time": round(seconds["one at a time"] / seconds["stacked"], 2),
-        "updates per second": round(clients / seconds["stacked"], 2),
-        "gflop": round(work / 1e9, 3),
-        "share of peak": round(work / seconds["stacked"] / top, 4),
-        "apart": {name: apart(a, first["loop on the CPU"]) for name, a in first.items() if name != "loop on the CPU"},
-        "costs": profile,
-        "notes": sorted(notes),
-    }
+        return self.line(self.loop_s)
+
+    def stacked(self, engine: Stacked, clients: int | None = None) -> dict[str, Any]:
+        """Rounds of all clients, or of some of them one at a time."""
+        timed = Timed(engine, self.job, clients or self.clients)
+        try:
+            return self._stacked(timed, self.scale if clients else 1.0)
+        finally:
+            timed.session.close()
+
+    def _stacked(self, timed: Timed, scale: float) -> dict[str, Any]:
+        assert isinstance(timed.session, StackedSession)
+        cuda = self.device.type == "cuda"
+        first = timed.round()
+        timed.warm(2, 20 if cuda else 2)
+        seconds = timed.seconds(self.rounds)
+        steps, events = timed.steps(), profiled(timed, self.device)
+        kernels = [ms for name, ms in events if not name.startswith(("Memcpy", "Memset"))]
+        graphs = timed.graphs
+        return {
+            **self.line(seconds * scale),
+            "apart": apart(first, self.loop) if self.loop else None,
+            "stacked steps": steps,
+            "kernels per step": round(len(kernels) / max(1, steps), 1),
+            "busy": round(sum(ms for _, ms in events) / 1e3 / seconds, 3) if cuda else None,
+            "recordings": graphs.recordings if graphs else 0,
+            "played": graphs.played if graphs else 0,
+            "one by one": graphs.single if graphs else 0,
+            "reserved_mib": torch.cuda.memory_reserved(self.device) >> 20 if cuda else None,
+            "costs": costs(events),
+            "notes": timed.session.notes,
+        }
 
 
 def machine(device: torch.device, top: float) -> dict[str, Any]:
@@ -238,7 +358,7 @@ def machine(device: torch.device, top: float) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--only", nargs="*", default=["W1a", "W2", "W4"])
+    parser.add_argument("--only", nargs="*", default=["W1a", "W4", "W2"], choices=["W1a", "W4", "W2"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a few samples: to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -251,12 +371,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     top = peak(device, given.small)
     about = {"small": given.small, **machine(device, top)}
     given.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(line: dict[str, Any]) -> None:
+        text = json.dumps({**line, "machine": about})
+        print(text, flush=True)
+        with given.out.open("a", encoding="utf-8") as f:
+            f.write(text + "\n")
+
     for w in workloads(given.small):
         if w.name in given.only:
-            line = {**measured(w, engine, device, top, given.rounds), "machine": about}
-            print(json.dumps(line))
-            with given.out.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(line) + "\n")
+            Bench(w, device, top, given.rounds, write).all(engine)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,25 +26,70 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_it_writes_a_line_per_workload(gpu: ModuleType, tmp_path: Path) -> None:
-    """Seconds of every way, the share of the peak, three costs; nothing was left out of the stacks, and the trained
-    numbers are the loop's."""
+def lines(gpu: ModuleType, out: Path, *only: str) -> list[dict[str, Any]]:
+    gpu.main(["--device", "cpu", "--small", "--rounds", "1", "--only", *only, "--out", str(out / "r" / "g.jsonl")])
+    return [json.loads(line) for line in (out / "r" / "g.jsonl").read_text().splitlines()]
+
+
+def test_it_writes_a_line_for_each_way(gpu: ModuleType, tmp_path: Path) -> None:
+    """Seconds of every way and the share of the peak; of stacks the profile, nothing that was left out of them, and
+    the loop's numbers."""
     threads = torch.get_num_threads()
-    gpu.main(
-        ["--device", "cpu", "--small", "--rounds", "1", "--only", "W1a", "W4", "--out", str(tmp_path / "r" / "g.jsonl")]
-    )
-    lines = [json.loads(line) for line in (tmp_path / "r" / "g.jsonl").read_text().splitlines()]
-    assert [line["workload"] for line in lines] == ["W1a", "W4"]
-    for line in lines:
-        ways = {"stacked", "convolutions as products", "one at a time", "loop on the CPU"}
-        assert set(line["seconds"]) == ways
-        assert min(line["seconds"].values()) > 0
+    found = lines(gpu, tmp_path, "W1a", "W4")
+    stacks = ["stacked", "convolutions as products", "one at a time"]
+    alone = ["loop on the CPU", "plain PyTorch loop"]
+    assert [(line["workload"], line["way"]) for line in found] == [
+        *(("W1a", way) for way in (alone[0], *stacks, alone[1])),
+        *(("W4", way) for way in (alone[0], "stacked", "one at a time", alone[1])),
+    ]
+    for line in found:
+        assert line["seconds"] > 0
         assert line["share of peak"] > 0
-        assert len(line["costs"]) == 3
-        assert line["notes"] == []
-        assert max(line["apart"].values()) < 1e-5
+        assert line["times the loop"] > 0
         assert line["machine"]["small"]
+        if line["way"] in stacks:
+            assert len(line["costs"]) == 5
+            assert line["kernels per step"] > 10
+            assert line["stacked steps"] > 2
+            assert line["notes"] == []
+            assert line["apart"] < 1e-5
     assert torch.get_num_threads() == threads
+
+
+def test_a_way_that_fails_is_a_line_and_the_others_are_measured(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured before is in the file by then."""
+    out = tmp_path / "r" / "g.jsonl"
+    written: list[int] = []
+
+    def fails(self: Any, engine: Any, clients: Any = None) -> Any:
+        written.append(len(out.read_text().splitlines()))
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(gpu.Bench, "stacked", fails)
+    found = lines(gpu, tmp_path, "W4")
+    assert written == [1, 2]
+    assert ["error" in line for line in found] == [False, True, True, False]
+    assert found[1]["error"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_the_longest_workload_comes_last(gpu: ModuleType) -> None:
+    """A call that is stopped has the others by then."""
+    assert [w.name for w in gpu.workloads(False)] == ["W1a", "W4", "W2"]
+
+
+def test_on_a_gpu_kernels_count_and_not_the_operations_that_started_them(gpu: ModuleType) -> None:
+    """Three events, one of which is the operation of another."""
+    took = SimpleNamespace(elapsed_us=lambda: 500.0)
+    events = [
+        SimpleNamespace(name="aten::mm", device_type=gpu.DeviceType.CPU, time_range=took),
+        SimpleNamespace(name="sgemm", device_type=gpu.DeviceType.CUDA, time_range=took),
+        SimpleNamespace(name="sgemm", device_type=gpu.DeviceType.CUDA, time_range=took),
+    ]
+    found = gpu.spent(events, True)
+    assert found == [("sgemm", 0.5), ("sgemm", 0.5)]
+    assert gpu.costs(found) == [{"name": "sgemm", "ms": 1.0, "share": 1.0, "calls": 2}]
 
 
 def test_the_work_of_a_step_is_counted_forward_and_back(gpu: ModuleType) -> None:

@@ -87,7 +87,7 @@ def test_a_method_gives_the_same_on_stacks_by_steps(name: str, notes: list[str])
     "name", thorough_except(["fedavg", "ditto", "fedrep", "pfedcs", "fedproto", "ifca-cam"], ["ditto", "fedproto"])
 )
 def test_the_rules_on_engines_hold_for_stacks(name: str) -> None:
-    """The contract's own runs: batch normalisation (trained client by client), resume, odd federations."""
+    """The contract's own runs: batch normalisation, resume, odd federations."""
     check_method(METHODS[name](), engines=[CPU], rules=ON_ENGINES)
 
 

@@ -144,9 +144,9 @@ def test_a_method_is_one_file(path: Path) -> None:
 
 
 def test_local_sgd_exists_once() -> None:
-    """Gradients are taken in one file of each engine, nowhere in methods or networks; and inside one loss, that of a
-    meta-step, whose value depends on a gradient."""
-    assert files_that_call(".autograd.grad") == ["engines/steps.py", "methods/per_fedavg.py"]
+    """Gradients are taken in one file of each engine, nowhere in methods or networks; inside one loss, that of a
+    meta-step, whose value depends on a gradient; and of one number, to see whether a forked process can."""
+    assert files_that_call(".autograd.grad") == ["engines/forks.py", "engines/steps.py", "methods/per_fedavg.py"]
     # the passes that are written out, and the two places that walk them; and those of the compiled program
     passes = ["engines/compiled/kernels.py", "engines/explicit.py", "engines/steps.py"]
     assert files_that_call(".backward") == passes

@@ -9,7 +9,8 @@ parameters.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Literal
 
@@ -33,6 +34,7 @@ class Net:
         shape: shape of one input.
         channels_last: whether inputs are best held in that layout.
         batchnorm: whether the network has batch normalisation (it cannot train on a batch of one sample).
+        cumulative: whether its running statistics depend on a count of batches, which is not part of the vector.
 
     Raises:
         ModelError: no head was found, the named head does not exist, or the network cannot take such inputs.
@@ -61,6 +63,7 @@ class Net:
         self._training = False
         self._only: slice | None = None
         self._moves = [True] * len(self._sizes)
+        self._apart: tuple[Tensor, list[Tensor]] | None = None  # a vector, and where its running statistics are
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -146,6 +149,25 @@ class Net:
         view._moves = [only is None or _overlap(s, only) for s in self._spans]
         return view
 
+    @contextmanager
+    def with_statistics(self, w: Tensor) -> Iterator[tuple[Net, list[Tensor]]]:
+        """Provide this network with copies of the running statistics of ``w [P]``, and these copies.
+
+        Passes of the vector ``w`` itself use and move the copies in place of its tail. For `torch.func.vmap`, which
+        would move copies of the slices of stacked vectors, and drop them.
+        """
+        spans = zip(self._spans[self._n_params :], self._shapes[self._n_params :], strict=True)
+        found, view = [w.detach()[span].view(shape).clone() for span, shape in spans], copy.copy(self)
+        view._apart = (w, found)
+        counts = [(m, m.num_batches_tracked) for m in self._norms]
+        for m in self._norms:  # a count of batches of the module itself, which `torch.func.grad` may not change
+            m.num_batches_tracked = None
+        try:
+            yield view, found
+        finally:
+            for m, count in counts:
+                m.num_batches_tracked = count
+
     def matrices(self, length: int) -> Tensor:
         """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
@@ -197,12 +219,15 @@ class Net:
         linear = [n for n, m in self._module.named_modules() if isinstance(m, nn.Linear)]
         of_linear = [f"{n}.{part}" for n in linear for part in ("weight", "bias")]
         self._linear = [span[name] for name in of_linear if name in span]
-        self.batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._module.modules())
+        self._norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.batchnorm, self.cumulative = bool(self._norms), any(m.momentum is None for m in self._norms)
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 
     def _load(self, w: Tensor) -> None:
         parts = w.split(self._sizes)
         still = w.data.split(self._sizes) if self._n_params < len(parts) else parts
+        if self._apart is not None and w is self._apart[0]:
+            still = (*parts[: self._n_params], *self._apart[1])
         for i, (slots, shape) in enumerate(zip(self._slots, self._shapes, strict=True)):
             # running statistics are written through .data: in place, unseen by autograd
             part = parts[i] if i < self._n_params else still[i]

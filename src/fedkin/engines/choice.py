@@ -6,9 +6,11 @@ import multiprocessing
 from typing import Literal, TypeAlias, get_args
 
 import torch
+from torch import nn
 
 from fedkin.core import ConfigError, Samples, Train
 from fedkin.core.machine import cores
+from fedkin.engines.forks import children_can_train
 from fedkin.engines.loop import Loop
 from fedkin.engines.native import native
 from fedkin.engines.stacked import Stacked
@@ -47,9 +49,13 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
 
 
 def _pays_to_stack(job: Job) -> bool:
-    """Return whether there is a GPU, and a network that can be stacked."""
-    net = job.net
-    return torch.cuda.is_available() and job.private is None and net.buffers.start == net.buffers.stop
+    """Return whether there is a GPU, and training that can be stacked.
+
+    Recurrent layers on a GPU are computed by a library as a whole, which cannot be stacked.
+    """
+    if not torch.cuda.is_available() or job.private is not None or job.net.cumulative:
+        return False
+    return not any(isinstance(m, nn.RNNBase) for m in job.net.module.modules())
 
 
 def _alone(workers: int, job: Job) -> str:
@@ -58,7 +64,9 @@ def _alone(workers: int, job: Job) -> str:
         return "this system cannot fork processes"
     if len(job.shards) == 1:
         return "there is one client"
-    return "there is one core" if not workers and cores() == 1 else ""
+    if not workers and cores() == 1:
+        return "there is one core"
+    return "" if children_can_train() else "this process took gradients where torch sees a GPU, so forked ones cannot"
 
 
 def gradients(engine: Engine, job: Job) -> str:

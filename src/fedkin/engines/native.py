@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training, head
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer
 from fedkin.engines.compiled.units import NotCovered
+from fedkin.engines.forks import before_forks
 from fedkin.engines.steps import Gradient, by_autograd, written_out
 
 if TYPE_CHECKING:
@@ -134,7 +136,8 @@ def _new_program(
         return str(e)
     except RuntimeError as e:
         return f"LLVM refuses it: {e}"
-    return found if _agrees(found, net, shape, head) else "its program does not agree with autograd"
+    agrees = before_forks(partial(_agrees, found, net, shape, head))
+    return found if agrees else "its program does not agree with autograd"
 
 
 def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool) -> bool:

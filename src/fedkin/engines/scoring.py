@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from fedkin.engines.tasks import Job, Task
 
 Guesses = Callable[[Bundle, Samples], Tensor]
 """``(what is predicted with, samples) -> the class of each sample``, ``[n]``, as `predicted` gives it; n > 0."""
+Expected = Callable[[Sequence[tuple[Bundle, Samples]]], None]
+"""Is given the calls of `Guesses` that will follow, so that an engine can make those of many clients at once."""
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -23,7 +25,7 @@ def predicted(logits: Tensor) -> Tensor:
     return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
 
 
-def evaluate(job: Job, task: Task, client: Client, guesses: Guesses) -> Work:
+def evaluate(job: Job, task: Task, client: Client, guesses: Guesses, expected: Expected | None = None) -> Work:
     """Return confusion matrices, int64 ``[C, C]``, the class counts and the number of samples without a prediction.
 
     Rows of a matrix are true classes, columns predicted ones. ``unpredicted []`` is the number of test and validation
@@ -31,14 +33,21 @@ def evaluate(job: Job, task: Task, client: Client, guesses: Guesses) -> Work:
 
     A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
     `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
+
+    Where the calls of ``guesses`` are to be made known, the program stops once for nothing, so that the programs of
+    other clients come as far.
     """
     models, shard = (yield from _models(job, client)), job.shards[task.client]
+    parts = (("test", shard.test), ("validation", shard.validation))
+    if expected is not None:
+        expected([(b, data) for b in models.values() for _, data in parts if len(data)])
+        yield ()
     out, lost = Bundle(counts=client.counts()), 0
     own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
     for name, b in models.items():
-        for part, data in (("test", shard.test), ("validation", shard.validation)):
+        for part, data in parts:
             guessed = guesses(b, data) if len(data) else data.y
             lost += int((guessed < 0).sum()) if not name else 0
             guessed = guessed.clamp(min=0)

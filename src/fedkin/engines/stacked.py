@@ -14,27 +14,32 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedkin.core import Bundle, Client, ConfigError, EngineError, Samples, Train, Work
+from fedkin.core import Bundle, ConfigError, EngineError, Samples, Train
+from fedkin.core.machine import memory
 from fedkin.core.sides import chunked
-from fedkin.engines.drive import lockstep, requests_of
+from fedkin.engines.drive import lockstep
 from fedkin.engines.loop import trainer
 from fedkin.engines.scoring import predicted
-from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_device import Place, failed, full
+from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import Kind, SegmentRunner, StackRequest, bytes_of, eagerly, train
+from fedkin.engines.stacked_turns import DeviceTurn, naming
 from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.turns import Turn, named
 
 _log = logging.getLogger("fedkin.engines")
 _PROGRAMS = 256  # client programs under way at a time, if their vectors fit
 _VECTORS = 8  # that a program holds on the host: what it was sent, its state, what it trains and answers
-_HOST = 4 << 30  # bytes of them all together
+_HOST = 4  # part of the host's memory that they may take all together
+_LEAST = 4 << 30  # bytes of it that they may in any case
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,15 @@ class Stacked:
     """Engine that trains clients in stacks, on a GPU if there is one.
 
     A request that cannot be stacked is trained by itself as in the loop, and the session notes why, once, in its
-    ``notes`` and in the log: networks with running statistics (batch normalisation), layers and losses that
-    ``torch.func.vmap`` refuses (LSTM, decisions by value), and private training.
+    ``notes`` and in the log: layers and losses that ``torch.func.vmap`` refuses (LSTM, decisions by value), several
+    networks with running statistics (batch normalisation) in one vector, and private training.
+
+    On a GPU sums of gradients may be taken in another order each time, so that two equal runs can differ in the last
+    bits; convolutions there differ from a CPU's by about 1e-4, relative to their size.
 
     Raises:
         ConfigError: a setting is out of range.
-        EngineError: there is no such device, or one client does not fit into its memory.
+        EngineError: there is no such device, one client does not fit into its memory, or the device failed.
     """
 
     device: str = "auto"
@@ -64,7 +72,9 @@ class Stacked:
     """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
 
     tolerance: ClassVar[float] = 1e-5
-    """Maximum difference of a number from the loop's, relative to its size if above 1, over the rounds of the tests."""
+    """Maximum difference of a number from the loop's, relative to its size if above 1, over the rounds of the tests.
+
+    With batch normalisation of few samples, which magnifies all differences, a hundred times as much."""
 
     def __post_init__(self) -> None:
         if self.clients < 0:
@@ -91,6 +101,9 @@ class StackedSession:
         self._run: SegmentRunner = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
         self._refused: set[Kind] = set()  # kinds without their step sizes
         self._most: dict[Kind, int] = {}
+        self._copies = DeviceCopies(self._place)
+        self._joint = JointPasses(self._place, self._classes)
+        self._trained: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # results of stacks
         self._here = False
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
@@ -99,14 +112,18 @@ class StackedSession:
         Clients with many samples come first, so that clients of a stack take similar times.
         """
         todo = sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))
-        at_once = max(1, min(_PROGRAMS, _HOST // (_VECTORS * 4 * self._job.net.size)))
-        for i in range(0, len(todo), at_once):
-            yield from self._together(todo[i : i + at_once])
+        at_once = _at_once(self._job.net.size)
+        try:
+            for i in range(0, len(todo), at_once):
+                yield from self._together(todo[i : i + at_once])
+        finally:
+            self._copies.forget()
 
     def close(self) -> None:
         """Free recordings and the device's memory."""
         if isinstance(self._run, Graphs):
             self._run.forget()
+        self._copies.forget()
         self._place.forget()
 
     def say(self, note: str) -> None:
@@ -115,31 +132,83 @@ class StackedSession:
             self.notes.append(note)
             _log.warning("stacked engine: %s", note)
 
+    # ---- forward passes ---------------------------------------------------------------------------------------------
     def outputs(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, data: Samples) -> Tensor:
-        """Return ``f(given, inputs)`` of all samples without gradient, computed on the device; on the host."""
+        """Return ``f(given, inputs)`` of all samples without gradient, computed on the device; on the host.
+
+        Raises:
+            EngineError: the device failed.
+        """
         if not self._here:
             try:
-                there = self._place.bundle(given)
-                return self._place.down(self._place.outputs(lambda x: f(there, x), data))
+                return self._place.down(self._there(f, given, self._place.data(data).x))
             except RuntimeError as e:
+                self._stop_if_failed(e)
                 if not self._place.cuda:
                     raise
                 self._here = not isinstance(e, torch.OutOfMemoryError)  # that may pass
                 self.say(f"the network is evaluated on the host, as it fails on {self._place.device}: {_why(e)}")
         return chunked(lambda x: f(given, x), self._job.net.layout(data.x))
 
+    def guesses(self, b: Bundle, data: Samples) -> Tensor:
+        """Return the class that the method predicts for each sample, on the host; n > 0."""
+        found = self._joint.take(b, data)
+        return self.outputs(self._predicted, b, data) if found is None else found
+
+    def expect(self, asked: Sequence[tuple[Bundle, Samples]]) -> None:
+        """Note calls of `guesses` that will follow."""
+        self._joint.expect(asked)
+
+    def _predicted(self, b: Bundle, x: Tensor) -> Tensor:
+        return predicted(self._job.method.predict(self._job.net, b, x))
+
+    def _classes(self, b: Bundle, x: Tensor) -> Tensor:
+        return self._there(self._predicted, b, x)
+
+    def _there(self, f: Callable[[Bundle, Tensor], Tensor], given: Bundle, x: Tensor) -> Tensor:
+        there = self._copies.bundle(given)
+        return self._place.outputs(lambda part: f(there, part), x)
+
+    def _foresee(self) -> None:
+        """Make the predictions that all clients that have come so far are about to ask for."""
+        try:
+            if not self._here:
+                self._joint.compute()
+        except Exception as e:  # of whichever client: each will meet it when it asks, with its number
+            self._stop_if_failed(e)
+            self._joint.forget()
+
+    def _stop_if_failed(self, e: Exception) -> None:
+        if self._place.cuda and failed(e):
+            raise EngineError(f"{self._place.device} failed: {_why(e)}") from e
+
     def _together(self, tasks: Sequence[Task]) -> list[Answer]:
         """Carry out the steps of some clients, their programs advanced together."""
         with self._place.at_work():
-            turns = [_DeviceTurn(self._job, task, self.outputs) for task in tasks]
-            replies = lockstep([_naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
+            turns = [DeviceTurn(self._job, task, self) for task in tasks]
+            replies = lockstep([naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
         self._job.net.release()
-        done = [turn.answer(reply) for turn, reply in zip(turns, replies, strict=True)]
-        return [replace(a, reply=a.reply.owned(), state=a.state.owned()) for a in done]
+        self._joint.forget()
+        return [self._answer(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
+
+    def _answer(self, turn: Turn, reply: Bundle) -> Answer:
+        """Return an answer whose tensors nobody else writes to.
+
+        A trained vector stays the row of its stack that it is, so that the server finds those of all clients side by
+        side. A state is copied: it is kept for long, and one row would keep the whole stack.
+        """
+        turn.client.state, sent = turn.client.state.owned(), Bundle()
+        for name, t in reply.items():
+            stack = t._base
+            whole = stack is not None and stack in self._trained and t.shape == stack.shape[1:]
+            alone = all(t.data_ptr() != other.data_ptr() for other in sent.values())
+            sent[name] = t if whole and alone else Bundle({name: t}).owned()[name]
+        return turn.answer(sent)
 
     # ---- training -----------------------------------------------------------------------------------------------
     def _train(self, turns: Sequence[Turn], asked: Sequence[tuple[int, Train]]) -> list[Tensor]:
         """Return the results of all these requests, in their order; requests of one kind share stacks."""
+        self._foresee()
         todo: list[_One] = []
         kinds: dict[Kind, list[int]] = {}
         for i, request in asked:
@@ -165,22 +234,23 @@ class StackedSession:
             if kind in self._refused:
                 done += [self._alone(one) for one in left]
                 break
-            size, full, failed = 0, False, None
+            size, short, why = 0, False, None
             try:
                 size = self._stack_of(kind, left)
                 done += self._stack(left[:size])
-            except torch.OutOfMemoryError:
-                full = True
             except Exception as e:  # a failure of one client recurs, with its number, when it is trained alone
-                failed = _why(e)
+                short = full(e)
+                if not short:
+                    self._stop_if_failed(e)
+                    why = _why(e)
             self._job.net.release()
-            if full:  # by now nothing holds what the failed stack had taken
+            if short:  # by now nothing holds what the failed stack had taken
                 self._shrink(kind, size)
-            elif failed is not None:
+            elif why is not None:
                 done.append(self._alone(left[0]))
                 self._refused.add(kind)
                 name = getattr(left[0].asked.request.loss, "__name__", "the loss")
-                self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {failed}")
+                self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {why}")
         return done
 
     def _unfit(self, a: StackRequest) -> str | None:
@@ -188,24 +258,31 @@ class StackedSession:
         net = self._job.net
         if a.draws.private is not None:
             return "private training takes the gradients of single samples, client by client"
-        if len(a.request.start) >= net.size and net.buffers.start < net.buffers.stop:
-            names = net.names[len(net.layers()) :]
-            few = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-            return f"the network has running statistics ({few}), so it is trained client by client"
-        return None
+        several = len(a.request.start) > net.size
+        if net.buffers.start == net.buffers.stop or not (several or net.cumulative):
+            return None
+        names = net.names[len(net.layers()) :]
+        few = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+        if several:
+            return f"a vector of several networks with running statistics ({few}) is trained client by client"
+        return f"running statistics that depend on a count of batches ({few}) are trained client by client"
 
     def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:
         """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
-            largest = bytes_of(ones[0].asked, self._job.net, self._place)
+            largest = bytes_of(ones[0].asked, self._job.net, self._place, products=self._engine.products)
             most = self._most[kind] = max(1, self._place.room() // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)
         return math.ceil(len(ones) / stacks)
 
     def _shrink(self, kind: Kind, size: int) -> None:
-        """Halve the stacks of a kind, which do not fit."""
+        """Halve the stacks of a kind, which do not fit, unless recordings can be given up for them."""
+        self._copies.forget()
+        if isinstance(self._run, Graphs) and self._run.give_up():
+            self._place.forget()
+            return
         if size < 2:
             raise EngineError(
                 f"one client's training does not fit into the memory of {self._place.device}; use a smaller batch, or "
@@ -215,8 +292,13 @@ class StackedSession:
         self._place.forget()
 
     def _stack(self, ones: Sequence[_One]) -> list[Tensor]:
+        """Train requests in one stack; the rows of the result lie in the order of the clients."""
         started, products = time.perf_counter(), self._engine.products
-        trained = train([one.asked for one in ones], self._job.net, self._place, self._run, products=products)
+        order = sorted(range(len(ones)), key=lambda i: ones[i].turn.task.client)
+        rows = train([ones[i].asked for i in order], self._job.net, self._place, self._run, products=products)
+        if rows[0]._base is not None:
+            self._trained[rows[0]._base] = True
+        trained = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda found: found[0])]
         seconds, steps = time.perf_counter() - started, max(1, sum(one.asked.steps for one in ones))
         for one in ones:
             one.turn.seconds += seconds * one.asked.steps / steps
@@ -234,48 +316,9 @@ class _One:
     asked: StackRequest
 
 
-Outputs: TypeAlias = Callable[[Callable[[Bundle, Tensor], Tensor], Bundle, Samples], Tensor]
-
-
-@dataclass(kw_only=True)
-class _DeviceClient(Client):
-    """A client whose forward passes over all its data run on the device."""
-
-    _outputs: Outputs
-
-    def logits(self, w: Tensor) -> Tensor:
-        return self._outputs(lambda b, x: self.net(b.w, x), Bundle(w=w), self.data)
-
-    def features(self, w: Tensor) -> Tensor:
-        return self._outputs(lambda b, x: self.net.features_and_logits(b.w, x)[0], Bundle(w=w), self.data)
-
-
-class _DeviceTurn(Turn):
-    """A client's step with its forward passes on the device."""
-
-    def __init__(self, job: Job, task: Task, outputs: Outputs) -> None:
-        self._outputs = outputs
-        super().__init__(job, task)
-
-    def seat(self, **known: Any) -> Client:
-        return _DeviceClient(**known, _outputs=self._outputs)
-
-    def guesses(self, b: Bundle, data: Samples) -> Tensor:
-        net, method = self.job.net, self.job.method
-        return self._outputs(lambda b, x: predicted(method.predict(net, b, x)), b, data)
-
-
-def _naming(turn: Turn) -> Work:
-    """Run a turn's program with errors that name step, client and round."""
-    work, got = turn.program(), None
-    with named(turn.task):
-        while True:
-            try:
-                wanted = work.send(got)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            requests_of(wanted)
-            got = yield wanted
+def _at_once(parameters: int) -> int:
+    """Return the number of client programs that may be under way at a time."""
+    return max(1, min(_PROGRAMS, max(_LEAST, memory() // _HOST) // (_VECTORS * 4 * parameters)))
 
 
 def _why(e: Exception) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class Place:
         memory: GiB that one stack may take; 0: what the device has free (2 on a CPU).
         tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
 
+    Attributes:
+        recorded: bytes that recordings of steps work in, which nothing else can use.
+
     Raises:
         ConfigError: no such kind of device.
         EngineError: this machine has no such GPU.
@@ -33,6 +37,7 @@ class Place:
         self.device = _found(device)
         self.cuda = self.device.type == "cuda"
         self._memory, self._tf32 = memory, tf32
+        self.recorded = 0
         self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._data_bytes = self._free() // 2
 
@@ -81,9 +86,8 @@ class Place:
             return found[0]
         return Samples(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
 
-    def outputs(self, f: Callable[[Tensor], Tensor], data: Samples) -> Tensor:
-        """Return ``f`` of all inputs, computed on the device in large batches without gradient; on the device."""
-        x = self.data(data).x
+    def outputs(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return ``f`` of all inputs on the device, computed in large batches without gradient."""
         return chunked(f, x, _AT_ONCE) if self.cuda else chunked(f, x)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
@@ -97,8 +101,22 @@ class Place:
     def _free(self) -> int:
         if not self.cuda:
             return 2 * _GIB
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(torch.cuda.mem_get_info(self.device)[0]) + cached
+        cached = self.reserved() - torch.cuda.memory_allocated(self.device) - self.recorded
+        return int(torch.cuda.mem_get_info(self.device)[0]) + max(0, cached)
+
+    def reserved(self) -> int:
+        """Return the bytes of the device's memory that torch has taken; 0 on a CPU."""
+        return torch.cuda.memory_reserved(self.device) if self.cuda else 0
+
+    def peak(self, step: Callable[[], None]) -> int:
+        """Run a step and return the largest number of bytes that it took at a time; 0 on a CPU."""
+        if not self.cuda:
+            step()
+            return 0
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        step()
+        return torch.cuda.max_memory_allocated(self.device) - before
 
     # ---- while it computes ------------------------------------------------------------------------------------------
     @contextmanager
@@ -107,14 +125,24 @@ class Place:
 
         By default torch lets GPUs round the factors of convolutions.
         """
-        backends = torch.backends
-        before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
-        backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = self._tf32
+        restore = _precision()
         try:
+            _set_precision(self._tf32)
             with torch.random.fork_rng(devices=[self.device] if self.cuda else []):
                 yield
         finally:
-            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+            restore()
+
+    def generators(self) -> list[Tensor]:
+        """Return the states of the generators that dropout draws from here."""
+        found = [torch.get_rng_state()]
+        return [*found, torch.cuda.get_rng_state(self.device)] if self.cuda else found
+
+    def restore(self, states: list[Tensor]) -> None:
+        """Put back states that `generators` returned."""
+        torch.set_rng_state(states[0])
+        if self.cuda:
+            torch.cuda.set_rng_state(states[1], self.device)
 
     def seed(self, number: int) -> None:
         """Set the generator that dropout draws from here."""
@@ -130,6 +158,18 @@ class Place:
             torch.cuda.empty_cache()
 
 
+def full(e: Exception) -> bool:
+    """Return whether an error says that the device has no memory left."""
+    return isinstance(e, torch.OutOfMemoryError) or "STATUS_ALLOC_FAILED" in str(e)
+
+
+def failed(e: Exception) -> bool:
+    """Return whether an error is of the device or its libraries, after which nothing on it can be relied on."""
+    text = str(e)
+    of_library = ("CUBLAS_STATUS" in text or "CUDNN_STATUS" in text) and "NOT_SUPPORTED" not in text
+    return isinstance(e, RuntimeError) and not full(e) and (text.startswith("CUDA error") or of_library)
+
+
 def _found(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -142,3 +182,37 @@ def _found(device: str) -> torch.device:
     if int(number or 0) >= count:
         raise EngineError(f"{device} was asked for, torch sees {count} GPUs here; use device='auto' or 'cpu'")
     return torch.device("cuda", int(number) if number else torch.cuda.current_device())
+
+
+def _precision() -> Callable[[], None]:
+    """Return a call that puts torch's precision of products back as it is now.
+
+    Newer torch has a setting for each kind of product, and does not read the older switches where one contradicts them.
+    """
+    newer = [(kind, kind.fp32_precision) for kind in _kinds()]
+    older: list[tuple[Any, bool]] = []
+    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        with suppress(RuntimeError):
+            older.append((switch, switch.allow_tf32))
+
+    def restore() -> None:
+        for switch, on in older:
+            switch.allow_tf32 = on
+        for kind, precision in newer:
+            kind.fp32_precision = precision
+
+    return restore
+
+
+def _set_precision(tf32: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    for kind in _kinds():  # which may follow a setting for all
+        if (kind.fp32_precision == "tf32") != tf32:
+            kind.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+def _kinds() -> list[Any]:
+    """Return the kinds of product that this torch has a setting for."""
+    cudnn = torch.backends.cudnn
+    found = (torch.backends.cuda.matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    return [kind for kind in found if hasattr(kind, "fp32_precision")]

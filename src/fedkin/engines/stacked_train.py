@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,10 +15,12 @@ from torch.func import grad, vmap
 
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import key
+from fedkin.core.train import Loss
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
+from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
 
@@ -70,47 +72,6 @@ class StackRequest:
         return (*self.request.but(**free, **settled).signature(), *settings)
 
 
-@dataclass
-class StackRows:
-    """Tensors of a stack with a row for each request.
-
-    Attributes:
-        w: models ``[S, P]``.
-        velocity: momentum buffers ``[S, p]`` of the part that moves, or None.
-        center, linear: ``[S, p]`` or None.
-        mu: one number for all, or ``[S, 1]``.
-        aux: what the loss needs, ``[S, ...]`` each.
-    """
-
-    w: Tensor
-    velocity: Tensor | None
-    center: Tensor | None
-    linear: Tensor | None
-    mu: float | Tensor
-    aux: dict[str, Tensor]
-
-    def at(self, rows: slice | Tensor) -> StackRows:
-        """Return some of the rows: in place for a slice, otherwise copies."""
-        return self.each(lambda t: t[rows] if isinstance(rows, slice) else t.index_select(0, rows))
-
-    def each(self, f: Callable[[Tensor], Tensor]) -> StackRows:
-        """Return the same with ``f`` of every tensor."""
-        velocity, center, linear = (None if t is None else f(t) for t in (self.velocity, self.center, self.linear))
-        mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
-        return StackRows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors that are there."""
-        found = (self.w, self.velocity, self.center, self.linear, self.mu, *self.aux.values())
-        return [t for t in found if isinstance(t, Tensor)]
-
-    def put(self, rows: slice | Tensor, trained: StackRows) -> None:
-        """Store trained rows, if they are copies."""
-        for mine, new in ((self.w, trained.w), (self.velocity, trained.velocity)):
-            if mine is not None and new is not None and not isinstance(rows, slice):
-                mine.index_copy_(0, rows, new)
-
-
 class Steps:
     """Step of all rows at once, for requests of one kind.
 
@@ -123,65 +84,71 @@ class Steps:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
         self.part = request.only or slice(0, len(request.start))
-        self._terms = Terms.of(request, first.training, net, len(request.start), self.part)
-        if isinstance(self._terms.decay, Tensor):
-            self._terms = replace(self._terms, decay=place.up(self._terms.decay))
-        moving = net.training(request.only)
-
-        def one(w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]) -> Tensor:
-            with Products() if products else nullcontext():
-                return request.loss(moving, w, Batch(x, y), Bundle({**aux, **extra}))
-
-        self._gradients = vmap(grad(one), randomness="different")  # dropout draws for every client
+        terms = Terms.of(request, first.training, net, len(request.start), self.part)
+        decay = place.up(terms.decay) if isinstance(terms.decay, Tensor) else terms.decay
+        self._terms = replace(terms, decay=decay, linear=None, center=None)  # those are of the rows
+        self._moving = net.training(request.only)
+        # running statistics are moved in place; in a stack of vectors that would be lost, so they are results
+        self._tail = net.buffers if len(request.start) == net.size else slice(0, 0)
+        value = _Value(request.loss, self._moving, products)
+        one = value.with_statistics if self._tail.start < self._tail.stop else value.alone
+        self._gradients = vmap(grad(one, has_aux=True), randomness="different")  # dropout draws for every client
 
     def __call__(self, rows: StackRows, batch: DeviceSamples, lr: float | Tensor) -> None:
         """Move ``rows`` in place by one step on a batch ``[m, B, ...]``."""
-        gradient: Tensor = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
+        gradient, statistics = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
         terms.step(rows.w[:, self.part], gradient[:, self.part].contiguous(), rows.velocity, lr)
+        if statistics:
+            rows.w[:, self._tail] = torch.cat(statistics, 1)
+
+    def release(self) -> None:
+        """Release what the last step left in the network, up to a graph of all that it computed."""
+        self._moving.release()
 
 
 @dataclass(frozen=True)
-class DeviceSamples:
-    """Samples on the device and further inputs of the loss: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
+class _Value:
+    """Loss of one row at its batch."""
 
-    x: Tensor
-    y: Tensor
-    extra: dict[str, Tensor]
+    loss: Loss
+    net: Net
+    products: bool
 
-    def tensors(self) -> list[Tensor]:
-        """Return inputs, labels and the further inputs of the loss."""
-        return [self.x, self.y, *self.extra.values()]
+    def alone(self, w: Tensor, x: Tensor, y: Tensor, *more: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss, and no running statistics."""
+        return self._of(self.net, w, x, y, *more), []
 
-    def take(self, index: Tensor, extra: Tensor) -> DeviceSamples:
-        """Return the batch of these rows ``[m, B]``; ``extra`` are the rows of the further inputs."""
-        return DeviceSamples(
-            _take(self.x, index), _take(self.y, index), {n: _take(t, extra) for n, t in self.extra.items()}
-        )
+    def with_statistics(self, w: Tensor, x: Tensor, y: Tensor, *more: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss, and the running statistics after the pass."""
+        with self.net.with_statistics(w) as (net, found):
+            return self._of(net, w, x, y, *more), [t.flatten() for t in found]
 
-
-def _take(t: Tensor, index: Tensor) -> Tensor:
-    return t.index_select(0, index.flatten()).view(*index.shape, *t.shape[1:])
+    def _of(
+        self, net: Net, w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]
+    ) -> Tensor:
+        with Products() if self.products else nullcontext():
+            return self.loss(net, w, Batch(x, y), Bundle({**aux, **extra}))
 
 
 class SegmentRunner(Protocol):
     """Callable that carries out the steps of one segment, on ``rows`` in place."""
 
-    def __call__(
-        self, steps: Steps, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor, /
-    ) -> None: ...
+    def __call__(self, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, /) -> None: ...
 
 
-def eagerly(steps: Steps, rows: StackRows, batches: Iterator[DeviceSamples], lr: float | Tensor) -> None:
+def eagerly(steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor) -> None:
     """Take one step after another."""
-    for batch in batches:
-        steps(rows, batch, lr)
+    for t in range(len(batches)):
+        steps(rows, batches.at(t), lr)
 
 
 def train(
     asked: Sequence[StackRequest], net: Net, place: Place, run: SegmentRunner = eagerly, *, products: bool = False
 ) -> list[Tensor]:
-    """Return the trained vectors ``[P]`` of requests of one kind, rows of one host tensor; each equals that of `sgd`.
+    """Return the trained vectors ``[P]`` of requests of one kind, each equal to that of `sgd`.
+
+    They are the rows of one host tensor, in the order of the requests.
 
     Args:
         products: convolutions as products of matrices.
@@ -198,10 +165,9 @@ def train(
         with warnings.catch_warnings():  # of a layer that is not stacked after all, but computed client by client
             warnings.filterwarnings("error", "There is a performance drop")
             _carry_out(todo, stack, steps, rows, place, run)
-    trained: list[Tensor] = [torch.empty(0)] * len(asked)
-    for i, w in zip(order, place.down(rows.w), strict=True):
-        trained[i] = w
-    return trained
+    if order != sorted(order):
+        rows.w = rows.w.index_select(0, place.up(torch.tensor(order).argsort()))
+    return list(place.down(rows.w))
 
 
 def _carry_out(
@@ -212,11 +178,11 @@ def _carry_out(
     for s in todo.segments:
         who = s.rows if isinstance(s.rows, slice) else place.up(s.rows)
         part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
-        both = [t[here].view(s.steps, s.m, s.size) for t in (index, beside)]
+        batches = SegmentBatches(samples, *(t[here].view(s.steps, s.m, s.size) for t in (index, beside)))
         lr: float | Tensor = training.lr
         if training.epoch_decay != 1.0:
             lr = place.up(torch.tensor([[training.lr * training.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
-        run(steps, part, (samples.take(both[0][t], both[1][t]) for t in range(s.steps)), lr)
+        run(steps, part, batches, lr)
         rows.put(who, part)
 
 
@@ -257,7 +223,7 @@ def _rows(stack: Sequence[StackRequest], part: slice, place: Place) -> StackRows
     )
 
 
-def bytes_of(a: StackRequest, net: Net, place: Place) -> int:
+def bytes_of(a: StackRequest, net: Net, place: Place, *, products: bool = False) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
     These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
@@ -272,7 +238,7 @@ def bytes_of(a: StackRequest, net: Net, place: Place) -> int:
     extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
     w = place.rows([request.start])[0].requires_grad_(True)
     batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), Products() if products else nullcontext():
         request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
     step = sum(kept.values()) * a.training.batch_size / max(1, n)
     beside = sum(t.nbytes for t in request.per_sample.values())

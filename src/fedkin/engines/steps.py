@@ -10,7 +10,7 @@ which was taken, never on the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entr
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
+from fedkin.engines.forks import before_forks
 from fedkin.engines.terms import Terms
 from fedkin.privacy.dp_sgd import PrivateSteps
 
@@ -180,7 +181,8 @@ def layers_of(net: Net) -> tuple[Layer, ...] | str:
     if net.module not in _FOUND:
         try:
             layers = chain_of(net)
-            _FOUND[net.module] = layers if _agrees(net, layers) else "its forward pass does more than its layers"
+            agrees = before_forks(partial(_agrees, net, layers))
+            _FOUND[net.module] = layers if agrees else "its forward pass does more than its layers"
         except NotAChain as e:
             _FOUND[net.module] = str(e)
     return _FOUND[net.module]

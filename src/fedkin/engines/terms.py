@@ -103,7 +103,7 @@ class Terms:
 
     def _still(self, step: Tensor) -> Tensor:
         if self.tail is not None:
-            step[..., self.tail] = 0
+            step[..., self.tail].zero_()
         return step
 
 

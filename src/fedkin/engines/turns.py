@@ -25,7 +25,7 @@ from fedkin.core import (
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
-from fedkin.engines.scoring import evaluate, keep, predicted
+from fedkin.engines.scoring import Expected, evaluate, keep, predicted
 from fedkin.engines.tasks import Answer, Job, Step, Task, Trainer
 from fedkin.privacy.dp_sgd import PrivateSteps
 from fedkin.privacy.noise import Hidden
@@ -94,9 +94,12 @@ class Turn:
 
     Attributes:
         client: what client code sees.
+        expected: is given the calls of `guesses` that evaluation will make; None: nothing is.
         seconds: spent in local training so far.
         spent: private training: steps taken at each sampling rate.
     """
+
+    expected: Expected | None = None
 
     def __init__(self, job: Job, task: Task) -> None:
         self.job, self.task, self.shard = job, task, job.shards[task.client]
@@ -202,7 +205,7 @@ def _update(turn: Turn) -> Work:
 
 
 def _evaluate(turn: Turn) -> Work:
-    return evaluate(turn.job, turn.task, turn.client, turn.guesses)
+    return evaluate(turn.job, turn.task, turn.client, turn.guesses, turn.expected)
 
 
 def _keep(turn: Turn) -> Work:

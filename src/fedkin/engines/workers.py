@@ -21,6 +21,7 @@ from multiprocessing.context import ForkContext, ForkProcess
 from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
 from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
+from fedkin.engines.forks import children_can_train
 from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.worker import TOKEN, Doing, Failure, Order, PendingReply, SharedMemory, main
@@ -38,7 +39,8 @@ class Workers:
 
     Raises:
         ConfigError: fewer than one process was asked for.
-        EngineError: this system cannot fork processes (Windows): use the loop engine.
+        EngineError: this system cannot fork processes (Windows): use the loop engine; or torch sees a GPU and has taken
+            gradients in this process, after which it refuses them in forked ones.
     """
 
     number: int = 0
@@ -52,6 +54,12 @@ class Workers:
         """Fork the processes and return a session on a job."""
         if "fork" not in multiprocessing.get_all_start_methods():
             raise EngineError("the workers engine needs a system that can fork processes; use --engine loop here")
+        if not children_can_train():
+            raise EngineError(
+                "worker processes cannot take gradients: torch sees a GPU here, and this process took gradients "
+                "before; use --engine loop or stacked, start the run in a new process, or hide the GPU: "
+                "CUDA_VISIBLE_DEVICES=''"
+            )
         return WorkersSession(job, self.number or cores())
 
 

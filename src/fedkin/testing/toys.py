@@ -17,7 +17,7 @@ CLASSES, WIDTH = 3, 6
 SIZES = (12, 5, 9, 1, 7, 6)  # unequal; client 3 has one sample
 SINGLE = 2  # the client with one class only
 
-Kind = Literal["mlp", "norm"]
+Kind = Literal["mlp", "norm", "norm without dropout"]
 KINDS: tuple[Kind, ...] = ("mlp", "norm")
 
 
@@ -56,12 +56,13 @@ def _changed(shard: ClientData, client: int) -> ClientData:
 
 def network(kind: Kind, seed: int = 0) -> Net:
     """Return a network of one hidden layer: plain, or with batch normalisation and dropout."""
-    return Net(_mlp if kind == "mlp" else _norm, (WIDTH,), CLASSES, seed=seed)
+    make = {"mlp": _mlp, "norm": _norm, "norm without dropout": lambda: _norm(0.0)}[kind]
+    return Net(make, (WIDTH,), CLASSES, seed=seed)
 
 
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 7), nn.ReLU(), nn.Linear(7, CLASSES))
 
 
-def _norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, CLASSES))
+def _norm(dropout: float = 0.2) -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(dropout), nn.Linear(5, CLASSES))

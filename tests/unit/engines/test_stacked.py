@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fedkin
 import fedkin.engines.stacked as module
+import fedkin.engines.stacked_eval as evaluation
 from fedkin.core import (
     Batch,
     Bundle,
@@ -26,11 +32,14 @@ from fedkin.core import (
     Train,
     Training,
     Work,
+    stack,
 )
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
-from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_device import Place, failed, full
+from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
+from fedkin.engines.stacked_graph import Graphs
 from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.privacy.noise import KeyedCounts
@@ -190,7 +199,7 @@ def test_a_chosen_cluster_is_passed_on() -> None:
 
 def test_noise_on_what_clients_say_is_the_loops() -> None:
     """With `metadata_epsilon` clients know their noisy counts only, here too."""
-    j = job(CFIC(feature="dominant"), told=KeyedCounts(0.5, 3))
+    j = job(CFIC(feature="dominant"), count_noise=KeyedCounts(0.5, 3))
     assert agree(j, tasks(j, "describe"), exactly=True) == []
 
 
@@ -202,12 +211,37 @@ def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks
     assert stacks == [2, 2, 2]
 
 
-def test_answers_own_their_memory() -> None:
-    """Reply and state of all clients: no two share storage."""
-    j = job(method())
-    got, _ = answered(j, tasks(j))
-    tensors = [t for a in got.values() for b in (a.reply, a.state) for t in b.values()]
-    assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
+@pytest.mark.parametrize(("gib", "programs"), [(0, 12), (8, 12), (128, 97), (2048, 256)])
+def test_more_programs_are_run_at_a_time_where_the_host_has_memory(
+    monkeypatch: pytest.MonkeyPatch, gib: int, programs: int
+) -> None:
+    """Of ResNet-18 with 11 million parameters: a quarter of the memory, 4 GiB at least, also where none is known."""
+    monkeypatch.setattr(module, "memory", lambda: gib << 30)
+    assert module._at_once(11_000_000) == programs
+
+
+def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
+    """The server takes the rows of all clients as one matrix without a copy; what is kept for long keeps no stack, and
+    whatever a client sends twice, or of what it was sent, is copied."""
+    j = job(FedAvg())
+    got, _ = answered(j, tasks(j, model=j.net.w0))
+    rows = stack({i: a.reply for i, a in got.items()}).model
+    assert rows.data_ptr() == got[0].reply.model.data_ptr()
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = yield Train(c.w0)
+        c.state = Bundle(model=w, received=c.received.model)
+        return Bundle(model=w, again=w, part=w[:5], received=c.received.model)
+
+    j = job(method(client_update=client_update))
+    model = j.net.w0
+    got, _ = answered(j, tasks(j, model=model))
+    rows = [a.reply.model for a in got.values()]
+    kept = [t for a in got.values() for t in (*a.state.values(), *(a.reply[n] for n in ("again", "part", "received")))]
+    places = [t.untyped_storage().data_ptr() for t in (*kept, rows[0], model)]
+    assert len(set(places)) == len(places)
+    assert {t.untyped_storage().data_ptr() for t in rows} == {places[-2]}
+    assert len({t.data_ptr() for t in rows}) == 6
 
 
 def test_time_in_training_is_shared_by_steps() -> None:
@@ -256,34 +290,68 @@ def by_value(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return loss * 2 if float(loss.detach()) > 1 else loss
 
 
-def test_batch_normalisation_is_trained_client_by_client(stacks: list[int]) -> None:
-    """Running statistics cannot be stacked: the loop's bits, and a sentence that says so, once in a session."""
-    j = job(FedAvg(), net=network("norm"))
+def normalised(momentum: float | None = 0.1, layers: int = 1) -> Net:
+    """Batch normalisation without dropout, whose draws are not the loop's."""
+
+    def make() -> nn.Module:
+        body = [m for _ in range(layers) for m in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH, momentum=momentum))]
+        return nn.Sequential(*body, nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+
+    return Net(make, (WIDTH,), CLASSES)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedproto"])
+def test_batch_normalisation_is_stacked(name: str, stacks: list[int]) -> None:
+    """Running statistics of every client are the loop's, like all else that is trained; the module's own count of
+    batches is left alone."""
+    j = job(get_method(name), net=normalised(layers=2))
+    received = {"fedproto": {"prototypes": torch.ones(3, WIDTH), "known": torch.tensor([True, False, True])}}
+    sent = received.get(name, {"model": j.net.w0})
+    assert agree(j, tasks(j, **sent)) == []
+    assert stacks
+    got, _ = answered(j, tasks(j, **sent))
+    moved = got[0].reply.get("model", got[0].state.get("model", j.net.w0))[j.net.buffers]
+    assert not torch.equal(moved, j.net.w0[j.net.buffers])
+    assert all(isinstance(m.num_batches_tracked, Tensor) for m in j.net.module if isinstance(m, nn.BatchNorm1d))
+
+
+def two_networks(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    """A loss of two networks, one after the other in a vector."""
+    return F.cross_entropy(net(v[: net.size], batch.x) + net(v[net.size :], batch.x), batch.y)
+
+
+def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_by_client(stacks: list[int]) -> None:
+    """The loop's bits, and a sentence that says so, once in a session."""
+    j = job(asks(lambda c: Train(torch.cat([c.w0, c.w0 + 0.1]), loss=two_networks)), net=normalised())
     session = CPU.start(j)
     for _ in range(2):
-        got = {a.client: a for a in session.map(tasks(j, model=j.net.w0))}
+        got = {a.client: a for a in session.map(tasks(j))}
     assert session.notes == [
-        "the network has running statistics (1.running_mean, 1.running_var), so it is trained client by client"
+        "a vector of several networks with running statistics (1.running_mean, 1.running_var) is trained client by "
+        "client"
     ]
     assert stacks == []
-    wanted, _ = answered(j, tasks(j, model=j.net.w0), Loop())
-    assert all(torch.equal(got[i].reply.model, wanted[i].reply.model) for i in got)
+    wanted, _ = answered(j, tasks(j), Loop())
+    assert all(torch.equal(got[i].reply.models, wanted[i].reply.models) for i in got)
 
 
-def test_of_many_running_statistics_two_are_named() -> None:
-    """A deep network has dozens."""
-    layers = [m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))]
-    net = Net(lambda: nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)), (WIDTH,), CLASSES)
-    (note,) = answered(job(FedAvg(), net=net), tasks(job(FedAvg()), model=net.w0))[1]
-    assert note.startswith("the network has running statistics (1.running_mean, 1.running_var and 4 more), so")
+def test_statistics_that_depend_on_a_count_are_trained_client_by_client(stacks: list[int]) -> None:
+    """Means over all batches that a module has seen: the count is the module's, not the client's. Of many statistics
+    two are named."""
+    j = job(FedAvg(), net=normalised(momentum=None, layers=3))
+    (note,) = answered(j, tasks(j, model=j.net.w0))[1]
+    assert note == (
+        "running statistics that depend on a count of batches (1.running_mean, 1.running_var and 4 more) are trained "
+        "client by client"
+    )
+    assert stacks == []
 
 
 def test_a_head_alone_is_stacked_even_beside_batch_normalisation(stacks: list[int]) -> None:
     """FedRep's heads are trained on stored features: no running statistics are in it."""
-    j = job(get_method("fedrep"), net=network("norm"))
-    notes = agree(j, tasks(j, body=j.net.w0[j.net.body]))
-    assert stacks == [6]
-    assert len(notes) == 1
+    j = job(get_method("fedrep"), net=normalised())
+    assert agree(j, tasks(j, body=j.net.w0[j.net.body])) == []
+    assert stacks == [6, 6]
 
 
 def test_a_layer_that_torch_cannot_stack_is_trained_client_by_client() -> None:
@@ -486,6 +554,62 @@ def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.Monkey
         answered(job(FedAvg()), tasks(job(FedAvg()), model=network("mlp").w0))
 
 
+def test_recordings_are_given_up_for_a_stack_before_it_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take memory that only they can use: the same stack is tried again without, and is halved only after that."""
+    seen: list[int] = []
+    train = module.train
+
+    def small(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
+        seen.append(len(asked))
+        if len(seen) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(asked, *rest, **more)
+
+    monkeypatch.setattr(module, "train", small)
+    j = job(FedAvg())
+    session = CPU.start(j)
+    session._run = graphs = Graphs(session._place, session.say)
+    graphs._kept[()] = []
+    assert len(list(session.map(tasks(j, model=j.net.w0)))) == 6
+    assert seen == [6, 6, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate(handle)",
+    ],
+)
+@pytest.mark.parametrize("step", ["update", "evaluate"])
+def test_a_device_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch, text: str, step: Any) -> None:
+    """It is no reason to go on client by client on the host, as where torch cannot stack something."""
+
+    def fails(*given: Any, **more: Any) -> Any:
+        raise RuntimeError(text)
+
+    j = job(FedAvg())
+    session = CPU.start(j)
+    session._place.cuda = True
+    monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
+    monkeypatch.setattr(module, "train", fails)
+    monkeypatch.setattr(module, "bytes_of", lambda *given, **more: 1)
+    monkeypatch.setattr(session._place, "room", lambda: 100)
+    monkeypatch.setattr(session._place, "outputs", fails)
+    with pytest.raises(EngineError, match=r"^cpu failed: (CUDA|cuDNN) error"):
+        list(session.map(tasks(j, step, model=j.net.w0)))
+    assert session.notes == []
+
+
+def test_a_library_without_memory_halves_the_stack() -> None:
+    """Libraries report it in words of their own; what they do not support is no failure of the device."""
+    assert full(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not failed(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not failed(RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear"))
+    assert not failed(RuntimeError("Batching rule not implemented for aten::_cudnn_rnn"))
+
+
 # ---- the device ---------------------------------------------------------------------------------------------------
 
 
@@ -503,7 +627,8 @@ def elsewhere(j: Job) -> tuple[StackedSession, list[int]]:
     session = CPU.start(j)
     place = Elsewhere("cpu", 0.0, False)
     place.ups = []
-    session._place = place
+    session._place, session._copies = place, DeviceCopies(place)
+    session._joint = JointPasses(place, session._classes)
     return session, place.ups
 
 
@@ -523,6 +648,76 @@ def test_data_are_put_on_the_device_once() -> None:
     session.close()
     list(session.map(tasks(j, "evaluate", 3, model=j.net.w0)))
     assert ups.count(inputs) == 4
+
+
+@pytest.fixture
+def predictions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Samples of every call of a method's `predict`."""
+    seen: list[int] = []
+    for kind in (FedAvg, type(get_method("ifca")), type(get_method("ditto"))):
+
+        def watched(self: Any, net: Net, b: Bundle, x: Tensor, predict: Any = kind.predict) -> Tensor:
+            seen.append(len(x))
+            return predict(self, net, b, x)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(kind, "predict", watched)
+    return seen
+
+
+def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:
+    """Six clients of 4 test samples, and 3 for validation of all but one: one pass, for which the model moves once."""
+    j = job(FedAvg())
+    session, ups = elsewhere(j)
+    got = {a.client: a for a in session.map(tasks(j, "evaluate", model=j.net.w0))}
+    assert predictions == [6 * 4 + 5 * 3]
+    assert ups.count(j.net.size) == 1
+    wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
+    assert all(torch.equal(got[i].reply[n], t) for i, a in wanted.items() for n, t in a.reply.items())
+    assert session._joint._found == {}
+    assert session._copies._kept == {}
+
+
+def test_clients_of_one_cluster_are_evaluated_in_one_pass(predictions: list[int]) -> None:
+    """IFCA's clients choose among three models: a pass for each that was chosen, though each names its cluster."""
+    j = job(get_method("ifca"))
+    got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
+    chosen = {int(a.reply.cluster) for a in got.values()}
+    assert len(predictions) == len(chosen)
+    assert sum(predictions) == 6 * 4 + 5 * 3
+
+
+def test_samples_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, predictions: list[int]) -> None:
+    """With at most 10 samples, which the last part may exceed; the model moves once all the same."""
+    monkeypatch.setattr(evaluation, "_TOGETHER", 10)
+    j = job(FedAvg())
+    session, ups = elsewhere(j)
+    list(session.map(tasks(j, "evaluate", model=j.net.w0)))
+    assert sum(predictions) == 6 * 4 + 5 * 3
+    assert all(10 <= n < 14 for n in predictions[:-1])
+    assert ups.count(j.net.size) == 1
+
+
+def test_a_tensor_that_changes_moves_again() -> None:
+    """The device's copy is of the values at the time; another tensor at the same address is another one."""
+    place = Elsewhere("cpu", 0.0, False)
+    place.ups = []
+    copies, w = DeviceCopies(place), torch.zeros(9)
+    first = copies.bundle(Bundle(w=w)).w
+    assert copies.bundle(Bundle(w=w)).w is first
+    w += 1
+    assert torch.equal(copies.bundle(Bundle(w=w)).w, w)
+    assert not torch.equal(first, w)
+    assert place.ups == [9, 9]
+
+
+def test_copies_take_a_share_of_the_memory() -> None:
+    """Of models of 400 bytes two fit into 1,000: the one that was not used for longest moves again."""
+    place = Elsewhere("cpu", evaluation._SHARE * 1000 / 2**30, False)
+    place.ups = []
+    copies, models = DeviceCopies(place), [torch.zeros(100) for _ in range(3)]
+    for i, count in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
+        copies.bundle(Bundle(w=models[i]))
+        assert len(place.ups) == count
 
 
 def test_data_that_the_host_gave_up_are_given_up_on_the_device() -> None:
@@ -598,7 +793,7 @@ def test_a_device_that_is_full_for_once_is_asked_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(session._place, "outputs", full)
     assert len(list(session.map(tasks(j, "evaluate", model=j.net.w0)))) == 6
-    assert len(asked) == 11  # two parts of six clients, one of whom has no validation samples
+    assert len(asked) == 12  # all at once, then two parts of six clients, one of whom has no validation samples
     assert session.notes == ["the network is evaluated on the host, as it fails on cpu: CUDA out of memory"]
 
 
@@ -619,18 +814,56 @@ def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
     assert [s.allow_tf32 for s in switches] == before
 
 
+PRECISIONS = """
+import torch
+from fedkin.engines.stacked_device import Place, failed, full
+from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
+backends = torch.backends
+kinds = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+
+def checked():
+    before = [k.fp32_precision for k in kinds]
+    for tf32 in (False, True):
+        with Place("cpu", 0.0, tf32).at_work():
+            assert [k.fp32_precision == "tf32" for k in kinds] == [tf32] * 3
+        assert [k.fp32_precision for k in kinds] == before
+
+backends.cuda.matmul.allow_tf32 = True
+checked()
+backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
+checked()
+backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
+checked()
+backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = "ieee"
+checked()
+for kind in kinds:
+    kind.fp32_precision = "none"
+backends.fp32_precision = "tf32"
+checked()
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch has one way")
+def test_the_newer_settings_of_precision_are_put_back_too() -> None:
+    """A program may have set them for each kind of product, or for all; torch then refuses to read the older switches.
+    In a process of its own, since torch has no way back to a state without them."""
+    env = {**os.environ, "PYTHONPATH": str(Path(fedkin.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", PRECISIONS], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_large_batches_outside_training_on_a_gpu() -> None:
     """1,024 samples per forward pass there, on a CPU as many as the loop takes."""
     place, sizes = Place("cpu", 0.0, False), list[int]()
-    data = samples(0, 0, "test", 1500)
+    x = samples(0, 0, "test", 1500).x
 
     def f(x: Tensor) -> Tensor:
         sizes.append(len(x))
         return x
 
-    place.outputs(f, data)
+    place.outputs(f, x)
     place.cuda = True
-    place.outputs(f, data)
+    place.outputs(f, x)
     assert sizes == [256] * 5 + [220, 1024, 476]
 
 

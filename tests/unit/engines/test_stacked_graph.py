@@ -1,24 +1,31 @@
 """Steps that are recorded and played again: the same results, recorded only where it pays and can be done.
 
-So that this can be tested without a GPU `record` is replaced: what it gives runs the step anew, in the memory of the
-recording. That is what a CUDA graph does.
+Without a GPU they are recorded by `recorded`, which keeps of a step what a CUDA graph keeps.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fedkin.engines.stacked_graph as module
-from fedkin.core import Bundle, Train, Training
+import recorded as stand_in
+from fedkin.core import Bundle, Net, Train, Training
+from fedkin.engines import Job, Stacked
+from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import StackRequest, train
 from fedkin.engines.turns import Draws
+from fedkin.methods import METHODS
 from fedkin.testing.toys import network, samples
+from fedkin.testing.trial import Setting, difference, play, tensors
 
 NET = network("mlp")
 Made = list[Callable[[], None]]
@@ -29,13 +36,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Made:
     """All steps that were recorded."""
     made: Made = []
 
-    def record(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any]:
-        for _ in range(3):
-            step()
-        made.append(step)
-        return step, "pool"
+    def capture(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any, int]:
+        found = stand_in.capture(step, place, pool)
+        made.append(found[0])
+        return found
 
-    monkeypatch.setattr(module, "record", record)
+    monkeypatch.setattr(module, "warm_up", stand_in.warm_up)
+    monkeypatch.setattr(module, "capture", capture)
     return made
 
 
@@ -58,14 +65,17 @@ def asked(sizes: tuple[int, ...], training: Training, **request: Any) -> list[St
         (Training(epochs=30, batch_size=4), {}),
         (Training(epochs=30, batch_size=4, momentum=0.5, epoch_decay=0.9), {"center": NET.w0, "mu": 0.3}),
         (Training(steps=60, batch_size=4, momentum=0.5), {"only": NET.head, "linear": torch.ones(NET.size) / 10}),
+        (Training(steps=60, batch_size=4, weight_decay=0.05, decay_biases=False), {"clip": 0.5}),
     ],
 )
 def test_a_recording_gives_what_the_steps_give(training: Training, request_: dict[str, Any], recorded: Made) -> None:
     """Clients of 9, 8, 8 and 3 samples, several times over: momentum, step sizes and batches are those of the moment,
-    and warming up leaves no trace."""
+    and warming up leaves no trace. A recording holds what its kernels read (a decay for each parameter), also when the
+    training that it was made in has long ended."""
     place, said = Place("cpu", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
     for _ in range(3):
+        gc.collect()  # as torch does before it records
         one = asked((9, 8, 8, 3), training, **request_)
         for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
@@ -95,19 +105,125 @@ def test_another_step_size_plays_the_same_recording(recorded: Made) -> None:
     assert len(recorded) == 1
 
 
-def test_a_step_that_cannot_be_recorded_is_taken_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same results; the reason is said, and it is not tried again."""
+def test_each_row_has_the_step_size_of_its_epoch(recorded: Made) -> None:
+    """A client of 8 samples is in its second epoch when one of 4 is in its third."""
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    for _ in range(2):
+        one = asked((8, 4), Training(steps=30, batch_size=4, epoch_decay=0.8))
+        for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert recorded
+    assert graphs.played > graphs.single >= 16
+
+
+def test_few_recordings_are_made_for_a_stack_whose_clients_finish_one_after_another(recorded: Made) -> None:
+    """Clients of 4 to 48 samples take their steps as twelve rows, eleven, ... one: recordings of 12, 8, 4, 2 and 1
+    rows take them all, and give what the steps give."""
+    place, graphs = Place("cpu", 0.0, False), Graphs(Place("cpu", 0.0, False), lambda _: None)
+    for t in range(20):
+        one = asked(tuple(range(4, 49, 4)), Training(batch_size=4, lr=0.1 / (t + 1), momentum=0.5))
+        for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert sorted(made.rows for found in graphs._kept.values() for made in found) == [1, 2, 4, 8, 12]
+    assert len(recorded) == 5
+
+
+def test_a_recording_is_no_wider_than_a_stack_was(recorded: Made) -> None:
+    """Stacks of 5 rows are recorded with 5, not with 8; one of 6 later on anew, one of 4 not."""
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    for sizes, rows in (((8,) * 5, [5]), ((8,) * 6, [5, 6]), ((8,) * 4, [5, 6])):
+        train(asked(sizes, Training(epochs=20, batch_size=4)), NET, place, graphs)
+        assert sorted(made.rows for found in graphs._kept.values() for made in found) == rows
+
+
+def test_one_recording_is_good_for_every_strength_of_the_proximal_term(recorded: Made) -> None:
+    """A strength that changes from round to round, and one for each client."""
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    for mu in ((0.3, 0.3), (0.1, 0.1), (0.2, 0.5)):
+        one = asked((8, 8), Training(epochs=20, batch_size=4), center=NET.w0)
+        one = [replace(a, request=a.request.but(mu=m)) for a, m in zip(one, mu, strict=True)]
+        for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert len(recorded) == 1
+
+
+def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> None:
+    """Of stacks of three and of two rows: to the bit what the steps give, in every round; a recording of three rows
+    would draw other numbers for two."""
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
+    place, said = Place("cpu", 0.0, False), list[str]()
+    graphs = Graphs(place, said.append)
+    for _ in range(4):
+        data = [samples(0, i, "train", n) for i, n in enumerate((40, 40, 20))]
+        one = [StackRequest(Train(net.w0), d, Training(batch_size=4), Draws(1, ("update", 1, 0, 0))) for d in data]
+        for a, b in zip(train(one, net, place), train(one, net, place, graphs), strict=True):
+            assert torch.equal(a, b)
+    assert sorted(made.rows for found in graphs._kept.values() for made in found) == [2, 3]
+    assert said == []
+
+
+@dataclass(frozen=True)
+class Recorded(Stacked):
+    """The stacked engine with recordings, as on a GPU."""
+
+    def start(self, job: Job) -> StackedSession:
+        session = super().start(job)
+        session._run = Graphs(session._place, session.say)
+        return session
+
+
+@pytest.mark.parametrize("kind", ["mlp", "norm without dropout"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
+def test_runs_with_recordings_are_the_loops(name: str, kind: Any, recorded: Made) -> None:
+    """Four rounds of changing cohorts: what is recorded in one is played in the next ones with other clients, weights
+    and running statistics."""
+    training = Training(8, batch_size=4, lr=0.05, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9)
+    setting = Setting(kind, training=training)
+    loop, engine = tensors(play(METHODS[name](), setting)), Recorded(device="cpu")
+    assert difference(loop, tensors(play(METHODS[name](), setting, engine)), 1e-5 if kind == "mlp" else 1e-3) is None
+    assert recorded
+
+
+def test_nothing_of_an_earlier_step_is_held_while_one_is_recorded(
+    recorded: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head's input, with the graph behind it, would take a second step's memory where none can be freed."""
+    held: list[int] = []
+    for name in ("warm_up", "capture"):
+        usual = getattr(module, name)
+
+        def watched(*given: Any, usual: Any = usual) -> Any:
+            held.append(len(NET._seen))
+            found = usual(*given)
+            assert len(NET._seen) == 1
+            return found
+
+        monkeypatch.setattr(module, name, watched)
+    place = Place("cpu", 0.0, False)
+    train(asked((8, 8), Training(steps=17, batch_size=4)), NET, place, Graphs(place, lambda _: None))
+    assert held == [0, 0]
+    assert NET._seen == []
+
+
+def test_a_step_that_cannot_be_recorded_is_taken_as_it_comes(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same results; the first reason is said, not that the recording ended early; none is recorded after that."""
     tried = []
 
     def fails(*given: Any) -> Any:
         tried.append(1)
-        raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+        finally:
+            raise RuntimeError("the recording ended before its time")  # as a context manager of torch does
 
-    monkeypatch.setattr(module, "record", fails)
+    monkeypatch.setattr(module, "capture", fails)
     place, said = Place("cpu", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
-    for _ in range(2):
-        one = asked((8, 8), Training(epochs=20, batch_size=4))
+    for rows in (2, 2, 3):
+        one = asked((8,) * rows, Training(epochs=20, batch_size=4))
         for a, b in zip(train(one, NET, place), train(one, NET, place, graphs), strict=True):
             assert torch.equal(a, b)
     assert len(tried) == 1
@@ -115,6 +231,21 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_comes(monkeypatch: pytest
         "the steps of cross_entropy are started one by one, not played from a CUDA graph: operation not permitted when "
         "stream is capturing"
     ]
+
+
+def test_a_loss_that_reads_a_value_cannot_be_recorded(recorded: Made) -> None:
+    """What the recording itself refuses leaves the results as they are."""
+
+    def step(net: Net, w: Any, batch: Any, aux: Bundle) -> Any:
+        return nn.functional.cross_entropy(net(w, batch.x), batch.y) * torch.ones(1).item()
+
+    place, said = Place("cpu", 0.0, False), list[str]()
+    one = asked((8, 8), Training(epochs=20, batch_size=4), loss=step)
+    one = [replace(a, request=a.request.but(per_sample=Bundle())) for a in one]
+    for a, b in zip(train(one, NET, place), train(one, NET, place, Graphs(place, said.append)), strict=True):
+        assert torch.equal(a, b)
+    (why,) = said
+    assert why.endswith("operation not permitted when stream is capturing")
 
 
 def test_recordings_take_no_more_than_their_share_of_the_memory(recorded: Made) -> None:
@@ -126,27 +257,73 @@ def test_recordings_take_no_more_than_their_share_of_the_memory(recorded: Made) 
         assert len(recorded) == count
 
 
+class Measured(Place):
+    """Device on which a step takes 20,000 bytes."""
+
+    def peak(self, step: Callable[[], None]) -> int:
+        super().peak(step)
+        return 20_000
+
+
+def test_the_memory_that_a_step_takes_counts(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording keeps it for good: none is made where it exceeds the share, and what it took is used up."""
+    one = asked((8,) * 20, Training(epochs=20, batch_size=4))
+    capture = module.capture
+    monkeypatch.setattr(module, "capture", lambda *given: (*capture(*given)[:2], 25_000))
+    for share, count in ((25_000, 0), (40_000, 1)):
+        place = Measured("cpu", module._SHARE * share / (1 << 30), False)
+        graphs = Graphs(place, lambda _: None)
+        train(one, NET, place, graphs)
+        assert len(recorded) == count
+        assert place.recorded == 25_000 * count
+    assert graphs._room < 40_000 - 25_000
+    graphs.forget()
+    assert place.recorded == 0
+
+
+def test_what_recordings_work_in_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 900 bytes that torch has taken 500 are in use and 300 belong to recordings: 100 are free, and the device's."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 900)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 500)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
+    place = Place("cpu", 0.0, False)
+    place.cuda, place.recorded = True, 300
+    assert place._free() == 1100
+
+
 def test_forgetting_frees_what_was_recorded(recorded: Made) -> None:
-    """Afterwards a shape that comes often is recorded anew."""
+    """Afterwards a shape that comes often is recorded anew; for want of memory recordings may take half each time."""
     place = Place("cpu", 0.0, False)
     graphs = Graphs(place, lambda _: None)
-    for count in (1, 2):
+    assert not graphs.give_up()
+    room = graphs._room
+    for count, left in ((1, room // 2), (2, room // 4)):
         train(asked((8, 8), Training(epochs=20, batch_size=4)), NET, place, graphs)
         assert len(recorded) == count
-        graphs.forget()
+        assert graphs.give_up()
+        assert graphs._room == left
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
-@pytest.mark.parametrize("request_", [{}, {"center": NET.w0, "mu": 0.3, "clip": 0.5}, {"only": NET.head}])
-def test_a_cuda_graph_gives_what_the_steps_give(request_: dict[str, Any]) -> None:
-    """The recording itself, on a GPU: the vectors of the host's steps, and nothing that had to be left out."""
-    training = Training(epochs=40, batch_size=4, lr=0.05, momentum=0.5)
+@pytest.mark.parametrize(
+    ("request_", "settings"),
+    [
+        ({}, {"weight_decay": 0.05, "decay_biases": False}),
+        ({"center": NET.w0, "mu": 0.3, "clip": 0.5}, {}),
+        ({"only": NET.head}, {}),
+    ],
+)
+def test_a_cuda_graph_gives_what_the_steps_give(request_: dict[str, Any], settings: dict[str, Any]) -> None:
+    """The recording itself, on a GPU: the vectors of the host's steps, and nothing that had to be left out. In between
+    another stack is trained, which takes the memory that the first one gave back."""
+    training = Training(epochs=40, batch_size=4, lr=0.05, momentum=0.5, **settings)
     place, said = Place("cuda", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
-    for _ in range(2):
+    for _ in range(3):
         one = asked((9, 8, 8, 3), training, **request_)
         with place.at_work():
             found = train(one, NET, place, graphs)
+            train(asked((7, 5), Training(batch_size=3, weight_decay=0.3, decay_biases=False)), NET, place, graphs)
         for a, b in zip(found, train(one, NET, Place("cpu", 0.0, False)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert said == []

@@ -326,3 +326,10 @@ def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() 
     found = bytes_of(one, NET, place())
     assert found > 1000 * 6 * 4 + 100 * 7 * 4 + 3 * NET.size * 4
     assert bytes_of(asked([Train(NET.w0)], data, Training(batch_size=200))[0], NET, place()) > found
+
+
+def test_unfolded_inputs_count_where_convolutions_are_products() -> None:
+    """Each of 2 x 6 x 6 numbers is kept for up to 9 positions of a kernel: 18 x 16 for each of 100 samples."""
+    data = Samples(torch.zeros(100, 2, 6, 6), torch.zeros(100, dtype=torch.int64))
+    one = asked([Train(CONV.w0)], [data], Training(batch_size=100))[0]
+    assert bytes_of(one, CONV, place(), products=True) >= bytes_of(one, CONV, place()) + 100 * 18 * 16 * 4

@@ -135,7 +135,7 @@ class Asks(Averaging, Method):
 
 def said(method: Method, engine: Engine, round: int = 1) -> dict[int, Bundle]:
     """What every client says at joining with noise of epsilon 0.02."""
-    job = Job(method, mlp(), TRAINING, federation(), 7, told=KeyedCounts(0.02, 7))
+    job = Job(method, mlp(), TRAINING, federation(), 7, count_noise=KeyedCounts(0.02, 7))
     session = engine.start(job)
     try:
         tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in range(5)]
@@ -170,7 +170,7 @@ def test_nothing_else_can_be_said(what: str) -> None:
 
 def test_training_sees_the_data_as_they_are() -> None:
     """Counts are noisy at joining only."""
-    job = Job(DAPFL(), mlp(), TRAINING, federation(), 7, told=KeyedCounts(0.01, 7))
+    job = Job(DAPFL(), mlp(), TRAINING, federation(), 7, count_noise=KeyedCounts(0.01, 7))
     (answer,) = Loop().start(job).map([Task("evaluate", 1, 1, Bundle(), Bundle())])
     assert torch.equal(answer.reply.counts, federation()[1].train.counts(3))
 

@@ -1,0 +1,114 @@
+"""Forward passes on the device outside training: each model is moved once, and used once for all that share it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from fedkin.core import Bundle, Samples
+from fedkin.engines.stacked_device import Place
+
+Key: TypeAlias = tuple[object, ...]
+_SHARE = 16  # copies take up to this part of what a stack may
+_FEW = 16  # numbers: tensors up to this size are compared by value
+_TOGETHER = 1 << 14  # samples of several clients that are joined at a time
+
+
+class DeviceCopies:
+    """Copies of the host's tensors on the device, those used last; a tensor that changes is copied anew."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._most = place, place.room() // _SHARE
+        # the host's tensor is kept as well: else another one may come to lie at its address
+        self._kept: OrderedDict[Key, tuple[Tensor, Tensor]] = OrderedDict()
+        self._bytes = 0
+
+    def bundle(self, b: Bundle) -> Bundle:
+        """Return the bundle with all its tensors on the device."""
+        return Bundle({name: self._copy(t) for name, t in b.items()})
+
+    def forget(self) -> None:
+        """Release the copies."""
+        self._kept.clear()
+        self._bytes = 0
+
+    def _copy(self, t: Tensor) -> Tensor:
+        if (key := _place_of(t)) in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][1]
+        there = self._place.up(t)
+        self._kept[key], self._bytes = (t, there), self._bytes + there.nbytes
+        while self._bytes > self._most and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1][1].nbytes
+        return there
+
+
+class JointPasses:
+    """Predictions that many clients are about to ask for: one pass for each model, over the samples of all of them.
+
+    Args:
+        guesses: ``(what is predicted with, inputs on the device) -> the class of each sample``, on the device.
+    """
+
+    def __init__(self, place: Place, guesses: Callable[[Bundle, Tensor], Tensor]) -> None:
+        self._place, self._guesses = place, guesses
+        self._expected: dict[Key, tuple[Bundle, list[Samples]]] = {}
+        self._found: dict[tuple[Key, int], tuple[Samples, Tensor]] = {}
+
+    def expect(self, asked: Sequence[tuple[Bundle, Samples]]) -> None:
+        """Note what a client will ask for."""
+        for b, data in asked:
+            self._expected.setdefault(_contents(b), (b, []))[1].append(data)
+
+    def compute(self) -> None:
+        """Make the predictions that are expected; the host has them afterwards.
+
+        Raises:
+            Exception: what a method's prediction raises; nothing of that model is then found.
+        """
+        expected, self._expected = self._expected, {}
+        for key, (b, parts) in expected.items():
+            for some in _runs(parts):
+                # the samples are kept as well: else others may come to have their ``id``
+                classes = self._place.down(self._guesses(b, self._place.joined(some).x))
+                for data, found in zip(some, classes.split([len(data) for data in some]), strict=True):
+                    self._found[key, id(data)] = (data, found)
+
+    def take(self, b: Bundle, data: Samples) -> Tensor | None:
+        """Return the predictions, once; None if they were not made."""
+        found = self._found.pop((_contents(b), id(data)), None)
+        return None if found is None else found[1]
+
+    def forget(self) -> None:
+        """Drop what was expected and found."""
+        self._expected.clear()
+        self._found.clear()
+
+
+def _runs(parts: Sequence[Samples]) -> list[list[Samples]]:
+    """Return the parts in lists of a limited number of samples, the last ones of which may exceed it."""
+    found, left = list[list[Samples]](), 0
+    for data in parts:
+        if left <= 0:
+            found.append([])
+            left = _TOGETHER
+        found[-1].append(data)
+        left -= len(data)
+    return found
+
+
+def _contents(b: Bundle) -> Key:
+    """Return a key that is equal for bundles of equal small tensors and of the same large ones."""
+    return tuple((name, _value_of(t) if t.numel() <= _FEW else _place_of(t)) for name, t in sorted(b.items()))
+
+
+def _value_of(t: Tensor) -> Key:
+    return (t.dtype, t.shape, *t.flatten().tolist())
+
+
+def _place_of(t: Tensor) -> Key:
+    """Return where a tensor lies and how often it was written to, which is equal only for equal contents."""
+    return (t.data_ptr(), t._version, t.dtype, t.shape, t.stride())

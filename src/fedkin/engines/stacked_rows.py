@@ -1,0 +1,115 @@
+"""Tensors of a stack on the device: its models and terms by rows, and the batches that each step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class StackRows:
+    """Tensors of a stack with a row for each request.
+
+    Attributes:
+        w: models ``[S, P]``.
+        velocity: momentum buffers ``[S, p]`` of the part that moves, or None.
+        center, linear: ``[S, p]`` or None.
+        mu: one number for all, or ``[S, 1]``.
+        aux: what the loss needs, ``[S, ...]`` each.
+    """
+
+    w: Tensor
+    velocity: Tensor | None
+    center: Tensor | None
+    linear: Tensor | None
+    mu: float | Tensor
+    aux: dict[str, Tensor]
+
+    def at(self, rows: slice | Tensor) -> StackRows:
+        """Return some of the rows: in place for a slice, otherwise copies."""
+        return self.each(lambda t: t[rows] if isinstance(rows, slice) else t.index_select(0, rows))
+
+    def each(self, f: Callable[[Tensor], Tensor]) -> StackRows:
+        """Return the same with ``f`` of every tensor."""
+        velocity, center, linear = (None if t is None else f(t) for t in (self.velocity, self.center, self.linear))
+        mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
+        return StackRows(f(self.w), velocity, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors that are there."""
+        found = (self.w, self.velocity, self.center, self.linear, self.mu, *self.aux.values())
+        return [t for t in found if isinstance(t, Tensor)]
+
+    def put(self, rows: slice | Tensor, trained: StackRows) -> None:
+        """Store trained rows, if they are copies."""
+        for mine, new in ((self.w, trained.w), (self.velocity, trained.velocity)):
+            if mine is not None and new is not None and not isinstance(rows, slice):
+                mine.index_copy_(0, rows, new)
+
+
+@dataclass(frozen=True)
+class DeviceSamples:
+    """Samples on the device and further inputs of the loss: ``[n, ...]`` or, as a batch, ``[m, B, ...]``."""
+
+    x: Tensor
+    y: Tensor
+    extra: dict[str, Tensor]
+
+    def each(self, f: Callable[[Tensor], Tensor]) -> DeviceSamples:
+        """Return the same with ``f`` of every tensor."""
+        return DeviceSamples(f(self.x), f(self.y), {name: f(t) for name, t in self.extra.items()})
+
+    def tensors(self) -> list[Tensor]:
+        """Return inputs, labels and the further inputs of the loss."""
+        return [self.x, self.y, *self.extra.values()]
+
+
+@dataclass(frozen=True)
+class SegmentBatches:
+    """Batches of consecutive steps of the same rows, gathered when a step takes them.
+
+    Attributes:
+        samples: those of all rows.
+        index: int64 ``[steps, m, size]``, the samples of each step.
+        extra: the same for the further inputs of the loss.
+    """
+
+    samples: DeviceSamples
+    index: Tensor
+    extra: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.index)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows m."""
+        return int(self.index.shape[1])
+
+    @property
+    def size(self) -> int:
+        """Number of samples in each row's batch."""
+        return int(self.index.shape[2])
+
+    def at(self, step: int) -> DeviceSamples:
+        """Return the batch of one step, ``[m, size, ...]``."""
+        index, extra, s = self.index[step], self.extra[step], self.samples
+        return DeviceSamples(_take(s.x, index), _take(s.y, index), {n: _take(t, extra) for n, t in s.extra.items()})
+
+    def into(self, step: int, there: DeviceSamples) -> None:
+        """Write the batch of one step over the first m rows of another one, without a copy in between."""
+        index, extra = self.index[step].flatten(), self.extra[step].flatten()
+        for source, target, at in (
+            (self.samples.x, there.x, index),
+            (self.samples.y, there.y, index),
+            *((t, there.extra[n], extra) for n, t in self.samples.extra.items()),
+        ):
+            torch.index_select(source, 0, at, out=target[: self.rows].flatten(0, 1))
+
+
+def _take(t: Tensor, index: Tensor) -> Tensor:
+    return t.index_select(0, index.flatten()).view(*index.shape, *t.shape[1:])
