@@ -52,12 +52,12 @@ class PrivacyLimits:
     """What the owner of the data sets for all runs.
 
     Attributes:
-        max_metadata_epsilon: of all class counts told at joining, over all runs; then none are told exactly.
+        max_metadata_epsilon: of all class counts sent at joining, over all runs; then none are sent exactly.
         min_noise_multiplier: least noise of private training; then there is no plain training.
         max_epsilon: of one sample over all runs, training and counts told at joining together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
         keep_scores: no results of evaluations leave.
-        target: the column with the class, of a table. The values of a target are told to the server by name, so a run
+        target: the column with the class, of a table. The values of a target are sent to the server by name, so a run
             that could choose any column would learn the values of each.
 
     Raises:
@@ -78,7 +78,7 @@ class PrivacyLimits:
 
     @property
     def hides_counts(self) -> bool:
-        """Whether exact class counts must not be told in any way."""
+        """Whether exact class counts must not be sent in any way."""
         return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
     def check(self, setup: Setup) -> None:
@@ -117,7 +117,7 @@ class PrivacyLimits:
             )
 
     def check_card(self, card: Card) -> None:
-        """Make sure that the classes of a table may be told.
+        """Make sure that the classes of a table may be sent.
 
         Raises:
             ConfigError: the run takes another column for the class than the owner says, or, where the owner says
@@ -159,7 +159,7 @@ class Used:
 
     Attributes:
         mark: of this record; another one after a lost disk, so that the server can tell.
-        counts: the class counts with noise that it told at joining: drawn once, whatever happens. None: none were told.
+        counts: the class counts with noise that it sent at joining: drawn once, whatever happens. None: none were sent.
         released: their epsilon.
         steps: of private training at each noise and sampling rate.
         answers: how many told of private training.
@@ -216,16 +216,18 @@ class Account:
             ) from e
 
     def counts_of(self, run: str, classes: int) -> Tensor:
-        """The class counts ``[C]`` that a run was told; zeros if none were."""
+        """Return the class counts ``[C]`` that a run was sent; zeros if none were."""
         counts = self.load().get(run, Used()).counts
         return torch.tensor(counts) if counts and len(counts) == classes else torch.zeros(classes, dtype=torch.int64)
 
     def release(self, run: str, counts: Tensor, epsilon: float, delta: float) -> Tensor:
-        """The class counts ``[C]`` that are told to a run: with noise that cannot be repeated, drawn when it is first
-        asked and written down before anything leaves, since the mean of many draws would have no noise.
+        """Return the class counts ``[C]`` that are sent to a run.
+
+        Their noise cannot be repeated. It is drawn when they are first asked for and written down before anything
+        leaves, since the mean of many draws would have no noise.
 
         Raises:
-            ConfigError: others were told to this run.
+            ConfigError: others were sent to this run.
             OverBudget: that would be more than the limit; nothing was drawn.
             OSError: they could not be written.
         """

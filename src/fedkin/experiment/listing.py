@@ -1,4 +1,4 @@
-"""The runs below a folder, with what can be told of each without its data: for `fedkin runs`."""
+"""The runs below a folder, with what is known of each without its data: for `fedkin runs`."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Experiment:
 
         Args:
             clients: their data, laid out.
-            outcomes: the outcomes of single test samples may be told where the plan asks for them.
+            outcomes: the outcomes of single test samples may be sent where the plan asks for them.
             secret: on real hosts: noise does not follow from the run's seed, which others know, and what clients say of
                 their class counts is the host's business.
         """

@@ -1,6 +1,6 @@
 """Runs told to experiment trackers: TensorBoard, MLflow, Weights & Biases. None of them can stop or change a run.
 
-What is told: the settings, every round's figures, and at the end the final figures and the report. ``trackers.json`` in
+What is sent: the settings, every round's figures, and at the end the final figures and the report. ``trackers.json`` in
 a run's folder holds under which names, so that a resumed run goes on with the same entry.
 """
 
@@ -204,7 +204,7 @@ class TrackedRuns:
             self._now.round(line)
 
     def end(self) -> None:
-        """The run that was told of last is done."""
+        """The last announced run is done."""
         if self._now is not None:
             self._now.end()
         self._now = None
