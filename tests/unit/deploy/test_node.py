@@ -132,7 +132,7 @@ def test_a_token_goes_into_a_private_file(tmp_path: Path) -> None:
     assert superexec.without_token(["uv", "sync"], tmp_path) == ["uv", "sync"]
 
 
-def test_flowers_client_app_takes_a_token_from_a_file() -> None:
+def test_flowers_client_app_takes_a_token_from_a_file(tmp_path: Path) -> None:
     """The installed flwr knows the flags that are given to it."""
     pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
     from fedkin.deploy.offline import environment, program
@@ -143,7 +143,7 @@ def test_flowers_client_app_takes_a_token_from_a_file() -> None:
         "flower-supernode": ["--superexec-auth-secret-file", "--isolation", "--ssl-ca-certfile", "--ssl-certfile"],
     }.items():
         words = [program(name), "--help"]
-        done = subprocess.run(words, env=environment(Path("none")), capture_output=True, text=True, check=True)
+        done = subprocess.run(words, env=environment(tmp_path), capture_output=True, text=True, check=True)
         assert all(flag in done.stdout for flag in flags), name
 
 
