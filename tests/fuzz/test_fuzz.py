@@ -58,6 +58,7 @@ def test_a_module_by_its_name() -> None:
     assert python("-m", "tests.fuzz", "--minutes", "0.01", "nothing").returncode == 1
 
 
+@pytest.mark.thorough
 def test_the_command_runs_every_module_and_ends_well() -> None:
     """Each for its share of the time, itself not among them."""
     done = python("-m", "tests.fuzz", "--minutes", "0.001", "--seed", "3")

@@ -54,6 +54,7 @@ def outcome(project: Path, *args: str) -> tuple[int, list[str]]:
     return ran.returncode, ran.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_what_becomes_of_mutants(project: Path) -> None:
     """x / 2 -> x / 4 is killed by the test that is named; x / 3 -> x / 9 is not seen; a text that is missing or stands
     twice does not apply; one that breaks the import or whose tests fail anyway is no proof. The source stays."""

@@ -108,6 +108,7 @@ def test_data_and_first_weights_are_a_functions_of_the_seed(tmp_path: Path) -> N
         assert np.array_equal(start[name], values.numpy())
 
 
+@pytest.mark.thorough
 def test_a_peer_computes_what_we_compute(tmp_path: Path) -> None:
     """With one batch per client no order of samples matters: after three rounds FedAvg by hand has our accuracy to the
     last sample, and it is not that of the start. Both give one timed round, between the first and the last."""
