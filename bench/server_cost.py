@@ -126,13 +126,13 @@ def uploads(method: Method, r: Round, sent: Download, *, survey: bool = False) -
     return up
 
 
-def one_round(method: Method, s: Bundle, r: Round, everybody: Tensor, timed: Callable[..., Any]) -> Bundle:
+def one_round(method: Method, s: Bundle, r: Round, all_ids: Tensor, timed: Callable[..., Any]) -> Bundle:
     """One round of the server; ``timed(step, f, *args)`` calls f and adds up what it took."""
-    asked = timed("survey", method.survey, s, r.but(step="survey", ids=everybody))
+    asked = timed("survey", method.survey, s, r.but(step="survey", ids=all_ids))
     if asked is not None:
-        collect = r.but(step="collect", ids=everybody)
+        collect = r.but(step="collect", ids=all_ids)
         s = timed("survey", method.collect, s, collect, uploads(method, collect, asked, survey=True))
-    drawn = timed("sample", method.sample, s, r.but(step="sample", ids=everybody))
+    drawn = timed("sample", method.sample, s, r.but(step="sample", ids=all_ids))
     drawn = drawn if isinstance(drawn, Bundle) else Bundle(ids=drawn)
     beside = Bundle({name: rows for name, rows in drawn.items() if name != "ids"})
     r = r.but(ids=drawn.ids, drawn=beside)
@@ -157,8 +157,8 @@ def measure(case: str, m: int, k: int) -> dict[str, Any]:
     torch.set_num_threads(1)  # a second one waits for work by spinning, which counts as processor time
     method, index = CASES[case]
     net = Net(factory("cam-lenet", (3, 32, 32), CLASSES), (3, 32, 32), CLASSES)
-    everybody = torch.arange(k)
-    r = Round(index, TOTAL, net, joining(method, net, k), everybody, cohort=m)
+    all_ids = torch.arange(k)
+    r = Round(index, TOTAL, net, joining(method, net, k), all_ids, cohort=m)
     steps: dict[str, list[float]] = {}
     peak = [0]
 
@@ -173,14 +173,14 @@ def measure(case: str, m: int, k: int) -> dict[str, Any]:
         return out
 
     empty = Roster(torch.zeros(0, dtype=torch.int64), Bundle())
-    s = method.init(r.but(index=0, step="init", roster=empty, ids=everybody[:0]))
+    s = method.init(r.but(index=0, step="init", roster=empty, ids=all_ids[:0]))
     s = timed("admit", method.admit, s, r.but(step="admit"))
     admitted, found = steps.pop("admit"), []
     s = remembered(s, r)
     for _ in range(2):  # the first one warms up, which is nothing to a long one
         peak[0] = 0
         steps.clear()
-        one_round(method, s, r, everybody, timed)
+        one_round(method, s, r, all_ids, timed)
         found.append((sum(v[1] for v in steps.values()), peak[0], {n: list(v) for n, v in steps.items()}))
         if found[0][0] > 5:
             break

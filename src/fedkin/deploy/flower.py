@@ -102,7 +102,7 @@ def to_client(wired: WireMessage, node: Mapping[str, Any]) -> WireMessage:
 
 
 def client_app(deliver: Deliver | None = None) -> ClientApp:
-    """Return the app that Flower runs on a client; it delivers every message as a message to the client's site.
+    """Return the app that Flower runs on a client; it passes the content of each message to the client's site.
 
     Args:
         deliver: the way of delivery. Default: the site's socket, or a direct call on a node that Flower simulates.

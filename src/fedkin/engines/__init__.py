@@ -3,7 +3,7 @@
 from fedkin.engines.choice import EngineName, choose, gradients
 from fedkin.engines.drive import drive, lockstep
 from fedkin.engines.loop import Loop
-from fedkin.engines.native import missing, settled
+from fedkin.engines.native import resolved, why_not_compiled
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.steps import Gradient
 from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
@@ -24,6 +24,6 @@ __all__ = [
     "drive",
     "gradients",
     "lockstep",
-    "missing",
-    "settled",
+    "resolved",
+    "why_not_compiled",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Net, Samples, Train, Training
-from fedkin.engines.native import native, settled
+from fedkin.engines.native import native, resolved
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer
 from fedkin.engines.turns import perform
@@ -73,7 +73,7 @@ def sgd(
     part = request.only or slice(0, len(request.start))
     if part.start == part.stop:  # nothing moves
         return request.start.detach().clone()
-    if private is None and settled(gradient) == "compiled":
+    if private is None and resolved(gradient) == "compiled":
         compiled = native(request, training, data, net, part)
         if not isinstance(compiled, str):
             epochs = orders(len(data), training, rng, skip_single=net.batchnorm)

@@ -52,7 +52,7 @@ class Native:
         return self.program(request.start, x, data.y, epochs, training.batch_size, self.moving, terms, offset)
 
 
-def missing() -> str:
+def why_not_compiled() -> str:
     """Return why nothing can be compiled here; "" if it can."""
     try:
         import llvmlite.binding
@@ -65,13 +65,13 @@ def missing() -> str:
     return ""
 
 
-def settled(gradient: Gradient) -> Gradient:
+def resolved(gradient: Gradient) -> Gradient:
     """Return what ``auto`` is on this machine, or what was asked for.
 
     Raises:
         ConfigError: compiled training was asked for, and nothing can be compiled here.
     """
-    why = missing()
+    why = why_not_compiled()
     if gradient == "compiled" and why:
         raise ConfigError(f'gradient = "compiled" is not possible here ({why}); or set gradient = "auto"')
     if gradient == "auto":
@@ -81,7 +81,7 @@ def settled(gradient: Gradient) -> Gradient:
 
 def native(request: Train, training: Training, data: Samples, net: Net, part: slice) -> Native | str:
     """Return compiled training for a request; or why there is none, and the passes written out are taken."""
-    if why := missing():
+    if why := why_not_compiled():
         return why
     if request.clip is not None:
         return "the gradient is clipped"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
+from fedkin.core.machine import memory
 
 ALIGN = 64  # bytes; the same alignment as torch's own memory, on which the last bit of a matrix product may depend
 
@@ -115,5 +115,4 @@ def slab_bytes(number: int) -> int:
 
     Together they take at most an eighth of the memory, each at most 1 GiB.
     """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 20, min(1 << 30, memory // 8 // number)) & ~4095
+    return max(1 << 20, min(1 << 30, memory() // 8 // number)) & ~4095

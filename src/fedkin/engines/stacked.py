@@ -55,7 +55,7 @@ class Stacked:
 
     Raises:
         ConfigError: a setting is out of range.
-        EngineError: there is no such device, one client does not fit into its memory, or the device failed.
+        EngineError: the device does not exist, one client does not fit into its memory, or the device failed.
     """
 
     device: str = "auto"
@@ -192,7 +192,7 @@ class StackedSession:
         return [self._answer(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
 
     def _answer(self, turn: Turn, reply: Bundle) -> Answer:
-        """Return an answer whose tensors nobody else writes to.
+        """Return an answer whose tensors are not written to elsewhere.
 
         A trained vector stays the row of its stack that it is, so that the server finds those of all clients side by
         side. A state is copied: it is kept for long, and one row would keep the whole stack.

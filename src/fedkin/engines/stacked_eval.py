@@ -56,7 +56,7 @@ class JointPasses:
     def __init__(self, place: Place, guesses: Callable[[Bundle, Tensor], Tensor]) -> None:
         self._place, self._guesses = place, guesses
         self._expected: dict[Key, tuple[Bundle, list[Samples]]] = {}
-        self._found: dict[tuple[Key, int], tuple[Samples, Tensor]] = {}
+        self._found: dict[tuple[Key, int], tuple[Bundle, Samples, Tensor]] = {}
 
     def expect(self, asked: Sequence[tuple[Bundle, Samples]]) -> None:
         """Note what a client will ask for."""
@@ -72,15 +72,15 @@ class JointPasses:
         expected, self._expected = self._expected, {}
         for key, (b, parts) in expected.items():
             for some in _runs(parts):
-                # the samples are kept as well: else others may come to have their ``id``
+                # model and samples are kept as well: else others may come to lie at their addresses
                 classes = self._place.down(self._guesses(b, self._place.joined(some).x))
                 for data, found in zip(some, classes.split([len(data) for data in some]), strict=True):
-                    self._found[key, id(data)] = (data, found)
+                    self._found[key, id(data)] = (b, data, found)
 
     def take(self, b: Bundle, data: Samples) -> Tensor | None:
         """Return the predictions, once; None if they were not made."""
         found = self._found.pop((_contents(b), id(data)), None)
-        return None if found is None else found[1]
+        return None if found is None else found[2]
 
     def forget(self) -> None:
         """Drop what was expected and found."""

@@ -121,7 +121,7 @@ class Comparison(Setup):
         return tomli_w.dumps(table)
 
     def sources(self) -> dict[str, bytes]:
-        """The files of one's own code that are to lie extra the plan.
+        """The files of user-defined code, which are stored next to the plan.
 
         Raises:
             ConfigError: two different ones have the same name.
@@ -238,7 +238,7 @@ def _runs(
 
     Args:
         federations: the data of the first seed.
-        extra: the files of a new comparison extra its plan; None: the comparison is resumed.
+        extra: the files of a new comparison other than its plan; None: the comparison is resumed.
     """
     runs, resume = [], extra is None
     for name, seed in plan.runs():

@@ -45,18 +45,18 @@ def _kind(method: Method) -> list[type]:
     return [type(method), *(kind for kinds in inside for kind in kinds)]
 
 
-def _plain(value: Any) -> Any:
+def _without_none(value: Any) -> Any:
     """The value as a TOML file can say it; what has no form there is named."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items() if v is not None}
+        return {str(k): _without_none(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_without_none(v) for v in value]
     return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def table_of(method: Method, federation: Federation, model: Model, setup: Setup) -> dict[str, Any]:
     """Return the tables of a run made by a program: enough to recognise it, not to make it again."""
-    own: dict[str, Any] = _plain(plain(method)) if is_dataclass(method) else {}
+    own: dict[str, Any] = _without_none(plain(method)) if is_dataclass(method) else {}
     return {
         "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
         **{name: plain(group) for name, group in setup.groups().items() if name != "hosts"},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -14,9 +14,10 @@ from typing import Any, Literal, cast, get_args
 import tomli_w
 
 from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
+from fedkin.core.machine import memory
 from fedkin.core.method import Moment
 from fedkin.data import Federation
-from fedkin.engines import Engine, Gradient, choose, gradients, missing, settled
+from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_not_compiled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, extend
 from fedkin.experiment.prepare import Experiment
@@ -176,13 +177,13 @@ def simulate(
     if not resume and 4 * e.net.size * clients > IN_MEMORY:
         _require_room(e, clients, in_files, out)
     joins = join_rounds(clients, setup.run.late_joiners)
-    beside = _attacked(setup, clients)
-    beside |= {"notes": list(federation.notes)} if federation.notes else {}
+    extra = _attacked(setup, clients)
+    extra |= {"notes": list(federation.notes)} if federation.notes else {}
     with one_thread(), ExitStack() as to_the_end:
         gradient = _gradient(setup.compute.gradient, out if resume else None)
         job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient)
         chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
-        beside["computed"] = f"{why}; {gradients(chosen, job)}"
+        extra["computed"] = f"{why}; {gradients(chosen, job)}"
         with closing(chosen.start(job)) as session:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
@@ -204,7 +205,7 @@ def simulate(
                 attack=setup.attack,
                 store=store,
             )
-            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=beside)
+            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
             states, place = simulation.states(result.server.acks), result.folder
             result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
             return result
@@ -252,12 +253,12 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
     """
     noted = None if resumed is None else RunFolder.gradient(resumed)
     if resumed is None or (noted is None and not RunFolder(Path(resumed)).checkpoint.path.exists()):
-        return settled(asked)
+        return resolved(asked)
     # a run with rounds that wrote nothing down is of a fedkin whose "auto" was "explicit"
     began = (noted or "explicit") if asked == "auto" else asked
     if began not in get_args(Gradient):
         raise RunFolderError(f"{Path(resumed) / COMPUTED} names gradients {began!r}, which this fedkin does not know")
-    if began == "compiled" and (why := missing()):
+    if began == "compiled" and (why := why_not_compiled()):
         raise ConfigError(
             f"{resumed} was begun with compiled training, which is not possible here ({why}); install what it needs, "
             "or begin the run again in another folder: its last digits will differ"
@@ -279,8 +280,9 @@ def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str |
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    short = found and found.shortage(clients, in_files=in_files, memory=memory, disk=shutil.disk_usage(place).free)
+    short = found and found.shortage(
+        clients, in_files=in_files, memory=memory() or sys.maxsize, disk=shutil.disk_usage(place).free
+    )
     if short:
         raise ConfigError(f"{type(e.method).__name__} does not fit: {short}")
 

@@ -130,7 +130,7 @@ def _mean(
 ) -> Part:
     """Return the mean over seeds. Clusters have none: their numbers differ in meaning between seeds."""
     run, count = runs[0], max(p.count for p in seeds)
-    everybody = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
+    together = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
     order, said = naming.ordered(count, run.groups)
     labels = naming.along(order, naming.called(count, run.names))
     all_rounds = sorted({int(line["round"]) for one in runs for line in one.rounds})
@@ -141,14 +141,14 @@ def _mean(
     if frames is not None:
         fact = f"{run.title}, mean over {len(runs)} seeds: {weights.weights_fact(rows, run.groups)}"
         drawn.append(weights.weights_figure(frames, fact, said))
-    labelled = client_table.labels_figure(everybody, order, labels, run.classes) if order else None
+    labelled = client_table.labels_figure(together, order, labels, run.classes) if order else None
     drawn += [labelled] if labelled else []
-    counts = None if labelled is None else client_table.histogram(everybody, order, len(labels))
+    counts = None if labelled is None else client_table.histogram(together, order, len(labels))
     references = dict.fromkeys(name for g in each for name in g)
     by_reference = {name: [g[name] for g in each if name in g] for name in references}
     table = client_table.over_seeds(run, seeds, by_reference, rows, points)
     gains = {name: client_table.mean_by_client(listed) for name, listed in by_reference.items()}
-    return Part(run, True, drawn, frames, table, everybody, gains, counts, note)
+    return Part(run, True, drawn, frames, table, together, gains, counts, note)
 
 
 class Shared:

@@ -311,8 +311,8 @@ def _survey(method: Method, training: Training, transport: Transport, plan: Plan
         refused = {i: f"survey: {reason}" for i, reason in why.items() if reason}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
     if good:
-        survey = method.collect(server.state, r.but(step="collect", ids=torch.tensor(list(good))), stack(good))
-        server.state = bundled(method, "collect", survey)
+        state = method.collect(server.state, r.but(step="collect", ids=torch.tensor(list(good))), stack(good))
+        server.state = bundled(method, "collect", state)
     bytes_down = _travelling(messages)
     bytes_up = sum(b.travelling() for b in replies.values())
     return _Survey(refused, missing, bytes_down, bytes_up, seconds, {i: messages[i].body for i in replies})

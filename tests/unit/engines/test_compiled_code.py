@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chains import CLASSES, data_for, made, reference, sequence
 from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
-from fedkin.engines import Job, Loop, gradients, missing, settled
+from fedkin.engines import Job, Loop, gradients, resolved, why_not_compiled
 from fedkin.engines.chain import Layer
 from fedkin.engines.loop import sgd
 from fedkin.engines.native import native
@@ -329,8 +329,8 @@ def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPa
     explicit = sgd(Train(net.w0), data, net, Training(), generator(0), gradient="explicit")
     assert "training compiled (a chain of" in gradients(Loop(), job("auto"))
     monkeypatch.setitem(sys.modules, "llvmlite", None)
-    assert "pip install 'fedkin[fast]'" in missing()
-    assert settled("auto") == "explicit"
+    assert "pip install 'fedkin[fast]'" in why_not_compiled()
+    assert resolved("auto") == "explicit"
     said = gradients(Loop(), job("auto"))
     assert "gradients written out" in said
     assert "llvmlite is not installed" in said
@@ -342,8 +342,8 @@ def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPa
 def test_an_old_llvmlite_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other packages bring versions whose programs would be others."""
     monkeypatch.setattr("llvmlite.__version__", "0.44.1")
-    assert missing() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
-    assert settled("auto") == "explicit"
+    assert why_not_compiled() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
+    assert resolved("auto") == "explicit"
 
 
 def test_what_was_asked_for_is_said() -> None:

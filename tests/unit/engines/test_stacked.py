@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -662,6 +663,21 @@ def predictions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         monkeypatch.setattr(kind, "predict", watched)
     return seen
+
+
+def test_what_predictions_were_made_with_stays_until_they_are_taken() -> None:
+    """Else another model may come to lie at its address, and be taken for it."""
+    j = job(FedAvg())
+    session, _ = elsewhere(j)
+    model, data = j.net.w0.clone(), j.shards[0].test
+    there = weakref.ref(model)
+    session._joint.expect([(Bundle(model=model), data)])
+    session._joint.compute()
+    session._copies.forget()  # as they do of themselves where there is no room
+    del model
+    assert there() is not None
+    assert session._joint.take(Bundle(model=there()), data) is not None
+    assert there() is None
 
 
 def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:

@@ -135,7 +135,7 @@ class CompiledChain:
         return inside[0], inside[-1]
 
     def _take(self) -> Tensor:
-        """Return memory that nobody uses, at a boundary of 64 bytes."""
+        """Return memory that no other call uses, aligned to 64 bytes."""
         with self._lock:
             if self._free:
                 return self._free.pop()
